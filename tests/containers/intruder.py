@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import ssl
 import sys
 import time
 import urllib.error
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 HOME = "/var/lib/storeside"
+AUTHORITY = "/etc/storeside/tls/ca.pem"
 # Besides AIStore's volume; the rest of the image is public.
 FOLDERS = ("/tmp", "/etc", "/home", "/run", "/dev/shm")  # noqa: S108
 TRANSFORMER = "/opt/venv/bin/python -m storeside.transformers.serve"
@@ -90,7 +92,8 @@ def status(url: str, token: str) -> int:
     """Return the status of a request."""
     request = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"} if token else {})  # noqa: S310
     try:
-        with urllib.request.urlopen(request, timeout=10) as answer:  # noqa: S310
+        trust = ssl.create_default_context(cafile=AUTHORITY)
+        with urllib.request.urlopen(request, timeout=10, context=trust) as answer:  # noqa: S310
             return int(answer.status)
     except urllib.error.HTTPError as error:
         return error.code

@@ -19,6 +19,8 @@ from tests.containers.engine import Engine, EngineError
 BUILD_SECONDS = 3600
 UP_SECONDS = 900
 PROFILES = ("hsds", "demo", "doctor")
+# Services with published ports that use TLS.
+TLS = ("clickhouse", "s3")
 _CAP_SYS_RESOURCE = 24
 
 
@@ -26,7 +28,8 @@ _CAP_SYS_RESOURCE = 24
 class Project:
     """A project of docker-compose.yaml.
 
-    `ports` has the published port of each service. `secrets` has the variables of `.env`.
+    `ports` has the published port of each service. `secrets` has the variables of `.env`. `authority` is the file for
+    the certificate of the private authority; None for a version whose servers have no TLS.
     """
 
     engine: Engine
@@ -34,6 +37,7 @@ class Project:
     arguments: tuple[str, ...]
     ports: Mapping[str, int]
     secrets: Mapping[str, str]
+    authority: Path | None = None
 
     def compose(
         self, *arguments: str, seconds: float = UP_SECONDS, check: bool = True
@@ -72,7 +76,15 @@ class Project:
 
     def url(self, service: str) -> str:
         """Return the base URL of a service's published port."""
-        return f"http://{HOST}:{self.ports[service]}"
+        scheme = "https" if self.authority and service in TLS else "http"
+        return f"{scheme}://{HOST}:{self.ports[service]}"
+
+    def trusted(self) -> Path | None:
+        """Fetch the authority's certificate from the running stack, as a user would, and return its file."""
+        if self.authority and not self.authority.exists():
+            shown = self.compose("exec", "-T", "s3", "cat", "/etc/storeside/tls/ca.pem")
+            self.authority.write_text(shown.stdout)
+        return self.authority
 
 
 @contextmanager
@@ -108,7 +120,8 @@ def prepare(
         "--project-name", name, "--project-directory", str(checkout), "--file", str(checkout / "docker-compose.yaml"),
         "--file", str(override), "--env-file", str(folder / ".env"),
     )  # fmt: skip
-    return Project(engine, name, arguments, ports, secrets)
+    authority = folder / "ca.pem" if "certificates" in services else None
+    return Project(engine, name, arguments, ports, secrets, authority)
 
 
 def remove(project: Project) -> None:

@@ -65,10 +65,16 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 def clickhouse(project: Project) -> Any:
     import clickhouse_connect
 
+    authority = project.trusted()
     return clickhouse_connect.get_client(
-        host="127.0.0.1", port=project.ports["clickhouse"], username="storeside",
-        password=project.secrets["CLICKHOUSE_PASSWORD"], autogenerate_session_id=False,
+        host="127.0.0.1", port=project.ports["clickhouse"], username="storeside", secure=bool(authority),
+        ca_cert=str(authority or ""), password=project.secrets["CLICKHOUSE_PASSWORD"], autogenerate_session_id=False,
     )  # fmt: skip
+
+
+def s3_of(project: Project) -> Any:
+    keys = (project.secrets["S3_ACCESS_KEY"], project.secrets["S3_SECRET_KEY"])
+    return s3.client("s3", project.url("s3"), *keys, authority=project.trusted())
 
 
 def rows_below(project: Project, prefix: str) -> tuple[int, int]:
@@ -82,22 +88,71 @@ def rows_below(project: Project, prefix: str) -> tuple[int, int]:
 
 
 def upload(project: Project, prefix: str, files: list[Path]) -> None:
-    client = s3.client("s3", project.url("s3"), project.secrets["S3_ACCESS_KEY"], project.secrets["S3_SECRET_KEY"])
+    client = s3_of(project)
     for path in files:
         client.upload_file(str(path), s3.BUCKET, f"{prefix}{path.name}")
 
 
+@pytest.fixture(scope="module")
+def transformer(stack: Project) -> str:
+    """Build the image for ETLs on Kubernetes, and return its name."""
+    name = "storeside/transformer-audio:0.1.0"
+    stack.engine.docker(
+        "buildx", "build", "--load", "--target", "transformer", "--tag", name, str(CHECKOUT), seconds=BUILD_SECONDS
+    )
+    return name
+
+
+@pytest.mark.usefixtures("transformer")
 def test_images_have_a_reasonable_size(stack: Project, figures: Figures) -> None:
     engine = stack.engine
-    engine.docker(
-        "buildx", "build", "--load", "--target", "transformer", "--tag", "storeside/transformer-audio:0.1.0",
-        str(Path(__file__).parents[2]), seconds=BUILD_SECONDS,
-    )  # fmt: skip
-    # The stand-in for Python's image has about 150 MB more than the official one.
-    for name, most in (("airflow", 1500), ("aistore", 1350), ("transformer-audio", 1250), ("s3", 450), ("hsds", 650)):
+    for name, most in (("airflow", 1000), ("aistore", 900), ("transformer-audio", 900), ("s3", 450), ("hsds", 650)):
         size = json.loads(engine.docker("image", "inspect", f"storeside/{name}:0.1.0").stdout)[0]["Size"] / MB
         figures[f"compose.{name.partition('-')[0]}_mb"] = (size, "MB")
         assert size < most, name
+
+
+# Imports all extension modules, and packages that DAGs import late: slim.py could have removed a part of them.
+IMPORTS = """
+import importlib, pathlib, sys
+(packages,) = pathlib.Path(sys.prefix).glob("lib/python3*/site-packages")
+late = sys.argv[1:]
+for name in late:
+    importlib.import_module(name)
+failed, count = [], 0
+for path in sorted(packages.rglob("*.so")):
+    parts = path.relative_to(packages).parts
+    if not parts[0].endswith(".libs") and (".cpython-" in path.name or ".abi3." in path.name):
+        count += 1
+        try:
+            importlib.import_module(".".join((*parts[:-1], path.name.partition(".")[0])))
+        except ImportError as error:
+            failed.append(f"{path}: {error}")
+print(count)
+sys.exit("\\n".join(failed))
+"""
+LATE = {
+    "airflow": (
+        "psycopg", "scipy.linalg", "great_expectations", "kubernetes.client", "kubernetes_asyncio.client", "pandas",
+        "pyarrow.parquet", "pyarrow.dataset", "pyarrow.fs", "h5pyd", "flask_appbuilder", "s3fs",
+        "airflow.providers.cncf.kubernetes.executors.kubernetes_executor",
+    ),
+    "transformer-audio": ("av", "storeside.transformers.serve"),
+    "aistore": ("av", "trustme", "storeside.stack.container"),
+    "s3": ("storeside.stack.s3_server", "ministack.app"),
+    "hsds": ("hsds.node_runner",),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("image", LATE)
+def test_everything_in_an_image_can_be_imported(stack: Project, transformer: str, image: str) -> None:
+    name = transformer if image == "transformer-audio" else f"storeside/{image}:0.1.0"
+    done = stack.engine.docker(
+        "run", "--rm", "--network", "none", "--entrypoint", "python", name, "-c", IMPORTS, *LATE[image],
+        seconds=RUN_SECONDS, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert int(done.stdout.split()[-1]) > 10
 
 
 def test_services_run_without_rights(running: Project) -> None:
@@ -111,6 +166,85 @@ def test_services_run_without_rights(running: Project) -> None:
         assert status["Uid"].split()[0] == USERS.get(service, OUR_USER), service
         for bindings in (container["NetworkSettings"]["Ports"] or {}).values():
             assert {binding["HostIp"] for binding in bindings or ()} <= {"127.0.0.1"}, service
+
+
+# Tries a client of the network: without the authority, with another host name, and without TLS.
+HANDSHAKES = """
+import json, socket, ssl
+authority, found = ssl.create_default_context(cafile="/etc/storeside/tls/ca.pem"), {}
+def answer(context, port, address, name):
+    try:
+        with socket.create_connection((address, port), 5) as plain:
+            with context.wrap_socket(plain, server_hostname=name) as secure:
+                return secure.version()
+    except ssl.SSLCertVerificationError as error:
+        return error.verify_message
+    except OSError as error:
+        return type(error).__name__
+for name, port in (("aistore", 51080), ("aistore", 51079), ("clickhouse", 8443), ("s3", 4566)):
+    with socket.create_connection((name, port), 5) as plain:
+        plain.sendall(b"GET / HTTP/1.1\\r\\nHost: x\\r\\nConnection: close\\r\\n\\r\\n")
+        try:
+            first = plain.recv(100)
+        except ConnectionResetError:
+            first = b""
+    found[f"{name}:{port}"] = {
+        "trusted": answer(authority, port, name, name),
+        "unknown authority": answer(ssl.create_default_context(), port, name, name),
+        "other name": answer(authority, port, name, "postgres"),
+        "plain": first.partition(b"\\r\\n")[0].decode(errors="replace"),
+    }
+found["clickhouse:8123"] = answer(authority, 8123, "clickhouse", "clickhouse")
+print(json.dumps(found))
+"""
+
+
+def test_clients_accept_the_servers_by_the_private_authority_only(running: Project) -> None:
+    seen = json.loads(running.compose("exec", "-T", "scheduler", "python", "-c", HANDSHAKES).stdout)
+    assert seen.pop("clickhouse:8123") == "ConnectionRefusedError", "ClickHouse serves HTTP as well"
+    assert len(seen) == 4
+    for server, found in seen.items():
+        assert found["trusted"].startswith("TLSv1."), server
+        assert found["unknown authority"] == "unable to get local issuer certificate", server
+        assert "Hostname mismatch" in found["other name"], server
+        assert not found["plain"].startswith("HTTP/1.1 2"), f"{server} answers without TLS"
+
+
+# Lists every file with a private key, and the authorities of its folder.
+KEYS = """
+import json, os
+found = {}
+for top in ("/etc/storeside", "/var/lib/certificates", "/opt/airflow", "/var/lib/storeside"):
+    for folder, _, names in os.walk(top):
+        for name in names:
+            try:
+                text = open(os.path.join(folder, name), "rb").read(100_000)
+            except OSError:
+                continue
+            if b"PRIVATE KEY-----" in text:
+                found[os.path.join(folder, name)] = text.decode()
+print(json.dumps(found))
+"""
+SERVER_KEYS = {
+    "aistore": {"/etc/storeside/tls/server.key", "/var/lib/storeside/state/podrunner/server.key"},
+    "clickhouse": {"/etc/clickhouse-server/tls/server.key"},
+    "s3": {"/etc/storeside/tls/server.key"},
+    "transformers": {"/var/lib/storeside/state/podrunner/server.key"},  # of the pod runner
+}
+
+
+def test_each_key_is_in_the_container_of_its_server_only(running: Project) -> None:
+    keys: dict[str, str] = {}
+    for service in sorted(set(running.containers()) - {"postgres"}):
+        if service == "clickhouse":  # the official image has no Python
+            path = "/etc/clickhouse-server/tls/server.key"
+            found = {path: running.compose("exec", "-T", service, "cat", path).stdout}
+        else:
+            found = json.loads(running.compose("exec", "-T", service, "python", "-c", KEYS).stdout)
+        assert set(found) == SERVER_KEYS.get(service, set()), service
+        keys |= {f"{service}:{path}": text for path, text in found.items()}
+    own = {keys[f"{service}:{path}"] for service, paths in SERVER_KEYS.items() for path in paths if "tls" in path}
+    assert len(own) == 3, "each server has its own key"
 
 
 def test_the_doctor_passes_and_replaces_no_container(running: Project) -> None:
@@ -149,7 +283,7 @@ def addresses(project: Project, ports: dict[str, int]) -> dict[str, list[tuple[s
     containers = project.containers()
     networks = {service: one["NetworkSettings"]["Networks"] for service, one in containers.items()}
     ((own, settings),) = networks.pop("transformers").items()
-    listening = {"s3": [4566], "clickhouse": [8123, 9000], "postgres": [5432], "api-server": [8080]}
+    listening = {"s3": [4566], "clickhouse": [8443, 9000], "postgres": [5432], "api-server": [8080]}
     nodes = [port for name, port in ports.items() if name.startswith("ais_") and name.endswith("_control")]
     listening["aistore"] = [51079, 51080, *nodes]
     refused = [
@@ -174,7 +308,7 @@ def test_a_taken_over_transformer_finds_no_keys_and_no_other_network(running: Pr
         "addresses": found["refused"] + found["open"],
         "names": ["example.org", "s3", "aistore"],
         "volume": running.compose("exec", "-T", "aistore", "find", "/var/lib/storeside").stdout.splitlines(),
-        "read": f"http://aistore:51080/v1/objects/{s3.BUCKET}/{prefix}{corpus[0].name}?provider=aws",
+        "read": f"https://aistore:51080/v1/objects/{s3.BUCKET}/{prefix}{corpus[0].name}?provider=aws",
     }
     code = Path(intruder.__file__).read_text()
     command = ("exec", "-T", "transformers", "python", "-c", code)
@@ -233,9 +367,15 @@ def test_down_and_up_keep_the_data(running: Project, api: AirflowApi) -> None:
     runs = {run["dag_run_id"] for run in api.runs(DAG)}
     assert before
     assert runs
+    authority = running.trusted()
+    assert authority
+    shown = authority.read_text()
     running.compose("down", "--timeout", "30")
     assert not running.containers()
     running.up()
+    authority.unlink()
+    assert running.trusted() == authority
+    assert authority.read_text() == shown, "clients would have to fetch the authority again"
     assert clickhouse(running).query("SELECT count() FROM speech.manifest").first_row[0] == before
     assert {run["dag_run_id"] for run in api.runs(DAG)} >= runs
     done = running.compose("run", "--rm", "demo", check=False)  # AIStore's buckets and S3's objects are there

@@ -25,7 +25,7 @@ from storeside.stack.airflow_api import FINAL, AirflowApi
 from storeside.stack.settings import CHECKOUT
 from tests.containers.conftest import Figures
 from tests.containers.project import BUILD_SECONDS, Project, prepare, remove
-from tests.containers.test_compose import DAG, RUN_SECONDS, STEP, clickhouse, upload
+from tests.containers.test_compose import DAG, RUN_SECONDS, STEP, clickhouse, s3_of, upload
 from tests.support import until
 
 pytestmark = pytest.mark.timeout(3600)
@@ -38,15 +38,27 @@ MANIFEST = "speech.manifest"
 TABLES = ("storeside.objects", "storeside.runs", MANIFEST)
 FORMER_NAMES = {MANIFEST: "storeside.speech"}
 OBJECTS = """
-import hashlib, json
-from aistore import Client
-client, found = Client("http://aistore:51080"), {}
+import hashlib, json, os
+try:
+    from storeside.doctor import connections
+    client = connections.systems(connections.found(os.environ, connections.IDS), "").aistore().client()
+except ImportError:  # version 0.1.0
+    from aistore import Client
+    client = Client("http://aistore:51080")
+found = {}
 for name in ("recordings", "speech", "speech-facts"):
     bucket = client.bucket(name)
     for entry in bucket.list_all_objects():
         content = bucket.object(entry.name).get_reader().read_all()
         found[f"{name}/{entry.name}"] = hashlib.sha256(content).hexdigest()
 print(json.dumps(found))
+"""
+UNKNOWN = """
+import json, requests
+bucket = "aistore:51080/v1/buckets/speech"
+found = requests.get("https://" + bucket, json={"action": "list"}, verify="/etc/storeside/tls/ca.pem", timeout=10)
+plain = requests.get("http://" + bucket, json={"action": "list"}, timeout=10)
+print(json.dumps({"https without a token": found.status_code, "http": plain.status_code}))
 """
 Rows = list[dict[str, Any]]
 
@@ -131,7 +143,7 @@ def _work(previous: Project) -> None:
 def _contents(project: Project, names: dict[str, str]) -> Contents:
     """Return the contents of the volumes; `names` has the tables that are called differently."""
     listed = project.compose("exec", "-T", "scheduler", "python", "-c", OBJECTS)
-    client = _s3(project)
+    client = s3_of(project)
     keys = [entry["Key"] for entry in client.list_objects_v2(Bucket=s3.BUCKET).get("Contents", [])]
     api = _api(project)
     runs = {run["dag_run_id"]: run["state"] for run in api.runs(DAG)}
@@ -179,10 +191,6 @@ def _lost(before: Contents, after: Contents) -> list[str]:
     ]
 
 
-def _s3(project: Project) -> Any:
-    return s3.client("s3", project.url("s3"), project.secrets["S3_ACCESS_KEY"], project.secrets["S3_SECRET_KEY"])
-
-
 def _api(project: Project) -> AirflowApi:
     return AirflowApi(project.url("api-server"), "admin", project.secrets["AIRFLOW_ADMIN_PASSWORD"])
 
@@ -198,11 +206,15 @@ def _run(api: AirflowApi, dag: str, conf: dict[str, Any]) -> str:
 
 
 def test_objects_and_the_history_of_airflow_are_kept(upgrade: Upgrade) -> None:
-    """AIStore answers without a token, as docs/running.md says of a cluster from a version without AuthN."""
     assert upgrade.before.in_aistore
     assert upgrade.before.in_s3
     assert upgrade.before.logs
     assert _lost(upgrade.before, _contents(upgrade.project, FORMER_NAMES)) == []
+
+
+def test_the_old_cluster_gets_tls_and_requires_tokens(upgrade: Upgrade) -> None:
+    seen = upgrade.project.compose("exec", "-T", "scheduler", "python", "-c", UNKNOWN)
+    assert json.loads(seen.stdout) == {"https without a token": 401, "http": 400}
 
 
 def test_the_tables_are_migrated_and_no_recording_is_copied_again(upgrade: Upgrade) -> None:

@@ -18,13 +18,22 @@ import yaml
 
 from storeside.doctor.connections import PREFIX, Connection
 from storeside.operators.aistore import TRANSFORMER_IMAGE
-from storeside.stack import aistore, authn, container, container_files, s3, transformers_container
+from storeside.stack import (
+    aistore,
+    authn,
+    container,
+    container_certificates,
+    container_files,
+    s3,
+    transformers_container,
+)
 from storeside.stack.podrunner.images import IMAGES
 from storeside.stack.settings import CHECKOUT, Stack
 
 COMPOSE = yaml.safe_load((CHECKOUT / "docker-compose.yaml").read_text())
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
-COMMANDS = ("airflow-init", "demo", "doctor", "hsds-init")
+COMMANDS = ("airflow-init", "certificates", "demo", "doctor", "hsds-init")
+INIT = [name for name in COMMANDS if name.endswith("-init") or name == "certificates"]
 DOCKERFILE = (CHECKOUT / "Dockerfile").read_text()
 STAGES = dict(re.findall(r"^FROM \S+ AS (\S+)\n(.*?)(?=^FROM |\Z)", DOCKERFILE, re.MULTILINE | re.DOTALL))
 TARGETS = ("airflow", "transformer", "aistore", "s3", "hsds")
@@ -82,7 +91,7 @@ def test_what_runs_airflow_starts_the_service_that_builds_its_image(name: str) -
     )
 
 
-@pytest.mark.parametrize("name", [name for name in COMMANDS if name.endswith("-init")])
+@pytest.mark.parametrize("name", INIT)
 def test_up_waits_for_the_end_of_a_command(name: str) -> None:
     """Compose waits for the end of a command that a service depends on; otherwise only until it runs."""
     found = {
@@ -180,10 +189,17 @@ def test_connections_lead_to_the_services() -> None:
         for name, value in text.items()
         if name.startswith(PREFIX)
     }
-    assert {(c.host, c.port) for c in found.values() if c.host} == {("aistore", container.PORT), ("clickhouse", 8123)}
+    assert {(c.host, c.port) for c in found.values() if c.host} == {("aistore", container.PORT), ("clickhouse", 8443)}
+    assert {c.extra_dejson.get("secure") for c in found.values() if c.host == "clickhouse"} == {True}
+    authority = str(container_files.CERTIFICATES / "ca.pem")
+    trusted = {
+        name: extra.get("ca_cert") or extra.get("verify") or extra["client_kwargs"]["ca_cert"]
+        for name, extra in ((name, c.extra_dejson) for name, c in found.items())
+    }
+    assert set(trusted.values()) == {authority}, trusted
     assert SERVICES["aistore"]["environment"]["AIS_HOST"] == "aistore"
     aws = found["AIRFLOW_CONN_AWS_DEFAULT"]
-    endpoint = f"http://s3:{SERVICES['s3']['environment']['GATEWAY_PORT']}"
+    endpoint = f"https://s3:{SERVICES['s3']['environment']['GATEWAY_PORT']}"
     assert aws.extra_dejson["endpoint_url"] == endpoint == SERVICES["aistore"]["environment"]["S3_ENDPOINT"]
     config = ElementTree.parse(CHECKOUT / "include" / "storeside" / "stack" / "images" / "clickhouse" / "config.xml")  # noqa: S314 - ours
     collection = config.find(f"named_collections/{aws.extra_dejson['clickhouse_collection']}")
@@ -195,10 +211,11 @@ def test_connections_lead_to_the_services() -> None:
     assert f"GRANT NAMED COLLECTION ON {collection.tag}" in [query.text for query in user.findall("grants/query")]
     cluster = found["AIRFLOW_CONN_AISTORE_DEFAULT"]
     assert cluster.login == authn.AIRFLOW
-    assert cluster.extra_dejson["authn_url"] == f"http://aistore:{container.AUTHN_PORT}"
+    assert cluster.schema == "https"
+    assert cluster.extra_dejson["authn_url"] == f"https://aistore:{container.AUTHN_PORT}"
     collection = config.find(f"named_collections/{cluster.extra_dejson['clickhouse_collection']}")
     assert collection is not None
-    assert collection.findtext("url") == f"http://aistore:{container.PORT}/"
+    assert collection.findtext("url") == f"https://aistore:{container.PORT}/"
     for reader in ("storeside_loader", "storeside_ledger"):
         queries = [query.text for query in users.findall(f"users/{reader}/grants/query")]
         assert f"GRANT NAMED COLLECTION ON {collection.tag}" in queries
@@ -230,7 +247,10 @@ def test_transformers_have_a_container_without_secrets_and_without_a_network_bes
     assert "ports" not in service
     assert [ip_address(server) in ip_network("192.0.2.0/24") for server in service["dns"]] == [True]  # RFC 5737
     assert service["read_only"] is True
-    assert service["volumes"] == [f"{nodes['volumes'][0]}:ro"], "paths of objects are the same in both"
+    assert service["volumes"] == [
+        f"{nodes['volumes'][0]}:ro",  # paths of objects are the same in both
+        f"authority:{container_files.CERTIFICATES}:ro",
+    ]
     assert all(path.startswith("/tmp:") for path in service["tmpfs"])  # noqa: S108
     user, group = service["user"].split(":")
     assert user not in ("0", "50000"), "it would own AIStore's files"
@@ -271,6 +291,59 @@ def test_clickhouse_reads_its_token_from_the_file_that_aistore_writes() -> None:
     assert token.get("incl") == container_files.COLLECTION_TOKEN
     assert "aistore" in SERVICES["clickhouse"]["depends_on"]
     assert f"-m 0755 {container_files.TOKENS}" in STAGES["aistore"], "a new volume gets its owner from the image"
+
+
+def volumes(name: str) -> dict[str, str]:
+    """Return the places of a service's volumes, with ``:ro`` for those that it cannot write."""
+    return dict(path.split(":", 1) for path in SERVICES[name]["volumes"])
+
+
+def test_each_key_is_in_the_container_of_its_server_only() -> None:
+    folder = container_certificates.FOLDER
+    written = {"authority", *(f"tls-{server}" for server in container_certificates.SERVERS)}
+    assert volumes("certificates") == {name: f"{folder}/{name.removeprefix('tls-')}" for name in written}
+    assert SERVICES["certificates"]["network_mode"] == "none"
+    for name in set(SERVICES) - {"certificates"}:
+        mounted = {volume: place for volume, place in volumes(name).items() if volume in written}
+        assert all(place.endswith(":ro") for place in mounted.values()), name
+        assert set(mounted) <= {"authority", f"tls-{name}"}, name
+        if SERVICES[name]["image"].startswith("storeside/airflow"):
+            assert mounted == {"authority": f"{container_files.CERTIFICATES}:ro"}, name
+        if mounted:
+            assert "certificates" in needs(name), f"{name} might create the volume, with another owner"
+    assert volumes("aistore")["tls-aistore"] == f"{container_files.CERTIFICATES}:ro"
+
+
+def test_certificates_have_the_names_of_the_services_and_keys_their_groups() -> None:
+    groups = SERVICES["certificates"]["group_add"]
+    for name, server in container_certificates.SERVERS.items():
+        service = SERVICES[name]
+        aliases = {alias for net in ("transformers",) for alias in _aliases(service, net)}
+        assert set(server.names) == {name, *aliases}
+        group = service.get("user", "50000:0").partition(":")[2]
+        assert str(server.group) == group, name
+        assert group == "0" or group in groups, "only a member of a group may give it a file"
+
+
+def _aliases(service: dict[str, Any], network: str) -> list[str]:
+    networks = service.get("networks", {})
+    return list(networks[network]["aliases"]) if network in networks else []
+
+
+def test_clickhouse_and_s3_serve_tls_with_their_certificates() -> None:
+    config = ElementTree.parse(IMAGE_FILES / "clickhouse" / "config.xml")  # noqa: S314 - ours
+    assert config.find("http_port[@remove='1']") is not None
+    port = config.findtext("https_port")
+    assert SERVICES["clickhouse"]["ports"] == [f"127.0.0.1:{port}:{port}"]
+    place = volumes("clickhouse")["tls-clickhouse"].removesuffix(":ro")
+    files = [config.findtext(f"openSSL/{name}") for name in ("server/certificateFile", "server/privateKeyFile")]
+    assert files == [f"{place}/server.pem", f"{place}/server.key"]
+    assert config.findtext("openSSL/client/caConfig") == f"{place}/ca.pem"
+    assert config.findtext("openSSL/client/verificationMode") == "strict"
+    environment, place = SERVICES["s3"]["environment"], volumes("s3")["tls-s3"].removesuffix(":ro")
+    assert environment["USE_SSL"] == "1"
+    names = ("MINISTACK_SSL_CERT", "MINISTACK_SSL_KEY", s3.AUTHORITY_VARIABLE)
+    assert [environment[name] for name in names] == [f"{place}/{n}" for n in ("server.pem", "server.key", "ca.pem")]
 
 
 # the Dockerfile
@@ -316,6 +389,7 @@ for module in modules:
             [
                 "storeside.aistore.login",
                 "storeside.stack.container",
+                "storeside.stack.container_certificates",
                 "storeside.stack.transformers_container",
                 "storeside.stack.podrunner.__main__",
                 "storeside.stack.podrunner.runtime_python",

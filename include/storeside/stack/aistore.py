@@ -27,6 +27,8 @@ BACKEND = ("S3_ENDPOINT", "AWS_REGION", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_
 # Bits of `features`, see AIStore's cmn/feat/feat.go: S3-API-via-Root, S3-Reverse-Proxy, S3-Use-Path-Style.
 FEATURES = 1 << 3 | 1 << 13 | 1 << 14
 
+# Files in which a node remembers the cluster's settings and map, see AIStore's cmn/fname/fname.go.
+_REMEMBERED = (".ais.conf", ".ais.override_config", ".ais.smap")
 # Runs a command whose new files its group can read; the supervisor sets a stricter mask.
 _GROUP_READS = ("/bin/sh", "-c", 'umask 027; exec "$0" "$@"')
 
@@ -96,6 +98,17 @@ def components(
             )
         )
     return [proxy, *targets]
+
+
+def forget_settings(stack: Stack) -> None:
+    """Let stopped nodes start with the settings in `components`, and keep their buckets and objects.
+
+    A node remembers the settings of its cluster and the URLs of the other nodes. Both contain the protocol, so nodes
+    that used HTTP would never find each other over HTTPS.
+    """
+    for name in _REMEMBERED:
+        for path in (*folder(stack).glob(f"*/{name}"), *data_folder(stack).glob(f"*/*/{name}")):  # nodes, disks
+            path.unlink()
 
 
 def _after(url: str, stack: Stack) -> tuple[str, ...]:

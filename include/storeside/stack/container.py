@@ -1,8 +1,9 @@
 """Runs AIStore and its AuthN in one container until the container is stopped.
 
 ``python -m storeside.stack.container`` starts a proxy and its targets as the embedded stack does, but serves other
-containers. Transformers run in another container (`storeside.stack.transformers_container`), which mounts the volume
-of this one read-only, as another user of the same group. AuthN listens on port 51079, the proxy on 51080.
+containers, with a certificate from `storeside.stack.container_certificates`. Transformers run in another container
+(`storeside.stack.transformers_container`), which mounts the volume of this one read-only, as another user of the same
+group. AuthN listens on port 51079, the proxy on 51080.
 
 All these variables are required, except AIS_TARGETS and the last four:
 
@@ -58,7 +59,7 @@ def main() -> int:
     except StackError as e:
         _tell(f"error: {e}")
         return 1
-    _tell(f"AIStore is ready at http://{os.environ['AIS_HOST']}:{PORT}")
+    _tell(f"AIStore is ready at https://{os.environ['AIS_HOST']}:{PORT}")
     renewal = time.monotonic() + _RENEW_SECONDS
     while not ended.wait(_LOOK_SECONDS):
         if not supervisor.running():
@@ -87,16 +88,18 @@ def _start(stack: Stack, supervisor: Supervisor) -> None:
 
 
 def _stack(folder: Path, targets: int) -> Stack:
-    """Return the recorded cluster, or a new one with AuthN; other containers know its ports."""
-    stack = Stack.load(folder) or Stack.create(folder, targets)
+    """Return the recorded cluster, or a new one, with TLS and AuthN; other containers know its ports."""
+    stack = Stack.load(folder) or Stack.create(folder, targets, tls=True)
     ports = {"ais_proxy": PORT, "authn": AUTHN_PORT, "podrunner": PODS_PORT, "ais_proxy_data": DATA_PORT}
     for number in range(stack.targets):
         ports[f"ais_target{number}_public"] = PORT + 1 + number
         ports[f"ais_target{number}_data"] = DATA_PORT + 1 + number
-    stack = replace(stack, ports=stack.ports | ports)
+    if not (stack.tls and stack.secure):
+        _tell("this cluster is from a version without TLS: its nodes start with new settings, and keep its data")
+        aistore.forget_settings(stack)
+        stack = replace(stack, tls=True, secure=True)
+    stack = replace(stack, ports=stack.ports | ports, certificates=container_files.CERTIFICATES)
     stack.save()
-    if not stack.secure:
-        _tell("warning: this cluster is from a version without AuthN: it answers requests without a token")
     return stack
 
 

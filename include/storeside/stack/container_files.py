@@ -17,6 +17,8 @@ from storeside.stack.settings import Stack
 # In ClickHouse's container: /etc/clickhouse-server/aistore. ClickHouse reloads the file after a change.
 TOKENS = Path("/var/lib/tokens")
 COLLECTION_TOKEN = "aistore_token"  # noqa: S105 - an element of that file
+# The certificate of the authority, and in the containers of servers their own certificate and key.
+CERTIFICATES = Path("/etc/storeside/tls")
 # The pod runner writes logs and records of processes to its own container.
 _PODS_STATE = Path("/tmp/pods")  # noqa: S108 - the container's own file system in memory
 # In such a folder the group may open what it knows by name.

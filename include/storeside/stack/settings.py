@@ -95,6 +95,7 @@ class Stack:
     tokens from AuthN, and its nodes sign their requests to each other. A record without this field belongs to a stack
     that is not secure. `executor` is one of `EXECUTORS`: the executor of Airflow. With `tls`, AIStore, AuthN,
     ClickHouse, S3 and SQS use HTTPS with a certificate of the stack's own authority (`storeside.stack.tls`).
+    `certificates`, which is not recorded, is the folder of the certificates if the stack did not create them.
     """
 
     state: Path
@@ -105,6 +106,7 @@ class Stack:
     secure: bool = False
     executor: str = "local"
     tls: bool = False
+    certificates: Path | None = None
 
     @classmethod
     def create(
@@ -150,7 +152,7 @@ class Stack:
         """Write the record to a file that only its owner can read."""
         self.state.mkdir(parents=True, exist_ok=True)
         record = asdict(self)
-        del record["state"], record["cache"]
+        del record["state"], record["cache"], record["certificates"]
         path = self.state / "stack.json"
         new = path.with_suffix(".new")
         new.touch(mode=0o600)
@@ -165,7 +167,12 @@ class Stack:
     @property
     def authority(self) -> Path | None:
         """The certificate of the authority that clients of this stack must trust; None without TLS."""
-        return self.state / "tls" / "ca.pem" if self.tls else None
+        return self.tls_folder / "ca.pem" if self.tls else None
+
+    @property
+    def tls_folder(self) -> Path:
+        """The folder of the certificates of a stack with TLS."""
+        return self.certificates or self.state / "tls"
 
 
 def default_folder() -> Path:

@@ -12,12 +12,12 @@ from storeside.stack.settings import HOST, Stack
 
 def certificate(stack: Stack) -> Path:
     """Return the file with the certificate of the stack's servers."""
-    return stack.state / "tls" / "server.pem"
+    return stack.tls_folder / "server.pem"
 
 
 def key(stack: Stack) -> Path:
     """Return the file with the private key of the stack's servers, which only its owner can read."""
-    return stack.state / "tls" / "server.key"
+    return stack.tls_folder / "server.key"
 
 
 def go_settings(stack: Stack) -> dict[str, Any]:

@@ -1,6 +1,7 @@
-"""``python -m storeside.stack.tls_relay PORT TO CERTIFICATE KEY`` terminates TLS for a server without it.
+"""``python -m storeside.stack.tls_relay PORT TO CERTIFICATE KEY [HOST]`` terminates TLS for a server without it.
 
-It accepts TLS connections at PORT of the loopback address and passes their bytes to and from the port TO.
+It accepts TLS connections at PORT of the address HOST, by default the loopback address, and passes their bytes to and
+from the port TO of the loopback address.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from storeside.stack.settings import HOST
 _CHUNK_BYTES = 1 << 18
 
 
-async def serve(port: int, to: int, context: ssl.SSLContext) -> None:
+async def serve(port: int, to: int, context: ssl.SSLContext, host: str = HOST) -> None:
     """Relay connections until the process ends."""
 
     async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -28,7 +29,7 @@ async def serve(port: int, to: int, context: ssl.SSLContext) -> None:
             group.create_task(_pass(reader, their_writer))
             group.create_task(_pass(their_reader, writer))
 
-    server = await asyncio.start_server(relay, HOST, port, ssl=context)
+    server = await asyncio.start_server(relay, host, port, ssl=context)
     await server.serve_forever()
 
 
@@ -41,11 +42,11 @@ async def _pass(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
     writer.close()
 
 
-def main(port: str, to: str, certificate: str, key: str) -> None:
+def main(port: str, to: str, certificate: str, key: str, host: str = HOST) -> None:
     """Serve with the arguments of the command line."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(certificate, key)
-    asyncio.run(serve(int(port), int(to), context))
+    asyncio.run(serve(int(port), int(to), context, host))
 
 
 if __name__ == "__main__":

@@ -12,7 +12,9 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+from storeside.stack.container_files import CERTIFICATES
 from storeside.stack.podrunner.__main__ import serve
+from storeside.stack.podrunner.component import with_trust
 from storeside.stack.podrunner.images import IMAGES
 from storeside.stack.podrunner.settings import Settings, parse_images
 from storeside.stack.settings import default_folder
@@ -24,7 +26,8 @@ def main() -> None:
     """Wait for the files, then serve until the process is stopped."""
     settings = _wait_for(default_folder() / "state" / "podrunner" / "config.json")
     # The file may be from the image before an update, so the images come from the code.
-    serve(replace(settings, images=parse_images(IMAGES)))
+    images = with_trust(IMAGES, CERTIFICATES / "ca.pem")
+    serve(replace(settings, images=parse_images(images)))
 
 
 def _wait_for(config: Path) -> Settings:

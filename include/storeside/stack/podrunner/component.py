@@ -97,9 +97,7 @@ def write(stack: Stack, images: Images, host: str = HOST, **changes: Path) -> Pa
             }
             for target in range(stack.targets)
         ],
-        "images": {
-            pattern: {**image, "env": {**image.get("env", {}), **_trust(stack)}} for pattern, image in images.items()
-        },
+        "images": with_trust(images, stack.authority),
         **{name: str(path) for name, path in changes.items()},
     }
     config = home / "config.json"
@@ -107,9 +105,12 @@ def write(stack: Stack, images: Images, host: str = HOST, **changes: Path) -> Pa
     return config
 
 
-def _trust(stack: Stack) -> dict[str, str]:
-    """Return the variable with which transformers trust AIStore's certificates."""
-    return {"AIS_CLIENT_CA": str(stack.authority)} if stack.tls else {}
+def with_trust(images: Images, authority: Path | None) -> Images:
+    """Return images whose transformers trust AIStore's certificates: those of the authority in this file."""
+    if authority is None:
+        return images
+    trust = {"AIS_CLIENT_CA": str(authority)}
+    return {pattern: {**image, "env": {**image.get("env", {}), **trust}} for pattern, image in images.items()}
 
 
 def _write_credentials(home: Path, account: Path, host: str) -> None:
