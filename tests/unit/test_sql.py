@@ -623,9 +623,7 @@ def test_what_a_transform_has_done_is_known_to_its_events(engine: Engine) -> Non
 
 
 def test_an_event_is_done_when_the_second_result_of_its_object_is_loaded(engine: Engine) -> None:
-    def transformed(
-        source: str, to: str, name: str, version: str, result: str, made: str, status: str = "done"
-    ) -> None:
+    def made(source: str, to: str, name: str, version: str, result: str, new: str, status: str = "done") -> None:
         engine.run(
             "INSERT INTO storeside.objects (source, destination, object, version, destination_object, result_version,"
             " status, reason, recorded_at) SELECT {f:String}, {t:String}, {o:String}, {v:String}, {d:String},"
