@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import tarfile
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser
     from types_boto3_s3 import S3Client
 
-pytestmark = pytest.mark.timeout(400)
+pytestmark = pytest.mark.timeout(900)
 
 DAG = "speech_utterances"
 
@@ -99,12 +100,13 @@ def _look(site: Site, browser: Browser) -> None:  # noqa: F811
     assert accessibility.findings(tab) == []
     if folder := os.environ.get("STORESIDE_PICTURES"):
         tab.screenshot(path=f"{folder}/utterances-run.png", full_page=True)
-        tab.set_viewport_size({"width": 1400, "height": 2200})
-        tab.goto(f"{site.airflow}/dags/{DAG}/trigger/single")
-        tab.get_by_text("Longest utterance, seconds").first.wait_for()
-        tab.screenshot(path=f"{folder}/utterances-form.png", full_page=True)
+        tab.set_viewport_size({"width": 1400, "height": 2600})
+        tab.goto(f"{site.airflow}/dags/{DAG}")
+        tab.get_by_role("button", name=re.compile("^Trigger")).first.click()
+        tab.wait_for_timeout(6_000)
+        tab.screenshot(path=f"{folder}/utterances-form.png")
         tab.goto(f"{site.airflow}/dags/{DAG}/runs/{site.run}")
-        tab.wait_for_timeout(3_000)
+        tab.wait_for_timeout(6_000)
         tab.screenshot(path=f"{folder}/utterances-airflow.png")
     context.close()
 

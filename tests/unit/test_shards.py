@@ -92,6 +92,12 @@ def test_members_keep_their_order_and_the_rest_of_the_shard_its_bytes() -> None:
     assert (told.object, told.bucket, told.transformed, told.kept, told.failed) == ("train.tar", "in", 42, 3, 0)
 
 
+def test_a_shard_of_which_no_member_matches_has_no_lines() -> None:
+    outcome = transform(tar([("a.bin", b"x")]), LINES)
+    assert isinstance(outcome, Failure)
+    assert outcome.reason == "no member of it has a result: their names match no pattern"
+
+
 @pytest.mark.parametrize(("members", "made"), [(TXT, bytes(1024)), (LINES, b"\n")])
 def test_a_shard_without_members_has_a_result_without_members(members: Members, made: bytes) -> None:
     journal = Told()
@@ -164,7 +170,6 @@ def test_names_of_any_bytes_and_lengths_stay() -> None:
             tar([("a.txt", b"bad"), ("b.txt", b"bad")]),
             "all its 2 members failed, such as 'a.txt': this object is bad",
         ),
-        (entry("folder", type=b"5") + bytes(1024), "there are only folders"),
     ],
 )
 def test_a_shard_that_is_damaged_has_no_result(shard: bytes, reason: str) -> None:

@@ -623,6 +623,47 @@ def test_what_a_transform_has_done_is_known_to_its_events(engine: Engine) -> Non
     }
 
 
+def test_an_event_is_done_when_the_second_result_of_its_object_is_loaded(engine: Engine) -> None:
+    def made(source: str, to: str, name: str, version: str, result: str, new: str, status: str = "done") -> None:
+        engine.run(
+            "INSERT INTO storeside.objects (source, destination, object, version, destination_object, result_version,"
+            " status, reason, recorded_at) SELECT {f:String}, {t:String}, {o:String}, {v:String}, {d:String},"
+            " {m:String}, {s:String}, if({s:String} = 'failed', 'bad', ''), toDateTime64(20, 3)",
+            {"f": source, "t": to, "o": name, "v": version, "d": result, "m": new, "s": status},
+        )
+
+    def load(key: str, version: str, state: str, kind: str = "object") -> None:
+        engine.run(
+            "INSERT INTO storeside.loads (destination, bucket, key, version, state, kind, reason)"
+            " SELECT 'd.t', 'ais://facts', {k:String}, {v:String}, {s:String}, {i:String},"
+            " if({s:String} = 'failed', 'no rows', '')",
+            {"k": key, "v": version, "s": state, "i": kind},
+        )
+
+    names = ["loaded", "cut", "described", "unreadable", "waiting", "newer shard", "older load", "unknown"]
+    for name in names[:-1]:
+        made("s3://in", "ais://cut", name, "tag", f"{name}.tar", "1/a", "failed" if name == "cut" else "done")
+    for name in ("loaded", "unreadable", "waiting", "older load"):
+        made("ais://cut", "ais://facts", f"{name}.tar", "1/a", f"{name}.jsonl", "2/b")
+    made("ais://cut", "ais://facts", "described.tar", "1/a", "", "", "failed")
+    made("ais://cut", "ais://facts", "newer shard.tar", "0/z", "newer shard.jsonl", "2/b")
+    load("loaded.jsonl", "2/b", "loaded")
+    load("unreadable.jsonl", "2/b", "failed")
+    load("older load.jsonl", "1/c", "loaded")
+    load("newer shard.jsonl", "2/b", "loaded")
+    wanted = " UNION ALL ".join(
+        f"SELECT {n} AS n, '{key}' AS key, 'tag' AS etag, 10 AS at" for n, key in enumerate(names)
+    )
+    text = sql.query("events_facts_loaded").replace("FROM wanted", f"FROM ({wanted})")
+    given = {"bucket": "s3://in", "destination": "ais://cut", "facts": "ais://facts", "table": "d.t"}
+    assert {names[n]: (state, reason) for n, state, reason in engine.run(text, given)} == {
+        "loaded": ("loaded", ""),
+        "cut": ("failed", "bad"),
+        "described": ("failed", "bad"),
+        "unreadable": ("failed", "no rows"),
+    }
+
+
 def test_the_latest_state_of_a_load_counts(engine: Engine) -> None:
     remember(engine, "in/a", "e", "failed")
     remember(engine, "in/a", "e", "loaded")

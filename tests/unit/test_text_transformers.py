@@ -13,7 +13,7 @@ import pytest
 
 from storeside.stack.settings import CHECKOUT
 from storeside.transformers.registry import build, locate
-from storeside.transformers.text_transformers import text_facts
+from storeside.transformers.text_transformers import text_facts, text_json
 from storeside.transformers.transformer import ObjectError
 
 TEXTS = sorted((CHECKOUT / "tests" / "data" / "texts").glob("*.txt"))
@@ -79,6 +79,21 @@ def test_it_is_built_in() -> None:
     assert locate("text_facts")[0].endswith(".text_transformers")
     assert locate("audio_probe")[0].endswith(".audio_transformers")
     assert build("text_facts").mime_type == "application/json"
+
+
+def test_json_is_one_line_with_the_same_content() -> None:
+    made = text_json(b'{"a": "\xc3\xa9",\n "b": [1, null]}\n', "a.json", "")
+    assert made == '{"a": "é", "b": [1, null]}\n'.encode()
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [(b"", "not JSON"), (b"[1]", "not one JSON object"), (b"{} {}", "not JSON"), (b'{"a": NaN}', "not JSON"),
+     (b"\xff\xfe{", "not JSON"), (b"[" * 100_000, "not JSON")],
+)  # fmt: skip
+def test_what_is_not_one_json_object_is_refused(content: bytes, reason: str) -> None:
+    with pytest.raises(ObjectError, match=reason):
+        text_json(content, "a.json", "")
 
 
 def test_it_runs_isolated(tmp_path: Path) -> None:

@@ -202,3 +202,18 @@ def test_the_transform_reads_its_options_from_the_environment(monkeypatch: pytes
     monkeypatch.setenv("AUDIO_LOUDNESS_LUFS", "-23")
     with pytest.raises(ValueError, match="utterances cannot have these options"):
         audio_utterances()
+
+
+def test_the_operator_passes_the_texts_of_a_form_to_the_transformer() -> None:
+    from storeside.operators import AISCutUtterancesOperator
+
+    operator = AISCutUtterancesOperator(
+        task_id="cut", source="ais://talks", destination="ais://utterances", container="wav", sample_rate="8000",
+        threshold="0.7", max_seconds="20", keep_extension="True",
+    )  # fmt: skip
+    spec = operator.spec({})
+    assert UtteranceOptions.from_environment(spec.environment) == UtteranceOptions(threshold=0.7, max_seconds=20)
+    target = utterance_format(AudioFormat.variables(spec.environment))
+    assert (target.container, target.sample_rate, target.keep_extension) == ("wav", 8_000, True)
+    assert operator.naming({}).destination("x/a.b.mp3") == shard_name("x/a.b.mp3", True) == "x/a.b.mp3.tar"
+    assert "audio_utterances" in spec.command

@@ -286,7 +286,7 @@ class _Shard:
             first, count = self.failures[0], len(self.failures)
             reason = f"all its {count} members failed, such as {first.member!r}: {first.reason}"
             raise DeliveryError(reason, final=all(failure.final for failure in self.failures))
-        raise TarError("no member of it has a result: the names match no pattern, or there are only folders")
+        raise TarError("no member of it has a result: their names match no pattern")
 
     def _fail(self, member: Member, reason: str, final: bool = True) -> None:
         failure = replace(self._job.failure(reason, final), member=tar_archive.plain(member.name) or member.name)

@@ -52,17 +52,28 @@ class Detector:
         """Return each window's probability of speech, and the recording's samples at `RATE`. Raises AudioError."""
         self._model.reset()
         found, samples = array("f"), 0
-        rest = np.zeros(0, np.float32)
-        for frame in _decoded(source, _HEARD, "flt", limits):
-            heard = np.nan_to_num(frame.to_ndarray().ravel(), posinf=1, neginf=-1).clip(-1, 1)
+        for heard in _in_seconds(_decoded(source, _HEARD, "flt", limits)):
             samples += len(heard)
-            rest = np.concatenate([rest, heard])
-            whole = len(rest) // WINDOW * WINDOW
-            found.extend(self._model.process(window.data) for window in rest[:whole].reshape(-1, WINDOW))
-            rest = rest[whole:]
-        if len(rest):
-            found.append(self._model.process(np.pad(rest, (0, WINDOW - len(rest))).data))
+            padded = np.pad(heard, (0, -len(heard) % WINDOW))  # only at the end of the recording
+            windows = np.nan_to_num(padded, copy=False, posinf=1, neginf=-1).clip(-1, 1).reshape(-1, WINDOW)
+            found.extend(self._model.process(window.data) for window in windows)
         return found, samples
+
+
+def _in_seconds(frames: Iterator[Any]) -> Iterator[Any]:
+    """Yield the samples of frames in whole windows of about a second, because numpy is fast only with long arrays."""
+    waiting: list[Any] = []
+    count = 0
+    for frame in frames:
+        waiting.append(frame.to_ndarray().ravel())
+        count += frame.samples
+        if count >= RATE:
+            joined = np.concatenate(waiting)
+            whole = count // WINDOW * WINDOW
+            yield joined[:whole]
+            waiting, count = [joined[whole:]], count - whole
+    if count:
+        yield np.concatenate(waiting)
 
 
 def _decoded(
