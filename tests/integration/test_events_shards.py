@@ -13,6 +13,7 @@ from storeside.events.load import EventLoad
 from storeside.events.queue import Queue
 from storeside.stack.clickhouse_users import LEDGER, LOADER
 from storeside.stack.settings import Stack
+from storeside.transfer import lock
 from storeside.transfer.source import Source
 from tests.cluster import SHARDS, Cluster, ShardedLoading
 from tests.mailboxes import Mailbox
@@ -54,13 +55,13 @@ def sharded(
     return ShardedMailbox(cluster, stack, s3_client, sqs_client, clickhouse)
 
 
-@pytest.mark.timeout(120)
 def test_each_event_is_loaded_once_although_a_shard_does_not_answer_once(
     sharded: ShardedMailbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every fifth event comes twice, and two batches are loaded at the same time."""
     monkeypatch.setattr("storeside.events.load._DELAYS", (0.5,) * 4)
     monkeypatch.setattr("storeside.transfer.staged.Staging.wait", lambda *_: None)
+    monkeypatch.setattr(lock, "STALE_SECONDS", 1.0)
     keys = [f"{n}.csv" for n in range(OBJECTS)]
     sharded.put(
         {
