@@ -52,11 +52,10 @@ def test_the_engine_reads_what_was_encoded(engine: Engine, tmp_path: Path) -> No
         "SELECT key, small, middle, large, share, toUnixTimestamp64Milli(at), toString(state)"
         f" FROM file('{file}', 'Native', '{structure}')"
     )
-    expected = [
-        [*row[:5], int(row[5].timestamp() * 1000 // 1), row[6]]
-        for row in ROWS  # whole milliseconds, rounded down
+    moments = [0, 1795568523456, -1000 + 999]  # milliseconds since the epoch
+    assert [list(row) for row in rows] == [
+        [*row[:5], moment, row[6]] for row, moment in zip(ROWS, moments, strict=True)
     ]
-    assert [list(row) for row in rows] == expected
 
 
 def test_columns_of_different_lengths_are_refused() -> None:

@@ -30,17 +30,16 @@ def lean_inserts(client: Client) -> Client:
     def insert(
         table: str, data: Sequence[Sequence[Any]], column_names: Any = "*", *,
         database: str = "", column_type_names: Sequence[str] = (), column_oriented: bool = False,
-        settings: Mapping[str, Any] | None = None, **more: Any,
+        settings: dict[str, Any] | None = None, **more: Any,
     ) -> Any:  # fmt: skip
         if not more and data and column_type_names and _ENCODERS.keys() >= set(column_type_names):
             columns = data if column_oriented else list(zip(*data, strict=True))
             block = native(column_names, column_type_names, columns)
             place = f"{database}.{table}" if database else table
-            return client.raw_insert(place, list(column_names), block, dict(settings or {}), "Native")
-        types = {"column_type_names": column_type_names} if column_type_names else {}
+            return client.raw_insert(place, list(column_names), block, settings, "Native")
         return other(
-            table, data, column_names, database=database or None, column_oriented=column_oriented,
-            settings=settings, **types, **more,
+            table, data, column_names, database=database or None, column_type_names=column_type_names or None,
+            column_oriented=column_oriented, settings=settings, **more,
         )  # fmt: skip
 
     client.insert = insert  # type: ignore[method-assign, assignment]
