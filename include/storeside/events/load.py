@@ -24,7 +24,7 @@ from storeside.events.lease import Lease
 from storeside.events.ledger import EventLedger
 from storeside.events.queue import Message, Queue, backoff
 from storeside.events.settle import Settled, settle
-from storeside.transfer.engine import Transfer
+from storeside.transfer.engine import Transfer, validation_of
 from storeside.transfer.errors import (
     FailureKind,
     LoadObjectError,
@@ -36,6 +36,7 @@ from storeside.transfer.request import Request
 from storeside.transfer.servers import NO_SERVERS, Servers
 from storeside.transfer.source import Listed
 from storeside.transfer.source_actions import Handled
+from storeside.transfer.staged_check import Validation
 
 if TYPE_CHECKING:
     from clickhouse_connect.driver.client import Client
@@ -53,7 +54,7 @@ class Drained:
 
     Events that earlier tries of the run loaded or skipped are included; the other numbers count this try only. A
     message whose deletion was interrupted counts twice. `handled` counts source objects that were deleted, moved or
-    tagged, and `left` those that S3 refused to change.
+    tagged, and `left` those that S3 refused to change. `verdict` is that of the suite on the rows that this try read.
     """
 
     messages: int = 0
@@ -70,6 +71,7 @@ class Drained:
     seconds: float = 0.0
     handled: int = 0
     left: int = 0
+    verdict: dict[str, Any] | None = None
 
     def add(self, messages: int, deliveries: Sequence[Delivery], settled: Settled, lag: float) -> None:
         """Add the numbers of a batch."""
@@ -126,7 +128,9 @@ class EventLoad:
                 " table with S3ToClickHouseOperator"
             )
         self.queue = queue
-        self.request = replace(request, retry_failed=True, overlap_seconds=None)
+        expectations = replace(request.expectations, by_object=True)
+        self.request = replace(request, retry_failed=True, overlap_seconds=None, expectations=expectations)
+        self._validation: Validation | None = None
         self.client = client
         self.s3 = s3
         self.run_id = run_id
@@ -156,6 +160,7 @@ class EventLoad:
 
     def _run(self, batches: Sequence[str]) -> Drained:
         started = time.monotonic()
+        self._validation = validation_of(self.request)  # one for all batches
         self.ledger.create()
         self.drained = Drained(**self.ledger.so_far(self.request.table, self.request.source.bucket))
         self._warn_of_receives()
@@ -183,6 +188,7 @@ class EventLoad:
         # Messages in the queue are about as old as the newest received message, or younger.
         self.ledger.record_depth(self.queue, self._newest)
         self.drained.seconds = time.monotonic() - started
+        self.drained.verdict = self._validation.verdict() if self._validation else None
         return self.drained
 
     @property
@@ -304,9 +310,11 @@ class EventLoad:
 
     def _new_transfer(self) -> Transfer:
         run_id = f"{self.run_id}/{uuid.uuid4().hex[:8]}"
-        return Transfer(
+        transfer = Transfer(
             self.request, self.client, self.s3, run_id, owner=self.run_id, ledger=self._tables, servers=self._servers
         )
+        transfer.validation = self._validation
+        return transfer
 
     def _before_loading(self, found: Found) -> Outcome:
         if found is None:
