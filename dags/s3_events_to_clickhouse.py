@@ -26,6 +26,7 @@ PARAMS = {
     "keys": params.KEYS,
     **params.TABLE,
     "table": params.preset(params.TABLE["table"], SETTINGS["table"]),
+    **params.OBJECTS_EXPECTATIONS,
     "on_failure": params.ON_FAILURE,
     "max_messages": Param(
         10_000,
@@ -58,7 +59,8 @@ with DAG(
 ### S3 events to ClickHouse
 
 1. **load_events**: leases messages of the queue, loads the current version of their objects in one step, and only
-   then deletes the messages. Messages whose objects cannot be loaded go to the dead-letter queue with the reason.
+   then deletes the messages. With a suite of Great Expectations, rows that break expectations fail their object or go
+   into quarantine. Messages whose objects cannot be loaded go to the dead-letter queue with the reason.
 
 Without settings, runs start from the form only. The Airflow Variable `storeside_s3_events_to_clickhouse` starts them
 automatically: `{"queue": "trips-events", "bucket": "trips", "table": "analytics.trips"}`. A watcher in the triggerer
@@ -75,6 +77,7 @@ The outcome of each event: `SELECT key, event, state, reason FROM storeside.even
         bucket="{{ params.bucket }}",
         keys="{{ params['keys'] or '' }}",
         **params.LOAD,
+        **params.CHECKED,
         on_failed_objects="{{ params.on_failure }}",
         max_messages="{{ params.max_messages }}",
         max_bytes="{{ params.max_bytes }}",

@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     from storeside.operators.hsds import HSDSExportDatasetOperator as HSDSExportDatasetOperator
     from storeside.operators.hsds import HSDSImportDatasetOperator as HSDSImportDatasetOperator
     from storeside.operators.prefetch import AISPrefetchBucketOperator as AISPrefetchBucketOperator
+    from storeside.operators.redrive import SqsRedriveDeadLettersOperator as SqsRedriveDeadLettersOperator
     from storeside.operators.s3_events import S3EventsToClickHouseOperator as S3EventsToClickHouseOperator
     from storeside.operators.s3_events import SqsLeaseS3EventsOperator as SqsLeaseS3EventsOperator
-    from storeside.operators.s3_events import SqsRedriveDeadLettersOperator as SqsRedriveDeadLettersOperator
     from storeside.operators.s3_events_sensor import SqsS3EventsSensor as SqsS3EventsSensor
     from storeside.operators.settings import dag_schedule as dag_schedule
     from storeside.operators.settings import dag_settings as dag_settings
@@ -86,9 +86,8 @@ _NAMES = {
     "operators.hooks.hsds": ("HSDSHook",),
     "operators.hsds": ("HSDSExportDatasetOperator", "HSDSImportDatasetOperator"),
     "operators.prefetch": ("AISPrefetchBucketOperator",),
-    "operators.s3_events": (
-        "S3EventsToClickHouseOperator", "SqsLeaseS3EventsOperator", "SqsRedriveDeadLettersOperator",
-    ),
+    "operators.redrive": ("SqsRedriveDeadLettersOperator",),
+    "operators.s3_events": ("S3EventsToClickHouseOperator", "SqsLeaseS3EventsOperator"),
     "operators.s3_events_sensor": ("SqsS3EventsSensor",),
     "operators.settings": ("dag_schedule", "dag_settings"),
     "operators.settle_events": ("SqsSettleS3EventsOperator",),

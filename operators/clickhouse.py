@@ -24,7 +24,7 @@ from storeside.operators.hooks.transfer import (
     source,
 )
 from storeside.operators.literals import check_instant, check_literals, check_load, check_s3_bucket, literal_errors
-from storeside.operators.outcome import check_policy, fail_for_objects, log_load
+from storeside.operators.outcome import check_policy, fail_for_objects, log_load, with_short_verdict
 from storeside.operators.selecting import SelectingOperator
 from storeside.operators.shared import as_bool, as_object, ledger, plain, record_running, run_columns, run_key
 from storeside.operators.triggers.clickhouse import S3ToClickHouseTrigger
@@ -344,6 +344,4 @@ class S3ToClickHouseOperator(LoadOperator):
         # an earlier try may have deleted or moved all objects that it loaded
         if not (report["listed"] or report["loaded"] or report["handled"]):
             self.end_without(f"no object matches {uri_of(*self.place())}")
-        if verdict:
-            report = {**report, "verdict": {name: verdict[name] for name in ("success", "rows", "invalid", "suite")}}
-        return dict(plain(report))
+        return dict(plain(with_short_verdict(report)))

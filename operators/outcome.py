@@ -36,6 +36,13 @@ def log_load(log: Any, source: str, table: str, report: dict[str, Any]) -> None:
         log.warning("failed: %r: %s", key, reason, object=key)
 
 
+def with_short_verdict(report: dict[str, Any]) -> dict[str, Any]:
+    """Return the report of a load for XCom: of the verdict on its rows, only the result and the numbers of rows."""
+    if not (verdict := report.get("verdict")):
+        return report
+    return {**report, "verdict": {name: verdict[name] for name in ("success", "rows", "invalid", "suite")}}
+
+
 def fail_for_objects(report: dict[str, Any], run: str) -> None:
     """Raise AirflowFailException if a load could not load objects, or not change source objects afterwards.
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from airflow.sdk import Param
 
-from storeside.operators import after_load_params, lake_params
+from storeside.operators import after_load_params, lake_params, quality_params
 from storeside.operators.forms import form_choices
 from storeside.transfer import named_options
 from storeside.transfer.columns import Columns
@@ -255,34 +255,9 @@ TABLE: Final = {
         " docs/transfer.md lists them",
     ),
 }
-# The suite that checks the rows of `S3ToClickHouseOperator`.
-EXPECTATIONS: Final = {
-    "suite": Param(
-        None,
-        type=["null", "string"],
-        title="Suite",
-        section="Quality",
-        **form_choices("suite"),
-        description="Great Expectations suite that checks the rows before they are published; empty checks nothing",
-    ),
-    "on_failed_expectations": Param(
-        "fail",
-        type="string",
-        enum=["fail", "quarantine"],
-        title="Unexpected rows",
-        section="Quality",
-        values_display={
-            "fail": "Fail the task and publish nothing",
-            "quarantine": "Put them into <table>_quarantine and publish the others",
-        },
-        description="What happens when rows break expectations of severity critical",
-    ),
-}
-# Arguments of `S3ToClickHouseOperator` that read the fields of `EXPECTATIONS`.
-CHECKED: Final[dict[str, Any]] = {
-    "suite": "{{ params.suite or '' }}",
-    "on_failed_expectations": "{{ params.on_failed_expectations }}",
-}
+EXPECTATIONS: Final = quality_params.EXPECTATIONS
+OBJECTS_EXPECTATIONS: Final = quality_params.OBJECTS_EXPECTATIONS
+CHECKED: Final = quality_params.CHECKED
 # Arguments of the load operators that read the fields of `TABLE`.
 LOAD: Final[dict[str, Any]] = {
     "table": "{{ params.table }}",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -27,10 +27,12 @@ from storeside.operators.hooks.transfer import (
 )
 from storeside.operators.links import QueuePageLink
 from storeside.operators.literals import check_instant, check_literals
+from storeside.operators.outcome import with_short_verdict
 from storeside.operators.selecting import SelectingOperator
-from storeside.operators.shared import as_bool, as_list, as_number, ledger, plain, run_key
+from storeside.operators.shared import as_number, ledger, plain, run_key
 from storeside.operators.triggers.s3_events import S3EventsToClickHouseTrigger
 from storeside.transfer.after_load import AfterLoad
+from storeside.transfer.options import Expectations
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -65,6 +67,10 @@ class S3EventsToClickHouseOperator(LoadOperator):
     :param modified_after: load only objects that were last modified at this instant or later, such as
         ``2026-01-01T00:00:00Z``; other events are skipped, and their messages deleted
     :param after_load: `AfterLoad`: delete, move or tag objects after their load; without it they stay as they are
+    :param suite: Great Expectations suite that checks the rows of each object before they are published, as for
+        `S3ToClickHouseOperator`. The task does not defer
+    :param on_failed_expectations: if rows of an object break expectations of severity critical: ``fail`` the object,
+        so that its messages go to the dead-letter queue, or ``quarantine`` these rows in ``<table>_quarantine``
     """
 
     template_fields = (
@@ -77,6 +83,8 @@ class S3EventsToClickHouseOperator(LoadOperator):
         "batch_messages",
         "after_load",
         "modified_after",
+        "suite",
+        "on_failed_expectations",
     )
     ui_color = "#f7e1d7"
     operator_extra_links = (*LoadOperator.operator_extra_links, QueuePageLink())
@@ -93,6 +101,8 @@ class S3EventsToClickHouseOperator(LoadOperator):
         lease_seconds: int = 120,
         after_load: AfterLoad | None = None,
         modified_after: str = "",
+        suite: str = "",
+        on_failed_expectations: str = "fail",
         **kwargs: Any,
     ) -> None:
         without_effect(type(self), kwargs, "retry_failed", "overlap_seconds")
@@ -106,7 +116,15 @@ class S3EventsToClickHouseOperator(LoadOperator):
         self.lease_seconds = lease_seconds
         self.after_load = after_load or AfterLoad()
         self.modified_after = modified_after
-        check_literals(self, after_load=lambda options: options.check(), modified_after=check_instant)
+        self.suite = suite
+        self.on_failed_expectations = on_failed_expectations
+        check_literals(
+            self,
+            after_load=lambda options: options.check(),
+            modified_after=check_instant,
+            suite=lambda name: Expectations(name).check(),
+            on_failed_expectations=lambda policy: Expectations(on_failed=policy).check(),
+        )
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Defer while ClickHouse pulls, or push from the worker."""
@@ -117,7 +135,10 @@ class S3EventsToClickHouseOperator(LoadOperator):
         aws = BaseHook.get_connection(self.aws_conn_id)
         clickhouse = BaseHook.get_connection(self.clickhouse_conn_id)
         with airflow_errors():
-            request = self.request(aws, {"modified_after": self.modified_after}, after_load=self.after_load)
+            request = self.request(
+                aws, {"modified_after": self.modified_after}, after_load=self.after_load,
+                expectations=Expectations(self.suite, self.on_failed_expectations),
+            )  # fmt: skip
             limits = Limits(
                 as_number(self.max_messages, "max_messages", int),
                 as_number(self.max_seconds, "max_seconds", float),
@@ -134,7 +155,8 @@ class S3EventsToClickHouseOperator(LoadOperator):
             )  # fmt: skip
             batches = batches_of(context, queue)
             self._record_running(context, "events", time.time(), self.table)
-            if self.deferrable and load.pulls:
+            # A triggerer has neither the suite's file nor its module.
+            if self.deferrable and not self.suite and load.pulls:
                 self.defer(
                     trigger=S3EventsToClickHouseTrigger(
                         queue.url, request.to_dict(), asdict(limits), batches, run_key(context), self.aws_conn_id,
@@ -148,6 +170,7 @@ class S3EventsToClickHouseOperator(LoadOperator):
     def _report(self, context: Context, report: dict[str, Any]) -> dict[str, Any]:
         tables = ledger(self.clickhouse_conn_id)
         tables.create()
+        detail = {name: value for name, value in report.items() if name != "verdict" or value}
         self.record_end(
             context,
             tables,
@@ -162,7 +185,7 @@ class S3EventsToClickHouseOperator(LoadOperator):
                 "failed": report["dead"],
                 "bytes_in": report["bytes"],
                 "seconds": report["seconds"],
-                "detail": json.dumps({**report, "queue": self.sqs_queue}),
+                "detail": json.dumps({**detail, "queue": self.sqs_queue}),
             },
             rows=report["rows"],
             rejected=report["rejected"],
@@ -189,7 +212,7 @@ class S3EventsToClickHouseOperator(LoadOperator):
             )
         if not report["messages"] and not report["handled"]:
             self.end_without(f"the queue {self.sqs_queue} has no messages")
-        return dict(plain(report))
+        return dict(plain(with_short_verdict(report)))
 
 
 def batches_of(context: Context, queue: Queue) -> list[str]:
@@ -302,47 +325,3 @@ class SqsLeaseS3EventsOperator(LeaseOperator, SelectingOperator):
         if not leased["messages"]:
             self.end_without(f"the queue {self.sqs_queue} has no messages for this run")
         return leased
-
-
-class SqsRedriveDeadLettersOperator(QueueOperator):
-    """Lists the dead letters of a queue with their reasons, and sends them back if `redrive` is set.
-
-    Returns the number of dead letters, the first 20 of them with reasons, and the number of messages sent back.
-
-    :param redrive: send the dead letters back to the queue; otherwise only list them
-    :param message_ids: send back only these messages: a list, or ids separated by spaces; empty means all. If one of
-        them does not exist, the task sends the others back and fails
-    """
-
-    template_fields = (*QueueOperator.template_fields, "redrive", "message_ids")
-
-    def __init__(self, *, redrive: bool | str = False, message_ids: Sequence[str] | str = (), **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.redrive = redrive
-        self.message_ids = message_ids
-
-    def execute(self, context: Context) -> Mapping[str, Any]:
-        """List and log dead letters, and send them back if `redrive` is set.
-
-        Raises AirflowFailException if one of `message_ids` is not a dead letter of the queue.
-        """
-        from storeside.events.dead_letters import DeadLetters
-
-        with airflow_errors():
-            queue, _ = self.conn()
-            dead_letters = DeadLetters(queue)
-            found = dead_letters.listed()
-            for letter in found:
-                objects = ", ".join(f"s3://{event.bucket}/{event.key}" for event in letter.events)
-                self.log.info("%s %r: %r", letter.message_id, objects, letter.reason)
-            redrive, wanted = as_bool(self.redrive, "redrive"), set(as_list(self.message_ids))
-            sent = dead_letters.redrive(wanted or None) if redrive else 0
-        self.log.info("%d dead letters of %s, %d sent back", len(found), queue.name, sent)
-        if redrive and sent < len(wanted):
-            absent = sorted(wanted - {letter.message_id for letter in found}) or sorted(wanted)
-            raise AirflowFailException(
-                f"{sent} of {len(wanted)} messages were sent back: {', '.join(absent[:20])} not among the dead"
-                f" letters of {queue.name}; use ids that this log lists"
-            )
-        first = [{"message_id": letter.message_id, "reason": letter.reason} for letter in found[:20]]
-        return {"dead_letters": len(found), "redriven": sent, "first": first}

@@ -67,7 +67,7 @@ def test_arguments_reach_the_engine() -> None:
     }  # fmt: skip
     more: dict[str, Any] = {
         "all_or_nothing": True, "retry_failed": True, "overlap_seconds": 9.0,
-        "expectations": Expectations("package.module:suite", "quarantine"),
+        "expectations": Expectations("package.module:suite", "quarantine", by_object=True),
         "after_load": AfterLoad("tag", tags={"loaded": "true"}, rejected=True),
     }  # fmt: skip
     request = operator(**given).request(AWS, **more)

@@ -13,10 +13,10 @@ from storeside.operators.hsds import HSDSExportDatasetOperator, HSDSImportDatase
 from storeside.operators.links import BenchmarksPageLink, QueuePageLink, RunPageLink
 from storeside.operators.movement import DESTINATION, Movement, MovementOperator, asset_of, dataset_of
 from storeside.operators.prefetch import AISPrefetchBucketOperator
+from storeside.operators.redrive import SqsRedriveDeadLettersOperator
 from storeside.operators.s3_events import (
     S3EventsToClickHouseOperator,
     SqsLeaseS3EventsOperator,
-    SqsRedriveDeadLettersOperator,
 )
 from storeside.operators.speech import ClickHousePublishManifestOperator, SqsSettleSpeechEventsOperator
 from storeside.operators.storage import (

@@ -17,7 +17,8 @@ from storeside.events.intake import Limits
 from storeside.events.queue import Queue
 from storeside.operators import SqsSettleS3EventsOperator, s3_events
 from storeside.operators.errors import OperatorInputError
-from storeside.operators.s3_events import QueueOperator, S3EventsToClickHouseOperator, SqsRedriveDeadLettersOperator
+from storeside.operators.redrive import SqsRedriveDeadLettersOperator
+from storeside.operators.s3_events import QueueOperator, S3EventsToClickHouseOperator
 
 URL = "http://sqs/1/events"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from storeside.events.deliveries import Delivery
 from storeside.events.settle import Settled
@@ -15,7 +16,7 @@ class Drained:
 
     Events that earlier tries of the run loaded or skipped are included; the other numbers count this try only. A
     message whose deletion was interrupted counts twice. `handled` counts source objects that were deleted, moved or
-    tagged, and `left` those that S3 refused to change.
+    tagged, and `left` those that S3 refused to change. `verdict` is that of the suite on the rows that this try read.
     """
 
     messages: int = 0
@@ -32,6 +33,7 @@ class Drained:
     seconds: float = 0.0
     handled: int = 0
     left: int = 0
+    verdict: dict[str, Any] | None = None
 
     def add(self, messages: int, deliveries: Sequence[Delivery], settled: Settled, lag: float) -> None:
         """Add the numbers of a batch."""

@@ -49,7 +49,7 @@ class EventLedger:
         """Create the tables, or bring them up to date. Raises DatabaseError."""
         migrate(self.client)
 
-    def so_far(self, destination: str, bucket: str) -> dict[str, int]:
+    def so_far(self, destination: str, bucket: str) -> dict[str, Any]:
         """Return the numbers of earlier tries of this run, whose reports are lost, by field of `Drained`."""
         parameters = {"queue": self.queue, "run_id": self.run_id, "destination": destination, "bucket": bucket}
         found = self.client.query(sql.query("events_so_far"), parameters=parameters)

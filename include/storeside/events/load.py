@@ -24,7 +24,7 @@ from storeside.events.lease import Lease
 from storeside.events.ledger import EventLedger
 from storeside.events.queue import Message, Queue, backoff
 from storeside.events.settle import settle
-from storeside.transfer.engine import Transfer
+from storeside.transfer.engine import Transfer, validation_of
 from storeside.transfer.errors import (
     FailureKind,
     LoadObjectError,
@@ -37,6 +37,7 @@ from storeside.transfer.request import Request
 from storeside.transfer.servers import NO_SERVERS, Servers
 from storeside.transfer.source import Listed
 from storeside.transfer.source_actions import Handled
+from storeside.transfer.staged_check import Validation
 
 if TYPE_CHECKING:
     from clickhouse_connect.driver.client import Client
@@ -92,7 +93,9 @@ class EventLoad:
                 " table with S3ToClickHouseOperator"
             )
         self.queue = queue
-        self.request = replace(request, retry_failed=True, overlap_seconds=None)
+        expectations = replace(request.expectations, by_object=True)
+        self.request = replace(request, retry_failed=True, overlap_seconds=None, expectations=expectations)
+        self._validation: Validation | None = None
         self.client = client
         self.s3 = s3
         self.run_id = run_id
@@ -124,6 +127,7 @@ class EventLoad:
 
     def _run(self, batches: Sequence[str]) -> Drained:
         started = time.monotonic()
+        self._validation = validation_of(self.request)  # one for all batches
         self.ledger.create()
         self.drained = Drained(**self.ledger.so_far(self.request.table, self.request.source.bucket))
         self._warn_of_receives()
@@ -150,6 +154,7 @@ class EventLoad:
         # Messages in the queue are about as old as the newest received message, or younger.
         self.ledger.record_depth(self.queue, self._newest)
         self.drained.seconds = time.monotonic() - started
+        self.drained.verdict = self._validation.verdict() if self._validation else None
         return self.drained
 
     @property
@@ -274,9 +279,11 @@ class EventLoad:
         run_id = f"{self.run_id}/{uuid.uuid4().hex[:8]}"
         # Each lane cleans up after itself alone: the staging tables of the others are in use.
         owner = f"{self.run_id}\n{lane}" if lane else self.run_id
-        return Transfer(
+        transfer = Transfer(
             self.request, self.client, self.s3, run_id, owner=owner, ledger=self._tables, servers=self._servers
         )
+        transfer.validation = self._validation
+        return transfer
 
     def _ask_pulls(self, transfer: Transfer) -> bool:
         """Return whether ClickHouse reads the objects itself, as an earlier batch has found out shortly before."""

@@ -74,7 +74,7 @@ def verdict(tables: Tables, run_id: str, dag_id: str, task_id: str) -> Verdict |
 
 def _verdict(row: dict[str, Any]) -> Verdict:
     detail = read_detail(row["detail"])
-    is_load = row["kind"] == "load"
+    is_load = row["kind"] in ("load", "events")
     found = detail.get("verdict") if is_load else {**detail, "rows": row["listed"], "invalid": row["failed"]}
     found = found if isinstance(found, dict) else {}
     expectations = tuple(e for e in found.get("expectations", ()) if isinstance(e, dict))

@@ -4,7 +4,7 @@ SELECT
     run_id, dag_id, task_id, kind, source, destination, state, listed, done, failed, seconds, detail,
     toUnixTimestamp64Milli(recorded_at) AS recorded_ms
 FROM storeside.runs FINAL
-WHERE (kind = 'validate' OR kind = 'load' AND JSONHas(detail, 'verdict'))
+WHERE (kind = 'validate' OR kind IN ('load', 'events') AND JSONHas(detail, 'verdict'))
     AND ({run_id:String} = '' OR run_id = {run_id:String} AND dag_id = {dag_id:String} AND task_id = {task_id:String})
     AND ({all_dags:Bool} OR has({dags:Array(String)}, dag_id))
     AND

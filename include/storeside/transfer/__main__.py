@@ -45,13 +45,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--all-or-nothing", action="store_true", help="publish all objects in one step, or none")
     parser.add_argument("--retry-failed", action="store_true", help="retry objects that failed for good before")
     parser.add_argument(
-        "--suite", default="", help="Great Expectations suite: package.module:function, or a YAML or JSON file"
-    )
-    parser.add_argument(
-        "--on-failed-expectations", choices=Expectations.CHOICES["on_failed"], default=Expectations.on_failed,
-        help="publish nothing, or put the rows into <table>_quarantine; default: %(default)s",
-    )  # fmt: skip
-    parser.add_argument(
         "--inventory", default="", help="read the newest inventory of S3 below s3://bucket/folder/, list nothing"
     )
     parser.add_argument(
@@ -70,7 +63,6 @@ def _transfer(given: argparse.Namespace) -> int:
         source=replace(wanted.source, inventory=given.inventory, snapshot=given.snapshot),
         all_or_nothing=given.all_or_nothing,
         retry_failed=given.retry_failed,
-        expectations=Expectations(given.suite, given.on_failed_expectations),
     )
     transfer = Transfer(
         wanted,
@@ -164,6 +156,14 @@ def transfer_arguments(module: str, description: str, source: str = S3_SOURCE) -
         "--after-load-rejected", action="store_true", help="also delete, move or tag objects with rejected rows"
     )
     parser.add_argument(
+        "--suite", default="", help="Great Expectations suite: package.module:function, or a YAML or JSON file"
+    )
+    parser.add_argument(
+        "--on-failed-expectations", choices=Expectations.CHOICES["on_failed"], default=Expectations.on_failed,
+        help="publish nothing (by events: fail the objects), or put the rows into <table>_quarantine; default:"
+        " %(default)s",
+    )  # fmt: skip
+    parser.add_argument(
         "--modified-after", default="", metavar="INSTANT",
         help="load only objects that were last modified then or later: 2026-01-01T00:00:00Z",
     )  # fmt: skip
@@ -215,6 +215,7 @@ def request(given: argparse.Namespace) -> Request:
             columns, tuple(given.system_column), order_by=given.order_by, partition_by=given.partition_by
         ),
         batches=Batches(objects=given.batch_objects),
+        expectations=Expectations(given.suite, given.on_failed_expectations),
         after_load=AfterLoad(given.after_load, given.move_to, _named("tag", given.tag), given.after_load_rejected),
     )
     return with_options(stated, parsed(given.set))

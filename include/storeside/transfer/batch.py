@@ -99,11 +99,14 @@ class BatchLoad:
         try:
             if validation is not None:
                 staged = validation.examine(self.staging, staged)
+            if not staged.loaded:  # all objects break expectations
+                self.staging.drop(staged.table)
+                return
             self._publish(staged)
         except (TransferInputError, QualityError):
             self.staging.drop(staged.table, has_bad=True)
             raise
-        except StaleError:
+        except TransferTransientError:  # the objects are read and checked again
             if validation is not None:
                 validation.forget(staged.table)
             raise

@@ -95,8 +95,8 @@ class Transfer:
 
     `client` is a clickhouse-connect client without a session, which threads share; `s3` is a boto3 client, or a
     client of AIStore's SDK for a bucket of AIStore. `run_id` names the run in the ledger: the same run, started
-    again, continues where it stopped. An `owner` runs one transfer of a request at a time, under changing run ids,
-    and each transfer cleans up after the previous one. `ledger` is a client of the same server whose user may write
+    again, continues where it stopped. Several transfers may share a `validation`. An `owner` runs one transfer of a
+    request at a time, under changing run ids, and each transfer cleans up after the previous one. `ledger` is a client of the same server whose user may write
     Storeside's tables; `client` is used if there is none. A load into a Distributed table also needs the other
     `servers` of the cluster.
     """
@@ -124,6 +124,7 @@ class Transfer:
         self.started = time.time()
         self._neighbours = 0
         self._given: list[str] | None = None
+        self.validation: Validation | None = None
 
     @property
     def _clients(self) -> tuple[Client, ...]:
@@ -176,7 +177,7 @@ class Transfer:
         """
         form = Format(prepared.format, self.request.read.csv) if prepared.planned else None  # type: ignore[arg-type]
         mirror = Mirror(self.loads, prepared.listed, prepared.since) if self.request.is_lake else None
-        validation = self._validation() if prepared.planned else None
+        validation = self.validation or (validation_of(self.request) if prepared.planned else None)
         if form is not None:
             work = Work(
                 _with_partitions(self.request, prepared), form, self.client, self.plan, uuid.uuid4().hex[:8],
@@ -204,12 +205,6 @@ class Transfer:
             validation.verdict() if validation is not None else None, totals.filtered, handled.done, handled.left,
             handled.examples, prepared.snapshot, removed,
         )  # fmt: skip
-
-    def _validation(self) -> Validation | None:
-        given = self.request.expectations
-        if not given.suite:
-            return None
-        return Validation(given.suite, self.request.source.bucket, quarantine=not given.forbid_all)
 
     def _load(self, work: Work, prepared: Prepared) -> None:
         """Load the batches in daemon threads, which do not keep a terminated process alive."""
@@ -315,6 +310,15 @@ def _work_through(
         except BaseException as e:
             outcomes.put(e)
             return
+
+
+def validation_of(request: Request) -> Validation | None:
+    """Return the check of rows against the request's suite; None without one. Raises QualityError."""
+    given = request.expectations
+    if not given.suite:
+        return None
+    quarantine = given.on_failed == "quarantine"
+    return Validation(given.suite, request.source.bucket, quarantine=quarantine, by_object=given.by_object)
 
 
 def _with_partitions(request: Request, prepared: Prepared) -> Request:

@@ -247,17 +247,19 @@ class Expectations:
         name from a form that no list restricts
     :param on_failed: when rows break expectations of severity critical: ``fail`` publishes nothing of the load,
         ``quarantine`` moves these rows to ``<table>_quarantine`` and publishes the others
+    :param by_object: with ``fail``, fail the objects with these rows, and publish the others, as loads by events do
     """
 
     suite: str = ""
     on_failed: str = "fail"
+    by_object: bool = False
 
     CHOICES = {"on_failed": ("fail", "quarantine")}  # noqa: RUF012
 
     @property
     def forbid_all(self) -> bool:
         """Whether the load is checked as a whole, because bad rows keep all of it from being published."""
-        return bool(self.suite) and self.on_failed == "fail"
+        return bool(self.suite) and self.on_failed == "fail" and not self.by_object
 
     def check(self) -> None:
         """Raise BadInput for invalid options."""

@@ -22,6 +22,7 @@ from storeside.transfer.errors import (
     UNKNOWN_IDENTIFIER,
     UNKNOWN_TABLE,
     ExpectationsError,
+    FailureKind,
     StaleError,
     TransferInputError,
     TransferTransientError,
@@ -30,7 +31,7 @@ from storeside.transfer.errors import (
     shown,
 )
 from storeside.transfer.expectations import Rule, rules
-from storeside.transfer.loads import LONG_STATEMENT, ids_text, slices
+from storeside.transfer.loads import LONG_STATEMENT, Planned, ids_text, slices
 from storeside.transfer.quarantine import COLUMNS, DEFINITION
 from storeside.transfer.source import identifier, literal
 from storeside.transfer.staging import STAGING, bad_table
@@ -76,22 +77,29 @@ class _Result:
 class Validation:
     """The suite of a run and its results, which the threads of the run share."""
 
-    def __init__(self, text: str, bucket: str, *, quarantine: bool) -> None:
+    def __init__(self, text: str, bucket: str, *, quarantine: bool, by_object: bool = False) -> None:
         self.text = text
         self.bucket = bucket
         self.quarantine = quarantine
+        self.by_object = by_object and not quarantine
         self.suite = load_suite(text)
         self._results: dict[str, _Result] = {}
         self._shown = [0] * len(self.suite.expectations)
-        if quarantine and (unfit := sorted({e.type for e in self.suite.expectations} & OF_ALL_ROWS)):
+        unfit = ", ".join(sorted({e.type for e in self.suite.expectations} & OF_ALL_ROWS))
+        if unfit and self.by_object:
             raise QualityError(
-                f"suite {text}: {', '.join(unfit)} cannot choose rows for the quarantine, because the batches of a"
-                " load are published separately: leave it out, or use on_failed_expectations='fail'"
+                f"suite {text}: {unfit} needs all rows of a load, and a queue of events has no end: leave it out"
+            )
+        if unfit and quarantine:
+            raise QualityError(
+                f"suite {text}: {unfit} cannot choose rows for the quarantine, because the batches of a load are"
+                " published separately: leave it out, or use on_failed_expectations='fail'"
             )
 
     def examine(self, staging: Staging, staged: Staged) -> Staged:
         """Check the rows of a staging table; return the table without the rows that the quarantine receives.
 
+        If objects fail one by one, the table is returned without those that fail, and the ledger has their reasons.
         Raises ExpectationsError if rows break expectations and there is no quarantine, QualityError if the suite
         cannot be applied to the table, and StaleError if the objects must be read again.
         """
@@ -100,6 +108,8 @@ class Validation:
         self._results[staged.table] = self._bounded(found)
         verdict = self._verdict([found])
         log.info("%s: %s", self.suite.name, shown(str(verdict)))
+        if self.by_object:
+            return self._without_broken(staging, table, staged) if found.invalid else staged
         if not self.quarantine and not verdict.success:
             raise ExpectationsError(
                 f"rows break expectations of {self.text}, so nothing is published: {_explained(verdict)}",
@@ -109,6 +119,19 @@ class Validation:
             return staged
         staging.destination.quarantine.create()
         return _stale_if_transient(lambda: table.divided(self.bucket))
+
+    def _without_broken(self, staging: Staging, table: _Table, staged: Staged) -> Staged:
+        """Record the objects that do not meet the suite as failed, and remove their rows."""
+        failed = {}
+        for load_id, result in _stale_if_transient(table.by_load).items():
+            verdict = self._verdict([result])
+            if not verdict.success:
+                failed[load_id] = f"its rows break expectations of {self.text}: {_explained(verdict)}"
+        if not failed:
+            return staged
+        broken = [o.planned for o in staged.loaded if o.planned.load_id in failed]
+        staging.work.loads.record_failed((o, FailureKind.OBJECT, failed[o.load_id]) for o in broken)
+        return _stale_if_transient(lambda: table.without(broken))
 
     def _bounded(self, found: _Result) -> _Result:
         """Return a result without examples that no verdict shows, because earlier staging tables have enough."""
@@ -208,6 +231,42 @@ class _Table:
         rows, invalid, *numbers = map(int, row)
         found = [_Counts(rows, *pair, ()) for pair in zip(numbers[::2], numbers[1::2], strict=True)]
         return _Result(rows, invalid, tuple(map(self._completed, self._rules, found)))
+
+    def by_load(self) -> dict[int, _Result]:
+        """Return the results of the loads that have rows which break critical expectations, by their ids."""
+        keys = {o.planned.load_id: o.planned.key[:LONGEST_KEY] for o in self.staged.loaded}
+        counts = ", ".join(
+            f"countIf({rule.missing}), countIf({rule.broken}), anyIf(toString({rule.shown[0]}), {rule.broken})"
+            for rule in self._rules
+        )
+        rows = self.client.query(
+            f"SELECT {LOAD_ID}, count(), countIf({self._any_broken}) AS invalid, {counts} FROM {self._table}"
+            " GROUP BY 1 HAVING invalid > 0",
+            settings=_LONG,
+        ).result_rows
+        found = {}
+        for load_id, count, invalid, *numbers in rows:
+            triples = zip(numbers[::3], numbers[1::3], numbers[2::3], strict=True)
+            found[load_id] = _Result(
+                count, invalid,
+                tuple(_Counts(count, m, b, ((keys[load_id], _jsonable(v)),) if b else ()) for m, b, v in triples),
+            )  # fmt: skip
+        return found
+
+    def without(self, objects: Sequence[Planned]) -> Staged:
+        """Remove the rows of these loads from the staging table; return it with the others."""
+        # Without its comment, no other process adopts the staging table.
+        self.client.command(f"ALTER TABLE {self._table} MODIFY COMMENT ''")
+        for some in slices(objects):
+            self.client.command(
+                f"ALTER TABLE {self._table} DELETE WHERE {LOAD_ID} IN ({ids_text(some)})",
+                settings={**_LONG, "mutations_sync": 1},
+            )
+        gone = {o.load_id for o in objects}
+        loaded = [o for o in self.staged.loaded if o.planned.load_id not in gone]
+        if self._count(self._table, LOAD_ID) != {o.planned.load_id: o.rows for o in loaded if o.rows}:
+            raise StaleError(f"{self._table} has other rows than expected")
+        return replace(self.staged, loaded=loaded)
 
     def _completed(self, rule: Rule, counts: _Counts) -> _Counts:
         """Return counts with examples; an expectation about the number of rows has only counts."""

@@ -1,0 +1,53 @@
+"""Form fields, and arguments that read them, for the suite that checks the rows of a load."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from airflow.sdk import Param
+
+from storeside.operators.forms import form_choices
+
+# The suite that checks the rows of `S3ToClickHouseOperator`.
+EXPECTATIONS: Final = {
+    "suite": Param(
+        None,
+        type=["null", "string"],
+        title="Suite",
+        section="Quality",
+        **form_choices("suite"),
+        description="Great Expectations suite that checks the rows before they are published; empty checks nothing",
+    ),
+    "on_failed_expectations": Param(
+        "fail",
+        type="string",
+        enum=["fail", "quarantine"],
+        title="Unexpected rows",
+        section="Quality",
+        values_display={
+            "fail": "Fail the task and publish nothing",
+            "quarantine": "Put them into <table>_quarantine and publish the others",
+        },
+        description="What happens when rows break expectations of severity critical",
+    ),
+}
+# The same for `S3EventsToClickHouseOperator`, which fails objects one by one.
+OBJECTS_EXPECTATIONS: Final = {
+    **EXPECTATIONS,
+    "on_failed_expectations": Param(
+        "fail",
+        **{
+            **EXPECTATIONS["on_failed_expectations"].schema,
+            "values_display": {
+                "fail": "Fail the object; its messages go to the dead-letter queue",
+                "quarantine": "Put them into <table>_quarantine and publish the others",
+            },
+        },
+        description="What happens to an object whose rows break expectations of severity critical",
+    ),
+}
+# Arguments of the load operators that read the fields of `EXPECTATIONS`.
+CHECKED: Final[dict[str, Any]] = {
+    "suite": "{{ params.suite or '' }}",
+    "on_failed_expectations": "{{ params.on_failed_expectations }}",
+}
