@@ -33,6 +33,8 @@ _LIBRARIES = (
     "libuuid1", "zlib1g", "libnsl2", "libtirpc3",
 )  # fmt: skip
 _CERTIFICATES = "/etc/ssl/certs/ca-certificates.crt"
+# As in Debian's official image: no layer contains apt's caches.
+_CLEAN = 'Dir::Cache::pkgcache ""; Dir::Cache::srcpkgcache "";\n'
 # The variables of the official image of Python, and the file of certificates.
 PYTHON_ENVIRONMENT = {
     "PATH": "/usr/local/bin:/usr/local/sbin:/usr/sbin:/usr/bin:/sbin:/bin",
@@ -97,6 +99,7 @@ def python_root(tag: str, work: Path) -> Path:
     _copy(_CERTIFICATES, root)
     for settings in Path("/etc/apt/apt.conf.d").glob("99*"):
         _copy(str(settings), root)
+    (root / "etc/apt/apt.conf.d/docker-clean").write_text(_CLEAN)
     for folder in ("lib", "include"):
         _run("cp", "-a", "--no-preserve=ownership", str(prefix / folder), str(root / "usr/local/"))
     library = root / f"usr/local/lib/python{minor}"
@@ -105,6 +108,8 @@ def python_root(tag: str, work: Path) -> Path:
         shutil.rmtree(path, ignore_errors=True)
     for archive in library.rglob("*.a"):
         archive.unlink()
+    libraries = [path for path in root.glob("usr/local/lib/**/*.so*") if not path.is_symlink()]
+    _run("strip", "--strip-unneeded", *map(str, libraries))
     (library / "site-packages").mkdir()
     shutil.copy(prefix / f"bin/python{minor}", root / "usr/local/bin/")
     for name in ("python3", "python"):

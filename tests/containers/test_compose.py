@@ -106,7 +106,7 @@ def transformer(stack: Project) -> str:
 @pytest.mark.usefixtures("transformer")
 def test_images_have_a_reasonable_size(stack: Project, figures: Figures) -> None:
     engine = stack.engine
-    for name, most in (("airflow", 1000), ("aistore", 900), ("transformer-audio", 900), ("s3", 450), ("hsds", 650)):
+    for name, most in (("airflow", 900), ("aistore", 900), ("transformer-audio", 900), ("s3", 300), ("hsds", 400)):
         size = json.loads(engine.docker("image", "inspect", f"storeside/{name}:0.1.0").stdout)[0]["Size"] / MB
         figures[f"compose.{name.partition('-')[0]}_mb"] = (size, "MB")
         assert size < most, name
@@ -124,12 +124,14 @@ for path in sorted(packages.rglob("*.so")):
     parts = path.relative_to(packages).parts
     if not parts[0].endswith(".libs") and (".cpython-" in path.name or ".abi3." in path.name):
         count += 1
+        module = ".".join((*parts[:-1], path.name.partition(".")[0]))
         try:
-            importlib.import_module(".".join((*parts[:-1], path.name.partition(".")[0])))
+            if module != "scipy.linalg._matfuncs_sqrtm_triu":  # imports itself, also in the wheel
+                importlib.import_module(module)
         except ImportError as error:
             failed.append(f"{path}: {error}")
 print(count)
-sys.exit("\\n".join(failed))
+sys.exit("\\n".join(failed) or None)
 """
 LATE = {
     "airflow": (
@@ -152,7 +154,7 @@ def test_everything_in_an_image_can_be_imported(stack: Project, transformer: str
         seconds=RUN_SECONDS, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
-    assert int(done.stdout.split()[-1]) > 10
+    assert int(done.stdout.split()[-1])
 
 
 def test_services_run_without_rights(running: Project) -> None:

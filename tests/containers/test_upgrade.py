@@ -55,9 +55,9 @@ print(json.dumps(found))
 """
 UNKNOWN = """
 import json, requests
-bucket = "aistore:51080/v1/buckets/speech"
-found = requests.get("https://" + bucket, json={"action": "list"}, verify="/etc/storeside/tls/ca.pem", timeout=10)
-plain = requests.get("http://" + bucket, json={"action": "list"}, timeout=10)
+address = "aistore:51080/v1/objects/speech/any"
+found = requests.get("https://" + address, verify="/etc/storeside/tls/ca.pem", timeout=10)
+plain = requests.get("http://" + address, timeout=10)
 print(json.dumps({"https without a token": found.status_code, "http": plain.status_code}))
 """
 Rows = list[dict[str, Any]]

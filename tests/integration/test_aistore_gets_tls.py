@@ -64,8 +64,8 @@ def test_objects_are_kept_and_requests_need_tls_and_a_token(old: Stack) -> None:
     urls = {node.public_net.direct_url for node in (nodes.proxy_si, *nodes.tmap.values())}
     assert len(urls) == 3
     assert all(url.startswith("https://") for url in urls)
-    url = f"{new.url('ais_proxy')}/v1/buckets/kept"
-    answer = requests.get(url, json={"action": "list"}, verify=str(new.authority), timeout=10)
+    url = f"{new.url('ais_proxy')}/v1/objects/kept/folder/0"
+    answer = requests.get(url, verify=str(new.authority), timeout=10)
     assert answer.status_code == 401
     Supervisor(new).stop()
     assert contents(started(new)) == OBJECTS, "after a restart without changes"

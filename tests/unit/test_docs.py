@@ -162,6 +162,11 @@ def check_compose(words: list[str]) -> str:
         if why := check_file("docker-compose.yaml", f"profiles: [{profile}]"):
             return why
     verb, *rest = words
+    if verb == "cp":
+        service, _, path = rest[0].partition(":")
+        if service not in services():
+            return f"no service {service}"
+        return check_file("docker-compose.yaml", f":{path.rpartition('/')[0]}:ro")
     if verb not in options:
         return f"docker compose {verb} is not one of {sorted(options)}"
     wrong = [w for w in rest if w not in options[verb] and w not in services()]

@@ -22,7 +22,7 @@ from chdb import _chdb
 ENGINE: Any = _chdb
 CONFIGURATION = Path("/etc/clickhouse-server")
 DATA = Path("/var/lib/clickhouse")
-HOME = Path("/tmp/home")  # noqa: S108 - the container's own
+HOME = DATA / ".home"
 STOP_SECONDS = 30
 PLAIN_PORT = 18123
 BEHIND_RELAY = f"""<clickhouse>
