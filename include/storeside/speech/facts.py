@@ -126,7 +126,7 @@ class FactsTable:
                 " ORDER BY destination_object LIMIT {limit:UInt32}",
                 parameters={**scope.parameters, "bucket": self._bucket.name, "after": after, "limit": _NAMES},
             ).result_rows
-            yield from rows
+            yield from ((str(name), int(size)) for name, size in rows)
             if len(rows) < _NAMES:
                 return
             after = rows[-1][0]

@@ -19,7 +19,6 @@ from storeside.ledger.objects import Ledger, Scope
 from storeside.speech.errors import LostStagingError
 from storeside.speech.facts import PULLED, FactsTable
 from storeside.sql.answers import first_row
-from storeside.transfer.lock import locked
 from storeside.transfer.staging import sweep
 from storeside.transform.naming import Naming
 from storeside.transformers.formats import CODECS
@@ -171,6 +170,8 @@ class SpeechManifest:
         the table does not exist but the plan does, and TransferTransientError when other runs publish for five
         minutes.
         """
+        from storeside.transfer.lock import locked
+
         staging = f"storeside_staging.`{self.staging_table}`"
         if self.clickhouse.command(f"EXISTS TABLE {staging}"):
             with locked(self.clickhouse, "speech.manifest", self.run_id, self.staging_table):
