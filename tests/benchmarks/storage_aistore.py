@@ -90,8 +90,8 @@ def _servers(binary: Path, folder: Path, rtt: float, rate: float) -> Iterator[di
             python("tests.link", f"{s3_link}", gateway.endpoint.rpartition(":")[2], *link),
         ]
         try:
-            for port in (oci, tls, oci_link, proxy, s3_link):
-                until(lambda port=port: listener(port), 60, f"server at port {port}")
+            ports = (oci, tls, oci_link, proxy, s3_link)
+            until(lambda: all(listener(port) for port in ports), 60, "servers of the benchmark")
             yield {
                 "S3_ENDPOINT": f"http://{HOST}:{s3_link}",
                 "AWS_REGION": versitygw.REGION,

@@ -462,12 +462,12 @@ def plain_cluster(tmp_path_factory: pytest.TempPathFactory, stack: Stack) -> Ite
     """Start one proxy and one target outside Kubernetes, without the features of the stack's cluster."""
     running: list[subprocess.Popen[bytes]] = []
 
-    def start(auth: dict[str, Any], backend: dict[str, str] | None = None) -> str:
+    def start(auth: dict[str, Any], backend: dict[str, str] | None = None, features: int = 0) -> str:
         folder = tmp_path_factory.mktemp("aistore")
         made = Stack.create(folder, 1, secure=False)
         nodes = aistore.components(made, aistore_build.build(default_folder() / "cache"), backend=backend)
         for path in (folder / "state").rglob("ais.json"):
-            path.write_text(json.dumps(json.loads(path.read_text()) | {"features": "0", "auth": auth}))
+            path.write_text(json.dumps(json.loads(path.read_text()) | {"features": f"{features}", "auth": auth}))
         for node in nodes:
             node.directory.mkdir(parents=True, exist_ok=True)
             environment = {k: v for k, v in node.environment.items() if not k.startswith(("KUBERNETES", "MY_"))}
@@ -514,9 +514,7 @@ def test_aistore_puts_the_bucket_into_the_host(
     finding = failed(doctor((), aistore=lambda: Cluster(url), source=source, check_seconds=5))["AIStore reads S3"]
     assert "ais config cluster features S3-Use-Path-Style" in finding.remedy
     assert f"ais bucket props set s3://{bucket} features S3-Use-Path-Style" in finding.remedy
-    client = Cluster(url).client()
-    body = {"action": "set-config", "value": {"features": str(aistore.FEATURES)}}
-    client.cluster().client.request("put", path="cluster", json=body)
+    url = plain_cluster({}, server, aistore.FEATURES)
     assert "AIStore reads S3" not in failed(doctor((), aistore=lambda: Cluster(url), source=source))
 
 

@@ -187,7 +187,8 @@ def path_style(client: Client, bucket: Bucket, endpoint: str, text: str = "") ->
     return (
         f"AIStore puts the name of {bucket} into the host; many servers other than AWS accept only path style: ais"
         " config cluster features S3-Use-Path-Style (name the features that are on, too: the command replaces them),"
-        f" and for a bucket that AIStore knows already: ais bucket props set {bucket} features S3-Use-Path-Style"
+        f" and for a bucket that AIStore knows already: ais bucket props set {bucket} features S3-Use-Path-Style;"
+        " then restart the targets, which keep their clients of S3"
     )
 
 
