@@ -147,6 +147,12 @@ secure-test: $(STAMP) ## tests of transforms, loads and events on a stack with T
 	@$(STACK) build
 	@$(PYTHON) -m pytest --tls $(or $(ARGS),$(SECURE_TESTS))
 
+# AIStore with these backends is a separate build, because they double its size.
+.PHONY: backends-test
+backends-test: $(STAMP) ## copies and transforms of buckets of GCS, Azure and OCI, against emulators; needs npm and Node.js
+	@STORESIDE_AISTORE_BACKENDS="gcp azure oci" $(STACK) build
+	@$(PYTHON) -m pytest tests/backends $(ARGS)
+
 .PHONY: coverage
 coverage: $(STAMP) ## list lines that the unit tests do not run; ARGS="tests/integration -k events" selects other tests
 	@$(PYTHON) -m coverage run -m pytest $(or $(ARGS),tests/unit)

@@ -12,10 +12,26 @@ PARAMS = {
     "backends": Param(
         type="array",
         items={"type": "string", "pattern": r"^(s3|oci|ais)://[^/@\s]+(@[^\s@]+)?$"},
-        minItems=1,
         title="Backends",
         **form_choices("backend"),
         description="Bucket URIs, one per line; add @connection to use another connection than the default: s3://data@oci_s3",
+    ),
+    "through_aistore": Param(
+        None,
+        type=["null", "array"],
+        items={"type": "string", "pattern": r"^(s3|gs|az|oci)://[^/@\s]+(@[^\s@]+)?$"},
+        title="Through AIStore",
+        section="Comparison",
+        **form_choices("backend"),
+        description="Cloud buckets to measure through AIStore's own backends, one per line: oci://data",
+    ),
+    "change_parts": Param(
+        False,
+        type="boolean",
+        title="Change AIStore's parts",
+        section="Comparison",
+        description="Through AIStore, measure PUTs to S3 in one piece, in few and in many parts: sets the bucket's"
+        " property extra.aws.multipart_size, and restores it",
     ),
     "rounds": Param(
         3,
@@ -78,6 +94,8 @@ with DAG(
 1. **measure**: times a cold GET of 10 MB, and PUTs in one piece, in parts of 10 MB and in parts of 1 MB (or the
    smallest part that the API allows). The backends take turns. The task writes each round to
    `storeside.backend_benchmark` and the medians to its log.
+   Buckets in the field *Through AIStore* are measured through AIStore's own backends: a cold GET of 10 MB, and a cold
+   GET and a PUT of the size that the form names.
 2. **tune**: finds the fastest part size and number of threads by object size, and stores them in
    `storeside.multipart_settings`. Later copies to the same endpoint use them.
 
@@ -87,6 +105,8 @@ with DAG(
     measure = StorageBenchmarkOperator(
         task_id="measure",
         backends="{{ params.backends | join(' ') }}",
+        through_aistore="{{ (params.through_aistore or []) | join(' ') }}",
+        change_parts="{{ params.change_parts }}",
         rounds="{{ params.rounds }}",
         megabytes="{{ params.megabytes }}",
         chart="{{ params.chart or '' }}",

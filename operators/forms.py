@@ -59,7 +59,8 @@ def _chart(url: str) -> Iterator[tuple[str, str]]:
 
 # Functions that read a field's value by its kind: they yield a list of the Variable and a name that must be in it.
 _KINDS: Final[Mapping[str, Callable[[str], Iterator[tuple[str, str]]]]] = {
-    "bucket": lambda text: iter([("buckets", text)]),
+    # AIStore writes oc:// for OCI's buckets; the list has oci://
+    "bucket": lambda text: iter([("buckets", re.sub(r"^oc://", "oci://", text))]),
     "s3 bucket": lambda text: iter([("buckets", f"s3://{text}")]),
     "source bucket": lambda text: iter([("buckets", text if "://" in text else f"s3://{text}")]),
     "backend": _backend,

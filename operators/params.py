@@ -115,7 +115,7 @@ ON_NOTHING: Final = Param(
     description="What happens when no object matches; unchanged objects match, too",
 )
 # URI of a bucket that AIStore can read or write.
-BUCKET_URI: Final = r"^(s3|gs|az|oci)://[^/]+$|^ais://(@[^/]+/)?[^/]+$"
+BUCKET_URI: Final = r"^(s3|gs|az|oci|oc)://[^/]+$|^ais://(@[^/]+/)?[^/]+$"
 SOURCE: Final = Param(
     type="string",
     pattern=BUCKET_URI,

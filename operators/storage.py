@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from storeside.operators.charts import chart_at
-from storeside.operators.errors import airflow_errors
+from storeside.operators.errors import OperatorInputError, airflow_errors
 from storeside.operators.forms import FormOperator
-from storeside.operators.hooks.storage import backend, check_endpoint, connection_of, profile, store
+from storeside.operators.hooks.storage import backend, check_endpoint, connection_of, profile, store, through
 from storeside.operators.links import BenchmarksPageLink
 from storeside.operators.literals import check_literals, flag
 from storeside.operators.movement import MovementOperator
@@ -138,7 +138,8 @@ class StorageTuneOperator(FormOperator):
     """Measures the fastest transfer settings of each endpoint by object size, and stores them for later copies.
 
     The task writes objects below ``storeside-measurements/`` in the buckets and deletes them afterwards. Returns its
-    recommendations.
+    recommendations. For ``oci://`` buckets, the log also has the variables (``OCI_MAX_UPLOAD_SEGMENT_SIZE`` and
+    others) with which AIStore's targets use the same parts.
 
     :param backends: a list of ``<bucket URI>`` or ``<bucket URI>@<connection id>``, such as ``s3://data@oci_s3``
     :param seconds: maximum seconds for one direction of one backend
@@ -188,7 +189,20 @@ class StorageTuneOperator(FormOperator):
                     found += [(there, one) for one in measured]
         for there, one in found:
             self.log.info("%s: %s", there.endpoint, one)
+        self._recommend_to_aistore(found)
         return [{"endpoint": there.endpoint, **plain(one.to_dict())} for there, one in found]
+
+    def _recommend_to_aistore(self, found: Sequence[tuple[Store, Measurement]]) -> None:
+        """Log the variables with which AIStore's targets reach OCI's endpoints as fast as the worker did."""
+        from storeside.measure.oci_settings import is_oci, targets_environment
+
+        for endpoint in dict.fromkeys(there.endpoint for there, _ in found if is_oci(there.endpoint)):
+            variables = targets_environment([one for there, one in found if there.endpoint == endpoint])
+            if variables:
+                text = " ".join(f"{name}={value}" for name, value in variables.items())
+                self.log.info("%s: for AIStore's targets, set %s and restart them", endpoint, text)
+            else:
+                self.log.info("%s: AIStore's own settings suit the measured sizes", endpoint)
 
     def on_kill(self) -> None:
         """Stop the measurement; `execute` then deletes its objects."""
@@ -203,13 +217,20 @@ class StorageBenchmarkOperator(FormOperator):
     medians to `chart`. Returns the medians. `storeside.measure.backends` describes the requests.
 
     :param backends: a list of ``<bucket URI>`` or ``<bucket URI>@<connection id>``, such as ``s3://data@oci_s3``
+    :param through_aistore: cloud buckets that an AIStore cluster reads and writes through its own backends: a list of
+        ``<bucket URI>`` or ``<bucket URI>@<AIStore connection id>``, such as ``oci://bench``. Each round measures a
+        cold GET of 10 MB, and a cold GET and a PUT of `megabytes`
+    :param change_parts: through AIStore, measure PUTs to ``s3://`` buckets in one piece, in few and in many parts.
+        The task sets the bucket's property ``extra.aws.multipart_size`` for each of them, and restores it
     :param rounds: measurements per backend; the backends take turns
     :param megabytes: size in MB (10^6 bytes) of the object that PUTs write
     :param chart: URL in object storage for the chart, a PNG file, such as ``s3://aws_default@reports/backends.png``;
         empty for none
     """
 
-    template_fields: Sequence[str] = ("backends", "rounds", "megabytes", "chart")
+    template_fields: Sequence[str] = (
+        "backends", "through_aistore", "change_parts", "rounds", "megabytes", "chart",
+    )  # fmt: skip
     ui_color = "#e6e1f4"
     operator_extra_links = (BenchmarksPageLink(),)
 
@@ -217,6 +238,8 @@ class StorageBenchmarkOperator(FormOperator):
         self,
         *,
         backends: Sequence[str] | str,
+        through_aistore: Sequence[str] | str = (),
+        change_parts: bool | str = False,
         rounds: int | str = 3,
         megabytes: int | str = 64,
         chart: str = "",
@@ -225,6 +248,8 @@ class StorageBenchmarkOperator(FormOperator):
     ) -> None:
         super().__init__(**kwargs)
         self.backends = backends
+        self.through_aistore = through_aistore
+        self.change_parts = change_parts
         self.rounds = rounds
         self.megabytes = megabytes
         self.chart = chart
@@ -234,6 +259,7 @@ class StorageBenchmarkOperator(FormOperator):
     def execute(self, context: Context) -> list[dict[str, Any]]:
         """Measure the backends, record the measurements and draw the chart."""
         from storeside.measure.backends import Benchmark, draw, record, require_charts, table
+        from storeside.measure.through import benchmark as measure_through
 
         self._stop = threading.Event()
         with airflow_errors():
@@ -241,14 +267,20 @@ class StorageBenchmarkOperator(FormOperator):
             if chart:
                 require_charts()
             stores = [backend(text) for text in as_list(self.backends)]
-            benchmark = Benchmark(
-                stores,
-                rounds=as_number(self.rounds, "rounds", int),
-                put_bytes=as_number(self.megabytes, "megabytes", int) * 1_000_000,
-                scope=task_key(context),
-                stop=self._stop,
-            )
-            results = benchmark.run()
+            subjects = [
+                through(text, change_parts=as_bool(self.change_parts, "change_parts"))
+                for text in as_list(self.through_aistore)
+            ]
+            if not stores and not subjects:
+                raise OperatorInputError("backends: name at least one bucket, here or in through_aistore")
+            settings: dict[str, Any] = {
+                "rounds": as_number(self.rounds, "rounds", int),
+                "put_bytes": as_number(self.megabytes, "megabytes", int) * 1_000_000,
+                "scope": task_key(context),
+                "stop": self._stop,
+            }
+            results = Benchmark(stores, **settings).run() if stores else []
+            results += measure_through(subjects, **settings) if subjects else []
             record(clickhouse(self.clickhouse_conn_id), run_key(context), results)
             self.log.info("medians of %s rounds, seconds:\n%s", self.rounds, table(results))
             if chart:

@@ -4,13 +4,17 @@ Written from https://docs.oracle.com/iaas/api/#/en/objectstorage/20160918/ and, 
 https://docs.oracle.com/iaas/Content/API/Concepts/signingrequests.htm.
 
     python -m tests.oci_double PORT PUBLIC_KEY_FILE [BUCKET ...]
+
+With OCI_DOUBLE_TLS=PORT:FILE in the environment it also serves HTTPS; the file has a private key and certificates.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
+import os
 import re
+import ssl
 import sys
 import threading
 import time
@@ -47,6 +51,7 @@ class Stored:
     md5: str
     headers: dict[str, str] = field(default_factory=dict)
     etag: str = field(default_factory=lambda: str(uuid.uuid4()))
+    created: datetime = field(default_factory=lambda: datetime.now(UTC))
 
 
 @dataclass
@@ -92,6 +97,8 @@ class Double:
         route = self.app.router.add_route
         root = "/n/{namespace}/b/{bucket}"
         route("GET", "/n", self.get_namespace)
+        route("GET", "/n/{namespace}/b", self.list_buckets)
+        route("HEAD", root, self.head_bucket)
         route("GET", root + "/o", self.list_objects)
         route("PUT", root + "/o/{object:.+}", self.put_object)
         route("GET", root + "/o/{object:.+}", self.get_object)
@@ -158,6 +165,12 @@ class Double:
     async def get_namespace(self, request: web.Request) -> web.Response:
         return web.json_response(NAMESPACE)
 
+    async def list_buckets(self, request: web.Request) -> web.Response:
+        return web.json_response([{"namespace": NAMESPACE, "name": name} for name in sorted(self.buckets)])
+
+    async def head_bucket(self, request: web.Request) -> web.Response:
+        return web.Response(headers={"etag": request.match_info["bucket"]})
+
     async def list_objects(self, request: web.Request) -> web.Response:
         objects, prefix = self.buckets[request.match_info["bucket"]], request.query.get("prefix", "")
         limit = int(request.query.get("limit", 1000))
@@ -170,6 +183,7 @@ class Double:
                 "size": len(objects[name].body),
                 "md5": objects[name].md5,
                 "etag": objects[name].etag,
+                "timeModified": objects[name].created.strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
             }
             found.append({key: value for key, value in entry.items() if key in wanted})
         more = {"nextStartWith": names[limit]} if len(names) > limit else {}
@@ -280,12 +294,17 @@ class Double:
         if request.headers.get("if-none-match") == "*" and stored is not None:
             raise refused(412, "IfNoneMatchFailed", "the object is there")
 
-    async def serve(self, port: int) -> None:
-        """Listen until cancelled."""
+    async def serve(self, port: int, tls: str = "") -> None:
+        """Listen until cancelled. `tls` is another port, for HTTPS, and a file: see the module."""
         runner = web.AppRunner(self.app, access_log=None)
         await runner.setup()
         try:
             await web.TCPSite(runner, HOST, port).start()
+            if tls:
+                other, _, certificate = tls.partition(":")
+                context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+                context.load_cert_chain(certificate)
+                await web.TCPSite(runner, HOST, int(other), ssl_context=context).start()
             await asyncio.Event().wait()
         finally:
             await runner.cleanup()
@@ -349,4 +368,4 @@ if __name__ == "__main__":
     assert isinstance(key, rsa.RSAPublicKey)
     server = Double(key)
     server.buckets = {name: {} for name in names}
-    asyncio.run(server.serve(int(listen)))
+    asyncio.run(server.serve(int(listen), os.environ.get("OCI_DOUBLE_TLS", "")))

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from clickhouse_connect.driver.client import Client
 
     from storeside.copying.store import Store
+    from storeside.measure.through import Through
 
 # The maximum number of threads; connections are opened on demand.
 CONNECTIONS = 256
@@ -49,6 +50,18 @@ def backend(text: str) -> Store:
     """Return the store for ``<bucket URI>`` or ``<bucket URI>@<connection id>``; raises as `store` does."""
     uri, _, conn_id = text.partition("@")
     return store(uri, connection_of(uri, conn_id))
+
+
+def through(text: str, *, change_parts: bool) -> Through:
+    """Return the cloud bucket of ``<bucket URI>`` or ``<bucket URI>@<connection id>`` behind an AIStore cluster.
+
+    Raises BadInput for an ``ais://`` bucket, or for a connection that is not one to AIStore.
+    """
+    from storeside.measure.through import Through
+
+    uri, _, conn_id = text.partition("@")
+    cluster = cluster_of(BaseHook.get_connection(conn_id or DEFAULT_CONNECTIONS["ais"]))
+    return Through(cluster.client(), Bucket.parse(uri), f"aistore {cluster.endpoint}", change_parts=change_parts)
 
 
 def store(uri: str, connection: Connection) -> Store:

@@ -8,6 +8,7 @@ take turns.
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
 import subprocess
 import sys
@@ -30,7 +31,7 @@ from storeside.measure.backends import Benchmark, draw, table
 from storeside.measure.tuner import Tuner, recommend, scratch
 from storeside.stack.settings import CHECKOUT, HOST, default_folder, free_ports
 from tests import oci_double
-from tests.benchmarks import measure, versitygw
+from tests.benchmarks import measure, storage_aistore, versitygw
 
 LARGE = 64_000_000
 SMALL = 100_000
@@ -53,6 +54,12 @@ def main() -> None:
         print(f"\nThe article's table here, medians of {options.rounds} rounds:\n\n{table(results)}\n")
         if options.chart:
             draw(options.chart, results)
+    with tempfile.TemporaryDirectory() as folder:
+        cache = default_folder() / "cache"
+        through = storage_aistore.compare(binary, Path(folder), cache, options.rtt, options.rate, options.rounds)
+        print(f"\nThe same through AIStore's own backends:\n\n{table(through)}\n")
+        for name, gain in storage_aistore.gains(through).items():
+            measure.bench(name, gain, "x")
     put, get, small = figures[0]
     measure.bench("storage.multipart_put_gain", put, "x")
     measure.bench("storage.multipart_get_gain", get, "x")
@@ -152,8 +159,9 @@ def await_answer(store: Store) -> None:
             return
 
 
-def python(module: str, *arguments: str) -> subprocess.Popen[bytes]:
-    return subprocess.Popen([sys.executable, "-m", module, *arguments], cwd=CHECKOUT, stdin=subprocess.DEVNULL)
+def python(module: str, *arguments: str, **variables: str) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", module, *arguments]
+    return subprocess.Popen(command, cwd=CHECKOUT, env=os.environ | variables, stdin=subprocess.DEVNULL)
 
 
 if __name__ == "__main__":

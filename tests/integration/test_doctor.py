@@ -462,12 +462,12 @@ def plain_cluster(tmp_path_factory: pytest.TempPathFactory, stack: Stack) -> Ite
     """Start one proxy and one target outside Kubernetes, without the features of the stack's cluster."""
     running: list[subprocess.Popen[bytes]] = []
 
-    def start(auth: dict[str, Any]) -> str:
+    def start(auth: dict[str, Any], backend: dict[str, str] | None = None, features: int = 0) -> str:
         folder = tmp_path_factory.mktemp("aistore")
         made = Stack.create(folder, 1, secure=False)
-        nodes = aistore.components(made, aistore_build.build(default_folder() / "cache"))
+        nodes = aistore.components(made, aistore_build.build(default_folder() / "cache"), backend=backend)
         for path in (folder / "state").rglob("ais.json"):
-            path.write_text(json.dumps(json.loads(path.read_text()) | {"features": "0", "auth": auth}))
+            path.write_text(json.dumps(json.loads(path.read_text()) | {"features": f"{features}", "auth": auth}))
         for node in nodes:
             node.directory.mkdir(parents=True, exist_ok=True)
             environment = {k: v for k, v in node.environment.items() if not k.startswith(("KUBERNETES", "MY_"))}
@@ -501,6 +501,21 @@ def test_aistore_wants_a_token(doctor: Callable[..., list[Finding]], plain_clust
     for token in ("", "not.a.token"):
         finding = failed(doctor((), aistore=lambda token=token: Cluster(url, token=token)))["AIStore login"]
         assert "a token from AIStore's AuthN" in finding.remedy
+
+
+def test_aistore_puts_the_bucket_into_the_host(
+    doctor: Callable[..., list[Finding]], plain_cluster: Callable[..., str], stack: Stack, bucket: str
+) -> None:
+    """The name of a server leads to <bucket>.localhost, which has no address; its path style works."""
+    endpoint = stack.url("s3").replace(HOST, "localhost")
+    server = dict(zip(aistore.BACKEND, (endpoint, "us-east-1", *s3.keys(stack)), strict=True))
+    url = plain_cluster({}, server)
+    source = Source(bucket, endpoint=endpoint)
+    finding = failed(doctor((), aistore=lambda: Cluster(url), source=source, check_seconds=5))["AIStore reads S3"]
+    assert "ais config cluster features S3-Use-Path-Style" in finding.remedy
+    assert f"ais bucket props set s3://{bucket} features S3-Use-Path-Style" in finding.remedy
+    url = plain_cluster({}, server, aistore.FEATURES)
+    assert "AIStore reads S3" not in failed(doctor((), aistore=lambda: Cluster(url), source=source))
 
 
 # Kubernetes

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from storeside.stack import aistore_build, go
+from storeside.stack.aistore_backends import VARIABLE, settings
 from storeside.stack.aistore_patch import Patch
 from storeside.stack.aistore_patches import PATCHES
 from storeside.stack.go import version_of
@@ -120,7 +121,7 @@ def test_the_caller_cannot_turn_off_the_checks(
 def test_every_module_has_checksums() -> None:
     lines = (Path(go.__file__).parent / "images" / "go.sum").read_text().splitlines()
     known = {line.split()[0] for line in lines}
-    tools = {"github.com/versity/versitygw", "golang.org/x/vuln"}
+    tools = {"github.com/fsouza/fake-gcs-server", "github.com/versity/versitygw", "golang.org/x/vuln"}
     assert known == {"github.com/NVIDIA/aistore", "k8s.io/client-go"} | tools
     assert len(lines) == 2 * len(known)
     assert f"github.com/NVIDIA/aistore {aistore_build.VERSION} h1:" in "\n".join(lines)
@@ -143,6 +144,29 @@ def test_a_binary_in_the_cache_is_taken_without_go(tmp_path: Path, fake_go: Path
     binary.parent.mkdir()
     binary.touch()
     assert aistore_build.build(tmp_path) == binary
+
+
+def test_backends_are_a_build_of_their_own(tmp_path: Path, fake_go: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_go.write_text("#!/bin/sh\n[ $1 = env ] && echo go1.26.8 && exit\nexit 1\n")
+    binaries = {}
+    for backends, tags in (("", "aws etl mono"), ("oci, gcp", "aws etl mono gcp oci"), ("aws", "aws etl mono")):
+        folder = tmp_path / f"aisnode-{aistore_build.VERSION}-{aistore_build._patch_set(tags)}"
+        folder.mkdir(exist_ok=True)
+        binaries[backends] = folder / "aisnode"
+        binaries[backends].touch()
+        monkeypatch.setenv("STORESIDE_AISTORE_BACKENDS", backends)
+        assert aistore_build.build(tmp_path) == binaries[backends]
+    assert binaries[""] == binaries["aws"] != binaries["oci, gcp"]
+    monkeypatch.setenv("STORESIDE_AISTORE_BACKENDS", "gcs")
+    with pytest.raises(StackError, match="gcs is no backend: choose from gcp, azure, oci"):
+        aistore_build.build(tmp_path)
+
+
+def test_nodes_get_the_variables_of_their_backends_alone() -> None:
+    given = {"AZURE_STORAGE_KEY": "k", "OCI_REGION": "r", "HTTPS_PROXY": "p", "HOME": "/h"}
+    assert settings(given) == {}
+    assert settings({**given, VARIABLE: "oci"}) == {"OCI_REGION": "r", "HTTPS_PROXY": "p"}
+    assert settings({**given, VARIABLE: "azure oci"}).keys() == {"AZURE_STORAGE_KEY", "OCI_REGION", "HTTPS_PROXY"}
 
 
 def test_versions_compare_as_numbers() -> None:

@@ -99,7 +99,7 @@ def test_params_are_described_and_typed(dag: Any) -> None:
 # Names of fields that give access to everything that a connection of Airflow reaches.
 LENDING = re.compile(
     r"source|destination|bucket|quarantine|backends|domain|queue|chart|transformer|existing_etl|suite|after_load|move_to"
-    r"|\w+_connection"
+    r"|through_aistore|\w+_connection"
 )
 
 

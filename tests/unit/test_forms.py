@@ -168,3 +168,11 @@ def test_other_operators_can_check() -> None:
     context: Any = {"dag": dag, "task": task, "params": {"x": "s3://payroll"}}
     with pytest.raises(OperatorInputError):
         public.check_form(context)
+
+
+@pytest.mark.parametrize("written", ["oci://recordings", "oc://recordings"])
+def test_aistores_own_scheme_for_oci_means_the_listed_bucket(variable: Any, written: str) -> None:
+    variable({"buckets": ["oci://recordings"]})
+    run({"source": written}, source=field("bucket"))
+    with pytest.raises(AirflowFailException, match="oci://payroll"):
+        run({"source": "oc://payroll"}, source=field("bucket"))

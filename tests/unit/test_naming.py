@@ -12,6 +12,7 @@ from storeside.aistore.names import unfit
 from storeside.speech.manifest import facts_naming, facts_url, run_prefix
 from storeside.stack.speech_corpus import HOSTILE_NAMES
 from storeside.transform.naming import Naming
+from storeside.transform.reasons import _object_name
 from storeside.transformers.formats import CODECS, EXTENSIONS, AudioFormat
 
 MP3 = {"flac": "wav", "mp3": ".wav", "odd": "..wav", "gone": "", "two.part": "never"}
@@ -203,6 +204,18 @@ def test_providers_are_aistores() -> None:
     assert [Bucket.parse(f"{s}://b").provider for s in ("ais", "s3", "gs", "az", "oci")] == [
         "ais", "aws", "gcp", "azure", "oci",
     ]  # fmt: skip
+
+
+def test_aistores_own_scheme_for_oci_is_oci() -> None:
+    bucket = Bucket.parse("oc://recordings")
+    assert bucket == Bucket.parse("oci://recordings")
+    assert (str(bucket), bucket.own_uri, bucket.provider) == ("oci://recordings", "oc://recordings", "oci")
+    assert Bucket.parse("ais://@far#team/speech").own_uri == "ais://@far#team/speech"
+
+
+@pytest.mark.parametrize("reported", ["oc://b/d/a.txt", "oci://b/d/a.txt", "b/d/a.txt", "d/a.txt"])
+def test_names_in_aistores_errors(reported: str) -> None:
+    assert _object_name(reported, Bucket.parse("oci://b")) == "d/a.txt"
 
 
 @pytest.mark.parametrize("provider", PROVIDERS.values())

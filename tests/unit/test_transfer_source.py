@@ -110,10 +110,18 @@ def test_a_uri_is_a_bucket_and_keys(uri: str, bucket: str, keys: str) -> None:
     assert Source(bucket).in_aistore == uri.startswith("ais")
 
 
-@pytest.mark.parametrize("uri", ["trips", "s3://", "gs://trips/a", "ais://", "ais://@other/results", "ais://#ns/x"])
+@pytest.mark.parametrize(
+    "uri", ["trips", "s3://", "hdfs://trips/a", "gs://", "ais://", "ais://@other/results", "ais://#ns/x"]
+)
 def test_other_uris_are_refused(uri: str) -> None:
     with pytest.raises(TransferInputError, match="write s3://bucket/prefix, or ais://bucket/prefix"):
         place_of(uri)
+
+
+@pytest.mark.parametrize("scheme", ["gs", "az", "oci", "oc"])
+def test_a_bucket_of_another_cloud_is_loaded_from_its_copy(scheme: str) -> None:
+    with pytest.raises(TransferInputError, match=r"AISCopyBucketOperator, and load the copy, ais://trips/2026/\*"):
+        place_of(f"{scheme}://trips/2026/*")
 
 
 @pytest.mark.parametrize(("option", "value"), [("loader", "pull"), ("overlap_seconds", 9.0)])

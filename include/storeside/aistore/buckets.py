@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 # The provider's name in AIStore by the scheme of a URI.
 PROVIDERS = {"ais": "ais", "s3": "aws", "gs": "gcp", "az": "azure", "oci": "oci"}
+# AIStore's own scheme where it differs: AIStore writes oc://recordings, OCI's tools write oci://recordings.
+_OWN_SCHEMES = {"oci": "oc"}
+_SCHEMES = {own: scheme for scheme, own in _OWN_SCHEMES.items()}
 # Objects per page of a listing. The page size bounds the memory of a listing of any length.
 PAGE = 1000
 # Concurrent requests; the SDK keeps ten connections.
@@ -39,8 +42,12 @@ class Bucket:
 
     @classmethod
     def parse(cls, uri: str) -> Bucket:
-        """Parse ``scheme://name``. Raises AIStoreInputError, with the fault in `uri`."""
+        """Parse ``scheme://name``. Raises AIStoreInputError, with the fault in `uri`.
+
+        ``oc://``, AIStore's own scheme for buckets of OCI, means ``oci://``.
+        """
         scheme, separator, name = uri.partition("://")
+        scheme = _SCHEMES.get(scheme, scheme)
         namespace = ""
         if name[:1] in ("@", "#"):
             namespace, _, name = name.partition("/")
@@ -68,6 +75,11 @@ class Bucket:
     def provider(self) -> str:
         """The provider's name in AIStore's API."""
         return PROVIDERS[self.scheme]
+
+    @property
+    def own_uri(self) -> str:
+        """The bucket's URI in AIStore's messages, such as ``oc://recordings`` for ``oci://recordings``."""
+        return f"{_OWN_SCHEMES.get(self.scheme, self.scheme)}{str(self).removeprefix(self.scheme)}"
 
     @property
     def is_remote(self) -> bool:

@@ -9,6 +9,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from storeside.aistore.buckets import Bucket
 from storeside.aistore.cluster import Cluster
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 # Bits of `features`; see AIStore's cmn/feat/feat.go.
 FEATURES = {"S3-API-via-Root": 1 << 3, "S3-Reverse-Proxy": 1 << 13}
+_PATH_STYLE = 1 << 14
 _LOGIN_REMEDY = (
     "set the password of the AIStore connection to a token from AIStore's AuthN, or set its extra authn_url, its"
     " login and its password"
@@ -130,8 +132,7 @@ def examine(client: Client) -> Iterator[Finding]:
         else:
             remedy = "deploy AIStore on Kubernetes, for example with its operator; build aisnode with the tag etl"
             yield _here.failed("ETL", said(e), _LOGIN_REMEDY if e.status_code in _REFUSED else remedy)
-    configuration = requests.request("get", path="cluster", params={"what": "cluster_config"}).json()
-    bits = int(configuration.get("features") or 0)
+    bits = _features(client)
     missing = [name for name, bit in FEATURES.items() if not bits & bit]
     if missing:
         names = " ".join(missing)
@@ -140,8 +141,14 @@ def examine(client: Client) -> Iterator[Finding]:
         yield _here.ok("S3 API", f"{', '.join(FEATURES)} on")
 
 
-def backend(client: Client, bucket: Bucket) -> Finding:
-    """Check whether the cluster itself reaches a bucket in S3."""
+def _features(client: Client) -> int:
+    """Return the bits of the cluster's features."""
+    request = client.cluster().client.request
+    return int(request("get", path="cluster", params={"what": "cluster_config"}).json().get("features") or 0)
+
+
+def backend(client: Client, bucket: Bucket, endpoint: str = "") -> Finding:
+    """Check whether the cluster itself reaches a bucket in S3; `endpoint` is the server's URL, empty for AWS."""
     from aistore.sdk.errors import AISError
 
     check = "reads S3"
@@ -150,12 +157,39 @@ def backend(client: Client, bucket: Bucket) -> Finding:
     except AISError as e:
         text = said(e)
         keys = f"give AIStore's targets credentials for {bucket}, and S3_ENDPOINT unless it is AWS"
+        if style := path_style(client, bucket, endpoint, text):
+            return _here.failed(check, text, f"{style}; if that does not help, {keys}")
         if _UNREACHABLE.search(text):
             return _here.failed(check, text, f"let AIStore's targets reach the S3 server of {bucket}")
         if e.status_code == HTTPStatus.NOT_FOUND:
             keys = f"check that {bucket} exists; if it does, {keys}"
         return _here.failed(check, text, keys)
     return _here.ok(check, f"{bucket} through the cluster's backend")
+
+
+def path_style(client: Client, bucket: Bucket, endpoint: str, text: str = "") -> str:
+    """Return the remedy if path style may cure an error, whose `text` may be known; empty if AIStore uses it already.
+
+    By default AIStore puts the bucket's name into the host (virtual-host style). A server of one's own often has no
+    such host, and its certificate does not cover a bucket's name with dots.
+    """
+    from aistore.sdk.errors import AISError
+    from requests import RequestException
+
+    own_server = bool(endpoint) and not str(urlsplit(endpoint).hostname).endswith(".amazonaws.com")
+    if f"{bucket.name}." not in text and "." not in bucket.name and not own_server:
+        return ""
+    try:
+        if _features(client) & _PATH_STYLE:
+            return ""
+    except (AISError, RequestException):  # the check of the features reports it
+        return ""
+    return (
+        f"AIStore puts the name of {bucket} into the host; many servers other than AWS accept only path style: ais"
+        " config cluster features S3-Use-Path-Style (name the features that are on, too: the command replaces them),"
+        f" and for a bucket that AIStore knows already: ais bucket props set {bucket} features S3-Use-Path-Style;"
+        " then restart the targets, which keep their clients of S3"
+    )
 
 
 @contextmanager

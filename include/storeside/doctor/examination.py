@@ -168,7 +168,9 @@ class _Examination:
         report.each(_aistore, aistore.examine(client))
         if self.systems.source is not None:
             bucket = Bucket("s3", self.systems.source.bucket)
-            report.check(_aistore, "reads S3", lambda: aistore.backend(client, bucket))
+            own = self.systems.source.endpoint
+            style = aistore.path_style(client, bucket, own)  # AIStore repeats requests to an unknown host for long
+            report.check(_aistore, "reads S3", lambda: aistore.backend(client, bucket, own), remedy=style)
         if not self.systems.write:
             return
         with aistore.probe(client, report) as probe:

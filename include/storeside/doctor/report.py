@@ -27,13 +27,18 @@ class Report:
         self._tell(finding)
         return finding.state == "ok"
 
-    def check(self, system: System, name: str, do: Callable[[], Finding], seconds: float = 0) -> bool:
-        """Run a check and return whether it passed; `seconds` extend the limit of a check that waits on purpose."""
+    def check(
+        self, system: System, name: str, do: Callable[[], Finding], seconds: float = 0, remedy: str = ""
+    ) -> bool:
+        """Run a check and return whether it passed; `seconds` extend the limit of a check that waits on purpose.
+
+        `remedy` precedes the usual one if the check exceeds its limit.
+        """
         limit = self.seconds + seconds
         try:
             return self.add(_limited(do, limit))
         except queue.Empty:
-            return self.add(_unanswered(system, name, limit))
+            return self.add(_unanswered(system, name, limit, remedy))
 
     def connect(
         self, system: System, name: str, do: Callable[[], tuple[_Connected | None, Finding]]
@@ -58,8 +63,9 @@ class Report:
             self.add(_unanswered(system, f"after {last}", self.seconds))
 
 
-def _unanswered(system: System, name: str, seconds: float) -> Finding:
-    return system.failed(name, f"no answer within {seconds:g} s", TIME_OUT)
+def _unanswered(system: System, name: str, seconds: float, remedy: str = "") -> Finding:
+    remedies = "; or ".join(filter(None, (remedy, TIME_OUT)))
+    return system.failed(name, f"no answer within {seconds:g} s", remedies)
 
 
 def _limited(do: Callable[[], _Result], seconds: float) -> _Result:

@@ -136,12 +136,12 @@ def record(client: Client, run_id: str, results: Sequence[Result]) -> None:
 
 
 def table(results: Sequence[Result]) -> str:
-    """Return the medians as a Markdown table with one column per backend."""
+    """Return the medians as a Markdown table with one column per backend; "-" where a backend has no operation."""
     backends = list(dict.fromkeys(r.backend for r in results))
     found = {(r.operation, r.backend): f"{r.median:.2f}" for r in results}
     lines = [f"| seconds | {' | '.join(backends)} |", f"|---|{'---|' * len(backends)}"]
-    for operation in OPERATIONS:
-        lines.append(f"| {operation} | {' | '.join(found[operation, b] for b in backends)} |")
+    for operation in dict.fromkeys(r.operation for r in results):
+        lines.append(f"| {operation} | {' | '.join(found.get((operation, b), '-') for b in backends)} |")
     return "\n".join(lines)
 
 
@@ -160,14 +160,15 @@ def draw(path: str, results: Sequence[Result]) -> None:
     from matplotlib import pyplot
 
     backends = list(dict.fromkeys(r.backend for r in results))
+    operations = list(dict.fromkeys(r.operation for r in results))
     height = 0.8 / len(backends)
     figure, axes = pyplot.subplots(figsize=(8, 0.5 * len(results) + 1), layout="constrained")
     for number, backend in enumerate(backends):
         medians = {r.operation: r.median for r in results if r.backend == backend}
-        places = [place + number * height for place in range(len(OPERATIONS))]
-        bars = axes.barh(places, [medians[o] for o in OPERATIONS], height=height * 0.9, label=backend)
+        places = [place + number * height for place, operation in enumerate(operations) if operation in medians]
+        bars = axes.barh(places, [medians[o] for o in operations if o in medians], height=height * 0.9, label=backend)
         axes.bar_label(bars, fmt="%.2f", padding=3, fontsize=8)
-    axes.set_yticks([place + 0.4 - height / 2 for place in range(len(OPERATIONS))], OPERATIONS)
+    axes.set_yticks([place + 0.4 - height / 2 for place in range(len(operations))], operations)
     axes.invert_yaxis()
     axes.set_xlabel("seconds (median)")
     axes.legend()

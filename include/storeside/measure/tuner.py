@@ -166,6 +166,11 @@ def get(
     return time.perf_counter() - started
 
 
+def scratch_name(scope: str = "") -> str:
+    """Return the name of an object for measurements: a new name, or always the same one for a `scope`."""
+    return f"{SCRATCH}{hashlib.sha256(scope.encode()).hexdigest()[:16] if scope else uuid.uuid4().hex}"
+
+
 @contextmanager
 def scratch(store: Store, scope: str = "") -> Iterator[str]:
     """Yield the name of an object for measurements, and delete the object at the end.
@@ -173,7 +178,7 @@ def scratch(store: Store, scope: str = "") -> Iterator[str]:
     A `scope` always yields the same name; the object and the uploads of a killed try are removed first. Without a
     scope the name is new.
     """
-    key = f"{SCRATCH}{hashlib.sha256(scope.encode()).hexdigest()[:16] if scope else uuid.uuid4().hex}"
+    key = scratch_name(scope)
     if scope:
         _remove(store, key)
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from storeside.stack import tls
+from storeside.stack import aistore_backends, tls
 from storeside.stack.aistore_patch import LOOPBACK_VARIABLE, SEED_VARIABLE, SERVICE_ACCOUNT_VARIABLE
 from storeside.stack.component import Component
 from storeside.stack.podrunner.component import NAMESPACE, node_name, pod_name, service_account
@@ -141,7 +142,8 @@ def _environment(
         SERVICE_ACCOUNT_VARIABLE: str(service_account(stack)),
         LOOPBACK_VARIABLE: "1",
         SEED_VARIABLE: hashlib.sha256(f"{node} {stack.secrets['ais_join']}".encode()).hexdigest(),
-        # the requested backend, without the user's own AWS configuration
+        # the requested backends, without the user's own AWS configuration
+        **aistore_backends.settings(os.environ),
         **backend,
         # Go's list of trusted authorities, for requests to other nodes and to the backend
         **({"SSL_CERT_FILE": str(stack.authority)} if stack.tls else {}),
@@ -188,7 +190,7 @@ def _cluster(stack: Stack) -> dict[str, Any]:
     """Return the configuration that all nodes share; AIStore's defaults apply to omitted settings."""
     primary = stack.url("ais_proxy_control")
     return {
-        "backend": {"aws": {}},
+        "backend": {name: {} for name in ("aws", *aistore_backends.chosen(os.environ))},
         "features": str(FEATURES),
         "proxy": {
             "primary_url": primary,

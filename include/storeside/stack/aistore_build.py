@@ -6,9 +6,11 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
+from storeside.stack import aistore_backends
 from storeside.stack.aistore_patch import CLIENT_GO, MODULE
 from storeside.stack.aistore_patches import PATCHES
 from storeside.stack.go import Go, built_once
@@ -23,17 +25,24 @@ _UNUSED = shutil.ignore_patterns("docs", "fern", "python", ".git*")
 def build(cache: Path, tell: Callable[[str], object] = lambda text: None) -> Path:
     """Return the path of `aisnode` below `cache`; `AUTHN` is in the same folder.
 
-    Calls `tell` and builds both binaries if they are absent.
+    Calls `tell` and builds both binaries if they are absent. The node has the backends that the environment chooses,
+    see `aistore_backends`. Raises StackError for an unknown backend, or if the build fails.
     """
-    binary = cache / f"aisnode-{VERSION}-{_patch_set()}" / "aisnode"
-    return built_once(binary, f"AIStore {VERSION}", tell, _build)
+    tags = _tags(aistore_backends.chosen(os.environ))
+    binary = cache / f"aisnode-{VERSION}-{_patch_set(tags)}" / "aisnode"
+    return built_once(binary, f"AIStore {VERSION}", tell, partial(_build, tags))
 
 
-def _patch_set() -> str:
-    return hashlib.sha256(repr((MODULE, VERSION, TAGS, PATCHES)).encode()).hexdigest()[:10]
+def _tags(backends: Sequence[str]) -> str:
+    """Return the tags of the build: those of every build, then the chosen backends."""
+    return " ".join([TAGS, *backends])
 
 
-def _build(go: Go, work: Path) -> Path:
+def _patch_set(tags: str = TAGS) -> str:
+    return hashlib.sha256(repr((MODULE, VERSION, tags, PATCHES)).encode()).hexdigest()[:10]
+
+
+def _build(node_tags: str, go: Go, work: Path) -> Path:
     empty = work / "empty"
     empty.mkdir()
     module = go.download(MODULE, VERSION, empty)
@@ -48,7 +57,7 @@ def _build(go: Go, work: Path) -> Path:
     go.run("go mod edit", "mod", "edit", f"-replace={CLIENT_GO}=../client-go", directory=source)
     released = json.loads(Path(module["Info"]).read_text())["Time"].replace("Z", "+0000")
     made = work / "made"
-    for name, tags in (("aisnode", TAGS), (AUTHN, "mono")):
+    for name, tags in (("aisnode", node_tags), (AUTHN, "mono")):
         go.run(
             f"compiling {name} of AIStore {VERSION}",
             "build",

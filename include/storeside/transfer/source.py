@@ -23,6 +23,8 @@ _RANGE = re.compile(r"(\d+)\.\.(\d+)")
 _MOST_ALTERNATIVES = 10_000
 _ROLE = re.compile(r"arn:[\w-]+:iam::\d{12}:role/[\w+=,.@/-]+")
 AISTORE = "ais://"
+# Schemes of buckets that AIStore reaches, and ClickHouse and the worker do not.
+CLOUDS = ("gs", "az", "oci", "oc")
 
 
 class Listed(NamedTuple):
@@ -229,6 +231,11 @@ def place_of(uri: str, name: str = "source") -> tuple[str, str]:
     """
     scheme, _, path = uri.partition("://")
     bucket, _, keys = path.partition("/")
+    if scheme in CLOUDS and bucket:
+        raise TransferInputError(
+            f"{name} {uri!r}: copy the bucket into AIStore with AISCopyBucketOperator, and load the copy,"
+            f" ais://{bucket}/{keys}"
+        )
     if scheme not in ("s3", "ais") or not bucket or bucket[0] in "@#":
         raise TransferInputError(
             f"{name} {uri!r}: write s3://bucket/prefix, or ais://bucket/prefix for a bucket without a namespace"

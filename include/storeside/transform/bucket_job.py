@@ -326,14 +326,11 @@ class BucketJob:
         return etls.ensure(self.client, self.spec.over("hpush") if phase == Phase.RETRY else self.spec, self.pods)
 
     def _require_copies(self) -> None:
-        """Raise AIStoreTransientError for objects that were not copied for reasons outside the objects."""
+        """Raise `copies.not_copied` for objects that were not copied for reasons outside the objects."""
         missing = self.ledger.missing(self.scope, "", REASONS)
         if missing:
             count = f"{len(missing)} or more" if len(missing) == REASONS else str(len(missing))
-            raise AIStoreTransientError(
-                f"{count} objects of {self.source} were not copied to {self.destination}, such as"
-                f" {missing[0].object!r}: the source did not answer AIStore, a retry copies them"
-            )
+            raise copies.not_copied(count, missing[0].object, self.source, self.destination)
 
 
 def acknowledge(ledger: Ledger, scope: Scope, before_closing: Callable[[], None]) -> None:

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from storeside.aistore.buckets import Bucket, delete_objects
-from storeside.aistore.errors import said
+from storeside.aistore.errors import AIStoreError, AIStoreInputError, AIStoreTransientError, said
 from storeside.ledger.objects import Ledger, Pending, Scope
 
 if TYPE_CHECKING:
@@ -57,12 +57,30 @@ def make_way(client: Client, ledger: Ledger, scope: Scope, destination: Bucket) 
     return bool(after)
 
 
+def not_copied(count: str, example: str, source: Bucket, destination: Bucket) -> AIStoreError:
+    """Return the error for objects that a job did not copy, although the objects are not at fault.
+
+    AIStore 5.0 copies an object of an ``ais://`` bucket within its target if this target stores the copy, too. Then
+    it does not write the copy to the destination's backend, and no retry does.
+    """
+    what = f"{count} objects of {source} were not copied to {destination}, such as {example!r}"
+    if destination.is_remote and not source.is_remote:
+        return AIStoreInputError(
+            f"{what}: AIStore 5.0 does not write all copies of an ais:// bucket to {destination.own_uri}, only to its"
+            " own disks: copy with StorageCopyBucketOperator (s3://, oci://), or write there with a transform, whose"
+            " results AIStore does write"
+        )
+    return AIStoreTransientError(f"{what}: the source did not answer AIStore, a retry copies them")
+
+
 def _is_copy(client: Client, p: Pending, source: Bucket, destination: Bucket) -> bool:
     """Return whether the copy's metadata has the listed version of the source, or the current one if none is."""
     kept = _custom(client, destination, p.destination_object)
-    if p.version:
-        return p.version in (kept.get("ETag"), kept.get("version"))
-    return "ETag" in kept and kept["ETag"] == _custom(client, source, p.object).get("ETag")
+    if p.version and p.version in (kept.get("ETag"), kept.get("version"), kept.get("MD5")):
+        return True
+    # OCI's listings have an MD5, which AIStore does not keep for objects that were uploaded in parts.
+    is_unknown = not p.version or source.scheme == "oci"
+    return is_unknown and "ETag" in kept and kept["ETag"] == _custom(client, source, p.object).get("ETag")
 
 
 def _custom(client: Client, bucket: Bucket, name: str) -> dict[str, str]:

@@ -76,7 +76,7 @@ def object_errors(client: Client, etl_names: Iterable[str], job_id: str, source:
 
 def _object_name(reported: str, bucket: Bucket) -> str:
     """Return the object's name from the name in an error, which may include its bucket."""
-    for prefix in (f"{bucket}/", f"{bucket.provider}://{bucket.name}/", f"{bucket.name}/"):
+    for prefix in (f"{bucket.own_uri}/", f"{bucket}/", f"{bucket.provider}://{bucket.name}/", f"{bucket.name}/"):
         if reported.startswith(prefix):
             return reported[len(prefix) :]
     return reported

@@ -1,0 +1,1 @@
+"""Tests of AIStore's backends for GCS, Azure and OCI against emulators: ``make backends-test``."""
