@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import uuid
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from clickhouse_connect.driver.exceptions import DatabaseError
 
 from storeside.aistore.buckets import Bucket
 from storeside.aistore.cluster import Cluster
@@ -21,7 +24,7 @@ from storeside.stack import authn, demo
 from storeside.stack.clickhouse_users import LEDGER, LOADER
 from storeside.stack.clients import clients_environment
 from storeside.stack.settings import CHECKOUT, Stack
-from storeside.transfer import lock
+from storeside.transfer import lock, reader
 from storeside.transfer.content import Content
 from storeside.transfer.engine import Prepared, Transfer
 from storeside.transfer.errors import LoadObjectError, TransferInputError
@@ -44,16 +47,22 @@ class FromAIStore(Loading):
         self.stack, self.clickhouse, self.aistore = stack, clickhouse, aistore
         self.place = Bucket("ais", unique("results"))
         self.bucket = str(self.place)
+        self.endpoint = stack.url("ais_proxy")
         self.table = f"data.{unique('results').replace('-', '_')}"
         put(aistore, self.place, {})
 
     def put(self, objects: Mapping[str, bytes]) -> None:
         put(self.aistore, self.place, objects)
 
+    def source(self, keys: str = "") -> Source:
+        """Return the source for ClickHouse; without an endpoint, the worker reads it."""
+        collection = "storeside_aistore_objects" if self.stack.secure else ""
+        return Source(self.bucket, keys, collection, self.endpoint)
+
     def transfer(self, keys: str = "", *, run_id: str = "", client: Any = None, **request: Any) -> Transfer:  # type: ignore[override]
         """Make a transfer with the users of Airflow's connections, which have no other rights."""
         return Transfer(
-            request_of(Source(self.bucket, keys), self.table, **request),
+            request_of(self.source(keys), self.table, **request),
             demo.clickhouse_client(self.stack, LOADER),
             client or authn.cluster(self.stack).client(),
             run_id or uuid.uuid4().hex,
@@ -62,8 +71,14 @@ class FromAIStore(Loading):
 
 
 @pytest.fixture
-def loading(stack: Stack, clickhouse: Any, aistore: Any) -> FromAIStore:
-    return FromAIStore(stack, clickhouse, aistore)
+def loading(stack: Stack, clickhouse: Any, aistore: Any, request: pytest.FixtureRequest) -> FromAIStore:
+    """ClickHouse reads the objects, or the worker does with the parameter ``push``."""
+    made = FromAIStore(stack, clickhouse, aistore)
+    made.endpoint = "" if getattr(request, "param", "pull") == "push" else made.endpoint
+    return made
+
+
+both = pytest.mark.parametrize("loading", ["pull", "push"], indirect=True)
 
 
 FORMATS: dict[str, bytes] = {
@@ -73,9 +88,11 @@ FORMATS: dict[str, bytes] = {
 }
 
 
+@both
 @pytest.mark.parametrize("form", FORMATS)
 def test_each_version_is_loaded_once(loading: FromAIStore, form: str) -> None:
     loading.put({f"in/a.{form}": FORMATS[form], f"other/b.{form}": FORMATS[form]})
+    assert loading.transfer("in/").prepare().push is not bool(loading.endpoint)
     report = loading.load("in/", system_columns=("_object", "_version"))
     assert (report.listed, report.loaded, report.failed, report.rows) == (1, 1, 0, 2)
     version = versions(loading.aistore, loading.place)[f"in/a.{form}"]
@@ -97,6 +114,7 @@ def test_a_replaced_object_is_loaded_again(loading: FromAIStore) -> None:
     assert loading.rows("n") == [(2,), (2,), (3,)]
 
 
+@both
 @pytest.mark.parametrize("form", FORMATS)
 def test_an_object_that_changes_after_the_listing_is_not_loaded(loading: FromAIStore, form: str) -> None:
     loading.put({f"{name}.{form}": FORMATS[form] for name in "abc"})
@@ -129,6 +147,7 @@ def test_an_object_that_changes_between_two_requests_is_not_loaded(loading: From
         content.range(400, 4)
 
 
+@both
 def test_bad_objects_fail_alone(loading: FromAIStore) -> None:
     loading.put({"bad.csv": b"n,m\nx,1\n", "empty.csv": b"", "good.csv": b"n,m\n1,2\n", "late.csv": b"n,m\n3,4,5\n"})
     loading.create("n UInt8, m UInt8")
@@ -143,6 +162,7 @@ def test_bad_objects_fail_alone(loading: FromAIStore) -> None:
 
 def test_names_that_are_no_patterns(loading: FromAIStore) -> None:
     names = ["a b", "a#b", "a?b", "a+b", "a%20b", "ü", "a{b}c", "a*b", "'", "a&b=c", ";", "a:b", "d/e"]
+    names += ["a,b", "x|y", "{1..3}", "a..b", "a%2Fb", "100%", "[z]", '"', "a\\b", "日本", "a@b", "$"]
     loading.put({f"{name}.csv": b"n,name\n%d,%s\n" % (n, name.encode()) for n, name in enumerate(names)})
     report = loading.load()
     assert (report.loaded, report.failed) == (len(names), 0), report.failures
@@ -240,12 +260,13 @@ def test_facts_of_members_are_loaded_once(
     assert loading.load("*.jsonl").skipped == 2
 
 
+@both
 def test_a_crash_after_any_statement(loading: FromAIStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The push of one object and the publication of others are interrupted; another run and a retry finish."""
+    """The reading of one object and the publication of others are interrupted; another run and a retry finish."""
     monkeypatch.setattr(lock, "STALE_SECONDS", 0.5)
     loading.put({f"{n}.csv": b"n\n" + b"%d\n" % n * 1000 for n in range(3)})
     loading.create("n UInt32")
-    request = request_of(Source(loading.bucket), loading.table, batch_objects=2)
+    request = request_of(loading.source(), loading.table, batch_objects=2)
     crashes = 0
     for survived in range(6, 300, 6):
         loading.clickhouse.command(f"TRUNCATE TABLE {loading.table}")
@@ -257,6 +278,113 @@ def test_a_crash_after_any_statement(loading: FromAIStore, monkeypatch: pytest.M
         counts = loading.query(f"SELECT n, count() FROM {loading.table} GROUP BY 1 ORDER BY 1")
         assert counts == [(n, 1000) for n in range(3)], f"killed after {survived} statements"
     assert crashes > 4
+
+
+class Meddling:
+    """A client of ClickHouse that calls `meddle` after the first statement that reads AIStore."""
+
+    def __init__(self, client: Any, meddle: Callable[[], None]) -> None:
+        self._client, self._meddle = client, meddle
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._client, name)
+
+    def command(self, statement: str, *args: Any, **kwargs: Any) -> Any:
+        done = self._client.command(statement, *args, **kwargs)
+        if " FROM url(" in statement:
+            meddle, self._meddle = self._meddle, lambda: None
+            meddle()
+        return done
+
+
+@pytest.mark.parametrize("count", [3, 25])
+def test_an_object_that_changes_while_clickhouse_reads_is_not_loaded(loading: FromAIStore, count: int) -> None:
+    """The rows do not show which version they are of, so the versions are compared after the statement."""
+    loading.put({f"{n:02}.csv": b"n\n%d\n" % n for n in range(count)})
+
+    def meddle() -> None:
+        loading.put({"00.csv": b"n\n9\n"})
+        loading.place.handle(loading.aistore).object("01.csv").delete()
+
+    transfer = loading.transfer()
+    transfer.client = Meddling(transfer.client, meddle)
+    report = transfer.run(transfer.prepare())
+    assert (report.loaded, report.failed) == (count - 2, 2)
+    assert loading.reasons() == {
+        "00.csv": "it was overwritten after it was listed; the next run loads the new version",
+        "01.csv": "it was deleted after it was listed",
+    }
+    assert loading.load().loaded == 1
+    assert sorted(loading.rows("n")) == sorted([(9,), *((n,) for n in range(2, count))])
+
+
+def test_many_small_parquet_objects(loading: FromAIStore) -> None:
+    """ClickHouse reads their footers and rows; one listing compares their versions."""
+    loading.put({f"{n}.parquet": parquet({"n": [n, None]}) for n in range(25)})
+    report = loading.load(system_columns=("_object", "_version"))
+    assert (report.loaded, report.rows) == (25, 50)
+    found = {key: version for key, version in loading.rows("DISTINCT _object, _version")}
+    assert found == versions(loading.aistore, loading.place)
+
+
+def test_the_worker_sends_large_parquet_objects(loading: FromAIStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """ClickHouse would keep each in memory as a whole."""
+    monkeypatch.setattr(reader, "WHOLE_PARQUET", 100)
+    loading.put({"a.parquet": parquet({"n": list(range(1000))})})
+    assert loading.load().rows == 1000
+    loading.clickhouse.command("SYSTEM FLUSH LOGS")
+    place = f"%url(%/{loading.place.name}/%"
+    assert loading.query("SELECT count() FROM system.query_log WHERE query LIKE 'INSERT' || {p:String}", p=place) == [
+        (0,)
+    ]
+
+
+def test_no_secret_of_aistore_is_in_clickhouse(loading: FromAIStore) -> None:
+    """Statements have no token, and the address of a failed redirect, which AIStore signs, is hidden in errors."""
+    loading.put({"a.csv": b"n\n1\n", "b.csv": b"n\n2\n"})
+
+    def delete(_: Prepared) -> None:
+        loading.place.handle(loading.aistore).object("b.csv").delete()
+
+    report = loading.load(between=delete)
+    assert (report.loaded, report.failed) == (1, 1)
+    loading.clickhouse.command("SYSTEM FLUSH LOGS")
+    logged = str(loading.query("SELECT query, exception FROM system.query_log WHERE query LIKE '%/v1/objects/%'"))
+    assert f"/v1/objects/{loading.place.name}/" in logged
+    assert "404" in logged
+    for secret in (authn.token(loading.stack, "clickhouse"), authn.current_token(loading.stack)):
+        assert not secret or secret not in logged
+    assert not re.search(r"[?&]u=[\w-]{40}", logged)
+    assert not loading.stack.secure or "u=[HIDDEN]" in logged
+
+
+def test_the_loading_user_reads_nothing_else_by_url(loading: FromAIStore) -> None:
+    client = demo.clickhouse_client(loading.stack, LOADER)
+    proxy = loading.stack.url("ais_proxy")
+    for url in (
+        loading.stack.url("s3"),
+        f"{proxy}/v1/daemon",
+        f"{proxy}/v1/objects/../daemon",
+        "http://[::1]:1/v1/objects/",
+    ):
+        with pytest.raises(DatabaseError, match="Not enough privileges"):
+            client.query(f"SELECT * FROM url('{url}', 'RawBLOB', 'content String')")
+
+
+def test_without_a_token_for_clickhouse_the_worker_sends(loading: FromAIStore) -> None:
+    loading.put({"a.csv": b"n\n1\n"})
+    request = request_of(Source(loading.bucket, endpoint=loading.endpoint), loading.table)
+    client, ledger = (demo.clickhouse_client(loading.stack, user) for user in (LOADER, LEDGER))
+    transfer = Transfer(request, client, loading.aistore, unique("run"), ledger=ledger)
+    if not loading.stack.secure:
+        assert not transfer.prepare().push
+        return
+    prepared = transfer.prepare()
+    assert prepared.push
+    assert transfer.run(prepared).rows == 1
+    strict = Transfer(replace(request, loader="pull"), client, loading.aistore, unique("run"), ledger=ledger)
+    with pytest.raises(TransferInputError, match=r"cannot read ais://.* 401"):
+        strict.prepare()
 
 
 def test_the_command_loads_from_aistore(loading: FromAIStore, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from clickhouse_connect.driver.exceptions import DatabaseError, OperationalError
 
-from storeside.transfer import queries
+from storeside.transfer import aistore_urls, queries
 from storeside.transfer.batch import BatchLoad
 from storeside.transfer.errors import (
     DIFFERENT_STRUCTURE,
@@ -156,6 +156,8 @@ class Transfer:
         """
         form = Format(prepared.format, self.request.read.csv) if prepared.planned else None  # type: ignore[arg-type]
         validation = self._validation() if prepared.planned else None
+        if self.request.source.by_url and not prepared.push:  # another process may have prepared it
+            aistore_urls.configure(self.client)
         if form is not None:
             work = Work(
                 self.request, form, self.client, self.plan, uuid.uuid4().hex[:8], self.s3, prepared.push, self.stop,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from clickhouse_connect.driver.exceptions import DatabaseError
 
-from storeside.transfer import queries
+from storeside.transfer import aistore_urls, queries
 from storeside.transfer.aistore_objects import list_bucket
 from storeside.transfer.content import Content, s3_error
 from storeside.transfer.creation import create
@@ -39,7 +39,7 @@ from storeside.transfer.request import Request
 from storeside.transfer.samples import NoRowsError, columns_of, recognise
 from storeside.transfer.schema import Column, resolved
 from storeside.transfer.servers import NO_SERVERS, Servers
-from storeside.transfer.source import Listed, Source
+from storeside.transfer.source import Listed, Source, bucket_uri
 from storeside.transfer.table import REST, Destination, look_up
 
 if TYPE_CHECKING:
@@ -148,20 +148,21 @@ class Preparation:
     @cached_property
     def pulls(self) -> bool:
         """Whether ClickHouse reads the objects itself."""
-        if self.request.loader == "push" or self.request.source.only_by_worker:
+        source = self.request.source
+        if self.request.loader == "push" or source.only_by_worker:
             return False
         try:
+            if source.by_url:
+                aistore_urls.configure(self.client)
             self.client.query(
-                f"SELECT 1 FROM {self.request.source.probe()} LIMIT 1",
+                f"SELECT 1 FROM {source.probe()} LIMIT 1",
                 settings={"s3_retry_attempts": 1, "s3_connect_timeout_ms": 2000, "use_hive_partitioning": 0},
             )
         except DatabaseError as e:
-            if is_unlistable(e):
+            if is_unlistable(e) or (source.by_url and aistore_urls.is_absent(e)):
                 return True
             if self.request.loader == "pull":
-                raise TransferInputError(
-                    f"ClickHouse cannot read s3://{self.request.source.bucket}: {plain(e)}"
-                ) from e
+                raise TransferInputError(f"ClickHouse cannot read {bucket_uri(source.bucket)}: {plain(e)}") from e
             log.info("ClickHouse cannot read the bucket, so the worker pushes: %s", plain(e))
             return False
         return True
