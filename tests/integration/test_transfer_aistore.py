@@ -163,7 +163,8 @@ def test_bad_objects_fail_alone(loading: FromAIStore) -> None:
 def test_names_that_are_no_patterns(loading: FromAIStore) -> None:
     names = ["a b", "a#b", "a?b", "a+b", "a%20b", "ü", "a{b}c", "a*b", "'", "a&b=c", ";", "a:b", "d/e"]
     names += ["a,b", "x|y", "{1..3}", "a..b", "a%2Fb", "100%", "[z]", '"', "a\\b", "日本", "a@b", "$"]
-    loading.put({f"{name}.csv": b"n,name\n%d,%s\n" % (n, name.encode()) for n, name in enumerate(names)})
+    quoted = [name.replace('"', '""').encode() for name in names]
+    loading.put({f"{name}.csv": b'n,name\n%d,"%s"\n' % (n, quoted[n]) for n, name in enumerate(names)})
     report = loading.load()
     assert (report.loaded, report.failed) == (len(names), 0), report.failures
     assert sorted(name for (name,) in loading.rows("name")) == sorted(names)
@@ -280,6 +281,9 @@ def test_a_crash_after_any_statement(loading: FromAIStore, monkeypatch: pytest.M
     assert crashes > 4
 
 
+SIGNATURE = re.compile(r"[?&]u=[\w-]{40}")
+
+
 class Meddling:
     """A client of ClickHouse that calls `meddle` after the first statement that reads AIStore."""
 
@@ -339,8 +343,10 @@ def test_the_worker_sends_large_parquet_objects(loading: FromAIStore, monkeypatc
     ]
 
 
-def test_no_secret_of_aistore_is_in_clickhouse(loading: FromAIStore) -> None:
-    """Statements have no token, and the address of a failed redirect, which AIStore signs, is hidden in errors."""
+def test_statements_and_reasons_have_no_secret_of_aistore(
+    loading: FromAIStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Statements have no token. ClickHouse's errors have the address of a redirect, which AIStore signs."""
     loading.put({"a.csv": b"n\n1\n", "b.csv": b"n\n2\n"})
 
     def delete(_: Prepared) -> None:
@@ -349,13 +355,19 @@ def test_no_secret_of_aistore_is_in_clickhouse(loading: FromAIStore) -> None:
     report = loading.load(between=delete)
     assert (report.loaded, report.failed) == (1, 1)
     loading.clickhouse.command("SYSTEM FLUSH LOGS")
-    logged = str(loading.query("SELECT query, exception FROM system.query_log WHERE query LIKE '%/v1/objects/%'"))
-    assert f"/v1/objects/{loading.place.name}/" in logged
-    assert "404" in logged
-    for secret in (authn.token(loading.stack, "clickhouse"), authn.current_token(loading.stack)):
-        assert not secret or secret not in logged
-    assert not re.search(r"[?&]u=[\w-]{40}", logged)
-    assert not loading.stack.secure or "u=[HIDDEN]" in logged
+    logged = "SELECT query, exception FROM system.query_log WHERE query LIKE '%/v1/objects/%'"
+    statements, errors = map(str, zip(*loading.query(logged), strict=True))
+    assert f"/v1/objects/{loading.place.name}/" in statements
+    assert "HTTP status code: 404" in errors
+    if loading.stack.secure:
+        for secret in (authn.token(loading.stack, "clickhouse"), authn.current_token(loading.stack)):
+            assert secret not in statements + errors
+        assert SIGNATURE.search(errors)
+    ours = (
+        str(loading.query("SELECT * FROM storeside.loads WHERE bucket = {b:String}", b=loading.bucket)) + caplog.text
+    )
+    assert "b.csv" in ours
+    assert not SIGNATURE.search(statements + ours)
 
 
 def test_the_loading_user_reads_nothing_else_by_url(loading: FromAIStore) -> None:

@@ -67,10 +67,6 @@ CONFIG_XML = """\
   {trust}
   {logs}
   <named_collections>{collections}</named_collections>
-  <query_masking_rules><rule>
-    <name>AIStore's signatures of redirects</name>
-    <regexp>([?&amp;]u=)[A-Za-z0-9_-]{{40,}}</regexp><replace>\\1[HIDDEN]</replace>
-  </rule></query_masking_rules>
   <remote_servers><{cluster}><shard><replica>
     <host>{host}</host><port>{tcp_port}</port><user>{user}</user>{password}
   </replica></shard></{cluster}>{shards}</remote_servers>
