@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import dataclasses
 import json
 import re
 import subprocess
 import sys
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,9 @@ from storeside.aistore.cluster import Cluster
 from storeside.aistore.spec import EtlSpec
 from storeside.ledger.objects import Ledger
 from storeside.operators.aistore import transformer_command
+from storeside.operators.clickhouse import S3ToClickHouseOperator
+from storeside.operators.hooks.aistore import AIStoreHook
+from storeside.operators.triggers.clickhouse import S3ToClickHouseTrigger
 from storeside.stack import authn, demo
 from storeside.stack.clickhouse_users import LEDGER, LOADER
 from storeside.stack.clients import clients_environment
@@ -383,6 +387,21 @@ def test_the_loading_user_reads_nothing_else_by_url(loading: FromAIStore) -> Non
             client.query(f"SELECT * FROM url('{url}', 'RawBLOB', 'content String')")
 
 
+def test_a_triggerer_continues_the_load(loading: FromAIStore, connections: None) -> None:
+    """The operator prepares it with Airflow's connections, and the trigger has them in another process."""
+    loading.put({"a.csv": b"n\n1\n", "b.csv": b"n\n2\n"})
+    load = S3ToClickHouseOperator(task_id="load", source=f"{loading.bucket}/", table=loading.table, loader="pull")
+    request = load.request(None, aistore=AIStoreHook())
+    client, ledger = (demo.clickhouse_client(loading.stack, user) for user in (LOADER, LEDGER))
+    prepared = Transfer(request, client, AIStoreHook().get_conn(), "dag/run", ledger=ledger).prepare()
+    assert not prepared.push
+    arguments = (request.to_dict(), dataclasses.asdict(prepared), "dag/run", 0.0, "none")
+    trigger = S3ToClickHouseTrigger(*arguments, "clickhouse_default", "aistore_default")
+    report = trigger.work(asyncio.run(trigger.engine()))
+    assert (report.loaded, report.rows, report.failed) == (2, 2, 0)
+    assert loading.rows() == [(1,), (2,)]
+
+
 def test_without_a_token_for_clickhouse_the_worker_sends(loading: FromAIStore) -> None:
     loading.put({"a.csv": b"n\n1\n"})
     request = request_of(Source(loading.bucket, endpoint=loading.endpoint), loading.table)
@@ -394,7 +413,9 @@ def test_without_a_token_for_clickhouse_the_worker_sends(loading: FromAIStore) -
     prepared = transfer.prepare()
     assert prepared.push
     assert transfer.run(prepared).rows == 1
-    strict = Transfer(replace(request, loader="pull"), client, loading.aistore, unique("run"), ledger=ledger)
+    strict = Transfer(
+        dataclasses.replace(request, loader="pull"), client, loading.aistore, unique("run"), ledger=ledger
+    )
     with pytest.raises(TransferInputError, match=r"cannot read ais://.* 401"):
         strict.prepare()
 
