@@ -132,10 +132,13 @@ class LoadOperator(FlatLoadArguments, WaitingOperator, SelectingOperator):
         check_s3_bucket(self.bucket)
         return self.bucket, self.keys
 
-    def request(self, aws: Connection | None, of_source: Mapping[str, Any] | None = None, **more: Any) -> Request:
+    def request(
+        self, aws: Connection | None, of_source: Mapping[str, Any] | None = None, aistore: AIStoreHook | None = None,
+        **more: Any,
+    ) -> Request:  # fmt: skip
         """Return the engine's request for the rendered arguments; `more` adds fields, `of_source` to its source.
 
-        `aws` is the connection to S3, or None for a source in AIStore.
+        `aws` is the connection to S3, or None for a source in AIStore, whose hook is `aistore`.
 
         Raises:
             BadInput: the arguments are invalid.
@@ -145,7 +148,7 @@ class LoadOperator(FlatLoadArguments, WaitingOperator, SelectingOperator):
 
         check_policy(self.on_failed_objects)
         request = Request(
-            replace(source(aws, *self.place()), **(of_source or {})),
+            replace(source(aws, *self.place(), aistore), **(of_source or {})),
             self.table,
             **{name: getattr(self, name) for name in CHOICES},
             read=self.read,
@@ -192,7 +195,7 @@ class S3ToClickHouseOperator(LoadOperator):
     """Loads new objects of an S3 or AIStore bucket into a table: Parquet, CSV or JSON Lines, compressed or not.
 
     ClickHouse reads the objects itself (*pull*) while the task is deferred; if ClickHouse cannot reach them, the
-    worker streams them (*push*). The worker always streams the objects of AIStore. A task with up to 100 objects of
+    worker streams them (*push*). A task with up to 100 objects of
     8 MiB in total is not deferred, because a deferral would take longer than the load. A task that is killed and
     retried, cleared or run again loads nothing twice: ``storeside.loads`` records the outcome of each object version.
     When the task is killed or cleared, it stops its queries. Returns the engine's `Report` as a dictionary.
@@ -277,11 +280,12 @@ class S3ToClickHouseOperator(LoadOperator):
         started = time.time()
         clickhouse = BaseHook.get_connection(self.clickhouse_conn_id)
         with airflow_errors():
-            is_s3 = not in_aistore(self.place()[0])
-            aws = BaseHook.get_connection(self.aws_conn_id) if is_s3 else None
+            aistore = AIStoreHook(self.aistore_conn_id) if in_aistore(self.place()[0]) else None
+            aws = None if aistore else BaseHook.get_connection(self.aws_conn_id)
             request = self.request(
                 aws,
                 {name: str(getattr(self, name)) for name in ("modified_after", "inventory", "snapshot")},
+                aistore=aistore,
                 all_or_nothing=self.all_or_nothing,
                 retry_failed=as_bool(self.retry_failed, "retry_failed"),
                 overlap_seconds=self.overlap_seconds,
@@ -300,17 +304,11 @@ class S3ToClickHouseOperator(LoadOperator):
             # A triggerer has neither the suite's file nor its module.
             stays = prepared.push or prepared.is_brief or self.suite
             if prepared.planned and self.deferrable and not stays:
-                self.defer(
-                    trigger=S3ToClickHouseTrigger(
-                        request.to_dict(),
-                        asdict(prepared),
-                        run_key(context),
-                        started,
-                        self.aws_conn_id,
-                        self.clickhouse_conn_id,
-                    ),
-                    method_name="finish",
-                )
+                trigger = S3ToClickHouseTrigger(
+                    request.to_dict(), asdict(prepared), run_key(context), started,
+                    self.aws_conn_id, self.clickhouse_conn_id, self.aistore_conn_id,
+                )  # fmt: skip
+                self.defer(trigger=trigger, method_name="finish")
             try:
                 report = self._transfer.run(prepared)
             except ExpectationsError as e:

@@ -23,7 +23,8 @@ class AIStoreHook(BaseHook):
     ``authn_url``: URL of AIStore's AuthN. Login and password are then those of a user of AuthN. Tasks request tokens
     there, and renew them before they expire.
     ``clickhouse_collection``: ClickHouse's named collection with a ``session_token``, which ClickHouse uses to read
-    AIStore.
+    AIStore's S3 API. ``clickhouse_url_collection``: the one with a header ``Authorization``, with which ClickHouse
+    reads the objects of loads.
 
     ``ca_cert``, ``client_cert``, ``client_key``: paths of PEM files for TLS. ``verify``: off accepts any certificate.
     ``clickhouse_endpoint``: the cluster's S3 endpoint for ClickHouse, if it differs.
@@ -65,6 +66,11 @@ class AIStoreHook(BaseHook):
     def clickhouse_collection(self) -> str:
         """ClickHouse's named collection with a token for AIStore; empty if AIStore requires no token."""
         return str(self._connection.extra_dejson.get("clickhouse_collection") or "")
+
+    @property
+    def clickhouse_url_collection(self) -> str:
+        """ClickHouse's named collection with the header for AIStore's own API; empty if it requires no token."""
+        return str(self._connection.extra_dejson.get("clickhouse_url_collection") or "")
 
     @property
     def transformer_endpoint(self) -> str:

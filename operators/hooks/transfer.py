@@ -13,6 +13,7 @@ from storeside.sql.inserts import lean_inserts
 if TYPE_CHECKING:
     from airflow.sdk import Connection
 
+    from storeside.operators.hooks.aistore import AIStoreHook
     from storeside.transfer.servers import Servers
     from storeside.transfer.source import Source
 
@@ -135,11 +136,14 @@ def bound_to(hook: Any, connection: Connection) -> Any:
     return Bound
 
 
-def source(aws: Connection | None, bucket: str, keys: str) -> Source:
-    """Return the source of a load: bucket, keys, and S3's endpoint for ClickHouse from the connection's extras.
+def source(aws: Connection | None, bucket: str, keys: str, aistore: AIStoreHook | None = None) -> Source:
+    """Return the source of a load: bucket, keys, and how ClickHouse reaches them, from the extras of a connection.
 
-    A bucket of AIStore has no connection to S3.
+    That is the connection to S3, or for a bucket of AIStore that of the hook `aistore`. Without it, the worker reads
+    the bucket of AIStore.
     """
-    from storeside.transfer.source import source_of
+    from storeside.transfer.source import Source, source_of
 
+    if aistore is not None:
+        return Source(bucket, keys, aistore.clickhouse_url_collection, aistore.clickhouse_endpoint)
     return source_of(aws.extra_dejson if aws else {}, bucket, keys)

@@ -6,7 +6,14 @@ from typing import Any
 
 from airflow.sdk import BaseHook
 
-from storeside.operators.hooks.transfer import clients, ledger_client, ledger_connection_async, other_servers
+from storeside.aistore.cluster import cluster_of
+from storeside.operators.hooks.transfer import (
+    clickhouse_client,
+    ledger_client,
+    ledger_connection_async,
+    other_servers,
+    s3_client,
+)
 from storeside.operators.triggers.engine import EngineTrigger, in_thread
 
 
@@ -14,7 +21,8 @@ class S3ToClickHouseTrigger(EngineTrigger):
     """Loads the planned objects of a transfer by pull; fires once with the report or with an error.
 
     `request` and `prepared` are the engine's `Request` and `Prepared` as dictionaries, `run_id` is the run's name in
-    the ledger, and `started` is in seconds since the epoch. A triggerer that restarts takes over running queries.
+    the ledger, and `started` is in seconds since the epoch. The triggerer reads footers and compares versions with
+    the connection of the source's system. If it restarts, it takes over running queries.
     """
 
     def __init__(
@@ -25,6 +33,7 @@ class S3ToClickHouseTrigger(EngineTrigger):
         started: float,
         aws_conn_id: str,
         clickhouse_conn_id: str,
+        aistore_conn_id: str = "",
     ) -> None:
         super().__init__(
             request=request,
@@ -33,6 +42,7 @@ class S3ToClickHouseTrigger(EngineTrigger):
             started=started,
             aws_conn_id=aws_conn_id,
             clickhouse_conn_id=clickhouse_conn_id,
+            aistore_conn_id=aistore_conn_id,
         )
 
     async def engine(self) -> Any:
@@ -40,14 +50,16 @@ class S3ToClickHouseTrigger(EngineTrigger):
         from storeside.transfer.engine import Transfer
         from storeside.transfer.request import Request
 
-        aws = await BaseHook.aget_connection(self.arguments["aws_conn_id"])
-        clickhouse = await BaseHook.aget_connection(self.arguments["clickhouse_conn_id"])
         request = Request.from_dict(self.arguments["request"])
+        in_aistore = request.source.in_aistore
+        reader = await BaseHook.aget_connection(self.arguments["aistore_conn_id" if in_aistore else "aws_conn_id"])
+        clickhouse = await BaseHook.aget_connection(self.arguments["clickhouse_conn_id"])
         ledger = await ledger_connection_async(clickhouse)
         transfer = await in_thread(
             lambda: Transfer(
                 request,
-                *clients(aws, clickhouse),
+                clickhouse_client(clickhouse),
+                cluster_of(reader).client() if in_aistore else s3_client(reader),
                 self.arguments["run_id"],
                 ledger=ledger_client(ledger, clickhouse),
                 servers=other_servers(clickhouse),

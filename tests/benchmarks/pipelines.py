@@ -1,9 +1,16 @@
-"""Members of tar shards compared with the same objects one by one: ``make bench-pipelines``.
+"""Members of tar shards, loads from AIStore, and loads that a suite checks: ``make bench-pipelines``.
 
-The same transform runs over a bucket of objects, and over a bucket of shards with these objects as members,
+`shards`: the same transform runs over a bucket of objects, and over a bucket of shards with these objects as members,
 interleaved on one embedded cluster of two targets. The texts have 4 KB each: such small samples are the reason for
 shards. The recordings have 12 s, 16 kHz mono FLAC, and become 16 kHz mono WAV. CPU time is that of AIStore and
 of the servers of the ETL with their children.
+
+`ais_load`: ClickHouse's own statement reads objects from versitygw with ``s3()``. Loads read the same objects from an
+embedded AIStore with two targets: ClickHouse reads them (pull), or this process sends them (push). They also list and
+plan objects, check versions and rows, and publish. The statement does none of this. The ratio of each case is the
+median over rounds, and `ais_load.of_s3_engine` their geometric mean.
+
+`quality`: see the section of ``make bench-quality``.
 """
 
 from __future__ import annotations
@@ -27,10 +34,11 @@ from storeside.stack import authn
 from storeside.stack.settings import CHECKOUT, Stack
 from storeside.stack.supervisor import Supervisor
 from storeside.transformers.formats import AudioFormat
-from tests.benchmarks import measure, recordings, stacks
+from tests.benchmarks import ais_load, measure, quality, recordings, stacks
 from tests.benchmarks.measure import Figures, bench, spread
 from tests.shards import files, tar
 
+ONLY = ("quality", "shards", "ais_load")
 TEXT_BYTES = 4096
 TEXTS = CHECKOUT / "tests" / "data" / "texts"
 
@@ -130,15 +138,27 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--texts", type=int, default=4000, help="small objects (default: %(default)s)")
     parser.add_argument("--recordings", type=int, default=300, help="recordings (default: %(default)s)")
+    parser.add_argument("--only", default=",".join(ONLY), help="of %(default)s, with commas (default: all)")
+    parser.add_argument("--rows", type=int, default=10_000_000, help="rows of quality (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=3, help="interleaved rounds (default: %(default)s)")
     options = parser.parse_args()
+    only = options.only.split(",")
+    if unknown := set(only) - set(ONLY):
+        parser.error(f"there is no {', '.join(sorted(unknown))}: use {', '.join(ONLY)}")
     logging.disable(logging.INFO)  # Airflow writes it among the figures
-    with stacks.running(("podrunner", "aistore")) as stack:
-        run(
-            Cluster(stack, authn.cluster(stack).client()),
-            cases(stack, options.texts, options.recordings),
-            options.rounds,
-        )
+    if "quality" in only:
+        with stacks.running(quality.PARTS) as stack:
+            quality.run(stack, options.rows)
+    if "shards" in only:
+        with stacks.running(("podrunner", "aistore")) as stack:
+            run(
+                Cluster(stack, authn.cluster(stack).client()),
+                cases(stack, options.texts, options.recordings),
+                options.rounds,
+            )
+    if "ais_load" in only:
+        with stacks.running(ais_load.PARTS) as stack:
+            ais_load.run(stack, options.rounds)
 
 
 def run(cluster: Cluster, kinds: Mapping[str, Case], rounds: int) -> None:

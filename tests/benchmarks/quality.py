@@ -24,6 +24,7 @@ from storeside.transfer.source import Source
 from tests.benchmarks import measure, stacks
 from tests.benchmarks.measure import bench
 
+PARTS = ("s3", "clickhouse")
 BUCKET = "quality"
 OBJECTS = 10
 COLUMNS = (
@@ -62,7 +63,7 @@ def main() -> None:
     if options.load:
         print(json.dumps(vars(load(**json.loads(options.load)))))
         return
-    with stacks.running(("s3", "clickhouse")) as stack:
+    with stacks.running(PARTS) as stack:
         run(stack, options.rows)
 
 

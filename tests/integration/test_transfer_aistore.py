@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import dataclasses
 import json
+import re
 import subprocess
 import sys
 import uuid
@@ -11,17 +14,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from clickhouse_connect.driver.exceptions import DatabaseError
 
 from storeside.aistore.buckets import Bucket
 from storeside.aistore.cluster import Cluster
 from storeside.aistore.spec import EtlSpec
 from storeside.ledger.objects import Ledger
 from storeside.operators.aistore import transformer_command
+from storeside.operators.clickhouse import S3ToClickHouseOperator
+from storeside.operators.hooks.aistore import AIStoreHook
+from storeside.operators.triggers.clickhouse import S3ToClickHouseTrigger
 from storeside.stack import authn, demo
 from storeside.stack.clickhouse_users import LEDGER, LOADER
 from storeside.stack.clients import clients_environment
 from storeside.stack.settings import CHECKOUT, Stack
-from storeside.transfer import lock
+from storeside.transfer import lock, reader
 from storeside.transfer.content import Content
 from storeside.transfer.engine import Prepared, Transfer
 from storeside.transfer.errors import LoadObjectError, TransferInputError
@@ -44,16 +51,22 @@ class FromAIStore(Loading):
         self.stack, self.clickhouse, self.aistore = stack, clickhouse, aistore
         self.place = Bucket("ais", unique("results"))
         self.bucket = str(self.place)
+        self.endpoint = stack.url("ais_proxy")
         self.table = f"data.{unique('results').replace('-', '_')}"
         put(aistore, self.place, {})
 
     def put(self, objects: Mapping[str, bytes]) -> None:
         put(self.aistore, self.place, objects)
 
+    def source(self, keys: str = "") -> Source:
+        """Return the source for ClickHouse; without an endpoint, the worker reads it."""
+        collection = "storeside_aistore_objects" if self.stack.secure else ""
+        return Source(self.bucket, keys, collection, self.endpoint)
+
     def transfer(self, keys: str = "", *, run_id: str = "", client: Any = None, **request: Any) -> Transfer:  # type: ignore[override]
         """Make a transfer with the users of Airflow's connections, which have no other rights."""
         return Transfer(
-            request_of(Source(self.bucket, keys), self.table, **request),
+            request_of(self.source(keys), self.table, **request),
             demo.clickhouse_client(self.stack, LOADER),
             client or authn.cluster(self.stack).client(),
             run_id or uuid.uuid4().hex,
@@ -62,8 +75,14 @@ class FromAIStore(Loading):
 
 
 @pytest.fixture
-def loading(stack: Stack, clickhouse: Any, aistore: Any) -> FromAIStore:
-    return FromAIStore(stack, clickhouse, aistore)
+def loading(stack: Stack, clickhouse: Any, aistore: Any, request: pytest.FixtureRequest) -> FromAIStore:
+    """ClickHouse reads the objects, or the worker does with the parameter ``push``."""
+    made = FromAIStore(stack, clickhouse, aistore)
+    made.endpoint = "" if getattr(request, "param", "pull") == "push" else made.endpoint
+    return made
+
+
+both = pytest.mark.parametrize("loading", ["pull", "push"], indirect=True)
 
 
 FORMATS: dict[str, bytes] = {
@@ -73,9 +92,11 @@ FORMATS: dict[str, bytes] = {
 }
 
 
+@both
 @pytest.mark.parametrize("form", FORMATS)
 def test_each_version_is_loaded_once(loading: FromAIStore, form: str) -> None:
     loading.put({f"in/a.{form}": FORMATS[form], f"other/b.{form}": FORMATS[form]})
+    assert loading.transfer("in/").prepare().push is not bool(loading.endpoint)
     report = loading.load("in/", system_columns=("_object", "_version"))
     assert (report.listed, report.loaded, report.failed, report.rows) == (1, 1, 0, 2)
     version = versions(loading.aistore, loading.place)[f"in/a.{form}"]
@@ -97,6 +118,7 @@ def test_a_replaced_object_is_loaded_again(loading: FromAIStore) -> None:
     assert loading.rows("n") == [(2,), (2,), (3,)]
 
 
+@both
 @pytest.mark.parametrize("form", FORMATS)
 def test_an_object_that_changes_after_the_listing_is_not_loaded(loading: FromAIStore, form: str) -> None:
     loading.put({f"{name}.{form}": FORMATS[form] for name in "abc"})
@@ -129,6 +151,7 @@ def test_an_object_that_changes_between_two_requests_is_not_loaded(loading: From
         content.range(400, 4)
 
 
+@both
 def test_bad_objects_fail_alone(loading: FromAIStore) -> None:
     loading.put({"bad.csv": b"n,m\nx,1\n", "empty.csv": b"", "good.csv": b"n,m\n1,2\n", "late.csv": b"n,m\n3,4,5\n"})
     loading.create("n UInt8, m UInt8")
@@ -143,7 +166,9 @@ def test_bad_objects_fail_alone(loading: FromAIStore) -> None:
 
 def test_names_that_are_no_patterns(loading: FromAIStore) -> None:
     names = ["a b", "a#b", "a?b", "a+b", "a%20b", "ü", "a{b}c", "a*b", "'", "a&b=c", ";", "a:b", "d/e"]
-    loading.put({f"{name}.csv": b"n,name\n%d,%s\n" % (n, name.encode()) for n, name in enumerate(names)})
+    names += ["a,b", "x|y", "{1..3}", "a..b", "a%2Fb", "100%", "[z]", '"', "a\\b", "日本", "a@b", "$"]
+    quoted = [name.replace('"', '""').encode() for name in names]
+    loading.put({f"{name}.csv": b'n,name\n%d,"%s"\n' % (n, quoted[n]) for n, name in enumerate(names)})
     report = loading.load()
     assert (report.loaded, report.failed) == (len(names), 0), report.failures
     assert sorted(name for (name,) in loading.rows("name")) == sorted(names)
@@ -240,12 +265,13 @@ def test_facts_of_members_are_loaded_once(
     assert loading.load("*.jsonl").skipped == 2
 
 
+@both
 def test_a_crash_after_any_statement(loading: FromAIStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The push of one object and the publication of others are interrupted; another run and a retry finish."""
+    """The reading of one object and the publication of others are interrupted; another run and a retry finish."""
     monkeypatch.setattr(lock, "STALE_SECONDS", 0.5)
     loading.put({f"{n}.csv": b"n\n" + b"%d\n" % n * 1000 for n in range(3)})
     loading.create("n UInt32")
-    request = request_of(Source(loading.bucket), loading.table, batch_objects=2)
+    request = request_of(loading.source(), loading.table, batch_objects=2)
     crashes = 0
     for survived in range(6, 300, 6):
         loading.clickhouse.command(f"TRUNCATE TABLE {loading.table}")
@@ -257,6 +283,141 @@ def test_a_crash_after_any_statement(loading: FromAIStore, monkeypatch: pytest.M
         counts = loading.query(f"SELECT n, count() FROM {loading.table} GROUP BY 1 ORDER BY 1")
         assert counts == [(n, 1000) for n in range(3)], f"killed after {survived} statements"
     assert crashes > 4
+
+
+SIGNATURE = re.compile(r"[?&]u=[\w-]{40}")
+
+
+class Meddling:
+    """A client of ClickHouse that calls `meddle` after the first statement that reads AIStore."""
+
+    def __init__(self, client: Any, meddle: Callable[[], None]) -> None:
+        self._client, self._meddle = client, meddle
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._client, name)
+
+    def command(self, statement: str, *args: Any, **kwargs: Any) -> Any:
+        done = self._client.command(statement, *args, **kwargs)
+        if " FROM url(" in statement:
+            meddle, self._meddle = self._meddle, lambda: None
+            meddle()
+        return done
+
+
+@pytest.mark.parametrize("count", [3, 25])
+def test_an_object_that_changes_while_clickhouse_reads_is_not_loaded(loading: FromAIStore, count: int) -> None:
+    """The rows do not show which version they are of, so the versions are compared after the statement."""
+    loading.put({f"{n:02}.csv": b"n\n%d\n" % n for n in range(count)})
+
+    def meddle() -> None:
+        loading.put({"00.csv": b"n\n9\n"})
+        loading.place.handle(loading.aistore).object("01.csv").delete()
+
+    transfer = loading.transfer()
+    transfer.client = Meddling(transfer.client, meddle)
+    report = transfer.run(transfer.prepare())
+    assert (report.loaded, report.failed) == (count - 2, 2)
+    assert loading.reasons() == {
+        "00.csv": "it was overwritten after it was listed; the next run loads the new version",
+        "01.csv": "it was deleted after it was listed",
+    }
+    assert loading.load().loaded == 1
+    assert sorted(loading.rows("n")) == sorted([(9,), *((n,) for n in range(2, count))])
+
+
+def test_many_small_parquet_objects(loading: FromAIStore) -> None:
+    """ClickHouse reads their footers and rows; one listing compares their versions."""
+    loading.put({f"{n}.parquet": parquet({"n": [n, None]}) for n in range(25)})
+    report = loading.load(system_columns=("_object", "_version"))
+    assert (report.loaded, report.rows) == (25, 50)
+    found = {key: version for key, version in loading.rows("DISTINCT _object, _version")}
+    assert found == versions(loading.aistore, loading.place)
+
+
+def test_the_worker_sends_large_parquet_objects(loading: FromAIStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """ClickHouse would keep each in memory as a whole."""
+    monkeypatch.setattr(reader, "WHOLE_PARQUET", 100)
+    loading.put({"a.parquet": parquet({"n": list(range(1000))})})
+    assert loading.load().rows == 1000
+    loading.clickhouse.command("SYSTEM FLUSH LOGS")
+    place = f"%url(%/{loading.place.name}/%"
+    assert loading.query("SELECT count() FROM system.query_log WHERE query LIKE 'INSERT' || {p:String}", p=place) == [
+        (0,)
+    ]
+
+
+def test_statements_and_reasons_have_no_secret_of_aistore(
+    loading: FromAIStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Statements have no token. ClickHouse's errors have the address of a redirect, which AIStore signs."""
+    loading.put({"a.csv": b"n\n1\n", "b.csv": b"n\n2\n"})
+
+    def delete(_: Prepared) -> None:
+        loading.place.handle(loading.aistore).object("b.csv").delete()
+
+    report = loading.load(between=delete)
+    assert (report.loaded, report.failed) == (1, 1)
+    loading.clickhouse.command("SYSTEM FLUSH LOGS")
+    logged = "SELECT query, exception FROM system.query_log WHERE query LIKE '%/v1/objects/%'"
+    statements, errors = map(str, zip(*loading.query(logged), strict=True))
+    assert f"/v1/objects/{loading.place.name}/" in statements
+    assert "HTTP status code: 404" in errors
+    if loading.stack.secure:
+        for secret in (authn.token(loading.stack, "clickhouse"), authn.current_token(loading.stack)):
+            assert secret not in statements + errors
+        assert SIGNATURE.search(errors)
+    ours = (
+        str(loading.query("SELECT * FROM storeside.loads WHERE bucket = {b:String}", b=loading.bucket)) + caplog.text
+    )
+    assert "b.csv" in ours
+    assert not SIGNATURE.search(statements + ours)
+
+
+def test_the_loading_user_reads_nothing_else_by_url(loading: FromAIStore) -> None:
+    client = demo.clickhouse_client(loading.stack, LOADER)
+    proxy = loading.stack.url("ais_proxy")
+    for url in (
+        loading.stack.url("s3"),
+        f"{proxy}/v1/daemon",
+        f"{proxy}/v1/objects/../daemon",
+        "http://[::1]:1/v1/objects/",
+    ):
+        with pytest.raises(DatabaseError, match="Not enough privileges"):
+            client.query(f"SELECT * FROM url('{url}', 'RawBLOB', 'content String')")
+
+
+def test_a_triggerer_continues_the_load(loading: FromAIStore, connections: None) -> None:
+    """The operator prepares it with Airflow's connections, and the trigger has them in another process."""
+    loading.put({"a.csv": b"n\n1\n", "b.csv": b"n\n2\n"})
+    load = S3ToClickHouseOperator(task_id="load", source=f"{loading.bucket}/", table=loading.table, loader="pull")
+    request = load.request(None, aistore=AIStoreHook())
+    client, ledger = (demo.clickhouse_client(loading.stack, user) for user in (LOADER, LEDGER))
+    prepared = Transfer(request, client, AIStoreHook().get_conn(), "dag/run", ledger=ledger).prepare()
+    assert not prepared.push
+    arguments = (request.to_dict(), dataclasses.asdict(prepared), "dag/run", 0.0, "none")
+    trigger = S3ToClickHouseTrigger(*arguments, "clickhouse_default", "aistore_default")
+    report = trigger.work(asyncio.run(trigger.engine()))
+    assert (report.loaded, report.rows, report.failed) == (2, 2, 0)
+    assert loading.rows() == [(1,), (2,)]
+
+
+def test_without_a_token_for_clickhouse_the_worker_sends(loading: FromAIStore) -> None:
+    loading.put({"a.csv": b"n\n1\n"})
+    request = request_of(Source(loading.bucket, endpoint=loading.endpoint), loading.table)
+    client, ledger = (demo.clickhouse_client(loading.stack, user) for user in (LOADER, LEDGER))
+    transfer = Transfer(request, client, loading.aistore, unique("run"), ledger=ledger)
+    if not loading.stack.secure:
+        assert not transfer.prepare().push
+        return
+    prepared = transfer.prepare()
+    assert prepared.push
+    assert transfer.run(prepared).rows == 1
+    strict = Transfer(
+        dataclasses.replace(request, loader="pull"), client, loading.aistore, unique("run"), ledger=ledger
+    )
+    with pytest.raises(TransferInputError, match=r"cannot read ais://.* 401"):
+        strict.prepare()
 
 
 def test_the_command_loads_from_aistore(loading: FromAIStore, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from jinja2 import Template
 
 from storeside.operators import clickhouse, params
 from storeside.operators.clickhouse import S3ToClickHouseOperator
+from storeside.operators.hooks.aistore import AIStoreHook
 from storeside.operators.hooks.transfer import source
 from storeside.transfer.after_load import AfterLoad
 from storeside.transfer.columns import Columns
@@ -91,6 +92,16 @@ def test_a_source_in_aistore_needs_no_connection_to_s3() -> None:
     made = operator(bucket="", source="ais://results/2026/*.json")
     assert made.request(None).source == Source("ais://results", "2026/*.json")
     assert operator(bucket="", source="s3://trips/a/").request(AWS).source == source(AWS, "trips", "a/")
+
+
+def test_clickhouse_finds_aistore_by_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(
+        "AIRFLOW_CONN_AISTORE_DEFAULT",
+        '{"conn_type": "aistore", "host": "proxy", "port": 51080, "extra": {"clickhouse_url_collection": "objects"}}',
+    )
+    made = operator(bucket="", source="ais://results/2026/*.json")
+    found = made.request(None, aistore=AIStoreHook()).source
+    assert found == Source("ais://results", "2026/*.json", "objects", "http://proxy:51080")
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ from storeside.transfer.errors import (
     classify,
     kind_of,
     named_file,
+    plain,
 )
 from storeside.transfer.source import Source
 
@@ -159,3 +160,33 @@ def test_an_error_that_quotes_a_very_long_name() -> None:
     assert str(found).startswith("Unknown field found in format header: 'xxx")
     assert len(str(found)) < 1000
     assert named_file(error) == "b/k"
+
+
+REFUSAL = (
+    "Received ClickHouse exception, code: 86, server response: Code: 86. DB::Exception: Received error from remote"
+    " server http://10.0.0.2:51081/v1/objects/results/a.csv?provider=ais&pid=p1&u={signature}&utm=d&vpams=6&x=r."
+    ' HTTP status code: {status} \'No\', body length: 9 bytes, body: \'{{"message":"it is so","status":{status}}}\':'
+    " (in file/uri http://proxy:51080/v1/objects/results/a%20b.csv?provider=ais): While executing URL."
+)
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "says"),
+    [
+        (404, LoadObjectError, "deleted after it was listed"),
+        (401, NoAccessError, "renew the token"),
+        (403, NoAccessError, "renew the token"),
+        (416, LoadObjectError, "AIStore answered 416: it is so"),
+        (429, TransferTransientError, "429"),
+        (503, TransferTransientError, "503"),
+    ],
+)
+def test_errors_of_aistore_that_clickhouse_reads(status: int, kind: type[TransferError], says: str) -> None:
+    """They contain the address of a redirect, with a signature."""
+    error = DatabaseError(REFUSAL.format(status=status, signature="Aa0_-" * 17 + "A"), code=86)
+    found = classify(error)
+    assert type(found) is kind
+    assert says in str(found)
+    assert "Aa0_-" not in str(found) + plain(error)
+    source = Source("ais://results", endpoint="http://proxy:51080")
+    assert source.key_named(named_file(error)) == "a b.csv"

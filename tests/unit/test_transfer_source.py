@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from storeside.transfer.aistore_urls import objects_url
 from storeside.transfer.errors import TransferInputError
 from storeside.transfer.request import Request
 from storeside.transfer.source import Source, pattern, place_of, wild
@@ -184,3 +185,27 @@ def test_keys_are_quoted_in_the_table_function() -> None:
         Source("bucket", endpoint="http://h/").objects(["a"], "CSV")
         == "s3('http://h/bucket/a', 'CSV', 'auto', 'auto')"
     )
+
+
+@given(st.lists(NAMES.filter(bool), min_size=1, max_size=4))
+def test_urls_of_aistore_have_no_patterns(names: list[str]) -> None:
+    source = Source("ais://results", endpoint="http://proxy:51080/")
+    url = objects_url(source.endpoint, source.bucket, names)
+    begin, end = "http://proxy:51080/v1/objects/results/", "?provider=ais"
+    assert (url.startswith(begin), url.endswith(end)) == (True, True)
+    listed = url[len(begin) : -len(end)]
+    parts = [listed] if len(names) == 1 else listed[1:-1].split(",")
+    assert [source.key_named(f"{begin}{part}{end}") for part in parts] == names
+    assert not re.search(r"[*?{}|,#]|\.\.", "".join(parts))
+    assert [source.path_of(name) for name in names] == [f"/v1/objects/results/{part}" for part in parts]
+
+
+def test_clickhouse_reads_aistore_with_an_endpoint() -> None:
+    assert Source("ais://results").only_by_worker
+    source = Source("ais://results", collection="objects", endpoint="http://proxy:51080/s3")
+    assert not source.only_by_worker
+    assert source.objects(["a", "b c"], "CSV", "n Int8") == (
+        "url(objects, url = 'http://proxy:51080/v1/objects/results/{a,b%20c}?provider=ais', format = 'CSV',"
+        " structure = 'n Int8', compression = 'auto')"
+    )
+    assert Request(source, "d.t", loader="pull").source.by_url

@@ -450,7 +450,9 @@ TRIGGERS: list[BaseTrigger] = [
     ),
     S3EventsTrigger("events", 7, 8.0, 9, 0.5, "aws_other", "ch_other"),
     S3EventsToClickHouseTrigger("url", {"table": "d.t"}, {"messages": 3}, ["b"], "dag/run", "aws_other", "ch_other"),
-    S3ToClickHouseTrigger({"table": "d.t"}, {"planned": 3}, "dag/run", 1_700_000_000.5, "aws_other", "ch_other"),
+    S3ToClickHouseTrigger(
+        {"table": "d.t"}, {"planned": 3}, "dag/run", 1_700_000_000.5, "aws_other", "ch_other", "ais_other"
+    ),
 ]
 
 

@@ -147,7 +147,11 @@ def connections(stack: Stack) -> dict[str, dict[str, Any]]:
             **({"login": authn.AIRFLOW, "password": stack.secrets["authn_airflow"]} if stack.secure else {}),
             "extra": {
                 **(
-                    {"authn_url": stack.url("authn"), "clickhouse_collection": "storeside_aistore"}
+                    {
+                        "authn_url": stack.url("authn"),
+                        "clickhouse_collection": "storeside_aistore",
+                        "clickhouse_url_collection": "storeside_aistore_objects",
+                    }
                     if stack.secure
                     else {}
                 ),

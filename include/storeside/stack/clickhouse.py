@@ -11,7 +11,7 @@ from dataclasses import asdict
 from functools import partial
 
 from storeside.stack import authn, tls
-from storeside.stack.clickhouse_server import Config
+from storeside.stack.clickhouse_server import BEARER, Config
 from storeside.stack.clickhouse_users import LEDGER, LOADER, PAGES, USER
 from storeside.stack.component import Component
 from storeside.stack.probes import answers, listens
@@ -32,6 +32,7 @@ def components(stack: Stack) -> list[Component]:
         users=passwords(stack),
         memory_ratio=MEMORY_RATIO,
         collections=collections(stack),
+        urls=f"{stack.url('ais_proxy').replace('.', '[.]')}/v1/objects/.*",
         authority=str(stack.authority or ""),
     )
     path = stack.state / "run" / "clickhouse.json"
@@ -80,6 +81,7 @@ def collections(stack: Stack) -> dict[str, dict[str, str]]:
 
     Use: ``s3(storeside_s3, url = 'http://…/bucket/key')`` or ``s3(storeside_s3, filename = 'bucket/key')``.
     """
+    token = authn.token(stack, "clickhouse")
     return {
         "storeside_s3": {
             "url": stack.url("s3") + "/",
@@ -90,8 +92,9 @@ def collections(stack: Stack) -> dict[str, dict[str, str]]:
             "url": stack.url("ais_proxy") + "/",
             "access_key_id": "storeside",
             "secret_access_key": "storeside",
-            **({"session_token": token} if (token := authn.token(stack, "clickhouse")) else {}),
+            **({"session_token": token} if token else {}),
         },
+        **({"storeside_aistore_objects": {"url": f"{stack.url('ais_proxy')}/", BEARER: token}} if token else {}),
     }
 
 

@@ -32,6 +32,7 @@ from storeside.transformers.landlock import confine, drop_capabilities
 
 PINNED = "26.9.0"
 CLUSTER = "storeside"  # contains only this server; lets users try statements with ON CLUSTER
+BEARER = "bearer"
 SHARDS = "shards"  # the cluster of `Config.shards`
 
 NOT_CONFINED = (
@@ -105,9 +106,11 @@ class Config:
 
     `password` belongs to the user for queries by hand; `users` has the passwords of the other users by name.
     `memory_ratio` is the server's limit as a share of the machine's memory. `collections` are ClickHouse's named
-    collections, such as S3 keys. `shards` are the native ports of the servers of the cluster `SHARDS`, which includes
-    this server; all of them have the same password. `authority` is the file of the certificate authority
-    that the server trusts when it reads from S3 and AIStore; without it, it trusts the system's.
+    collections, such as S3 keys; the token `BEARER` becomes a header. The users that may use them read with ``url()``
+    only what the regular expression `urls` matches. `shards` are the native ports of the servers of the cluster
+    `SHARDS`, which includes this server; all of them have the same password. `authority` is the file of the
+    certificate authority that the server trusts when it reads from S3 and AIStore. Without it, it trusts the
+    system's.
     """
 
     folder: str
@@ -119,6 +122,7 @@ class Config:
     collections: dict[str, dict[str, str]] = field(default_factory=dict, repr=False)
     shards: tuple[int, ...] = ()
     authority: str = ""
+    urls: str = ""
 
 
 def serve(config: Config) -> int:
@@ -231,9 +235,17 @@ def _lock(folder: Path) -> Any:
     return lock
 
 
+def _element(key: str, value: str) -> str:
+    """Return an element of a named collection; the token `bearer` becomes a header of requests."""
+    if key == BEARER:
+        header = f"<name>Authorization</name>{_hidden('value', f'Bearer {value}')}"
+        return f"<headers><header>{header}</header></headers>"
+    return _hidden(key, value)
+
+
 def _write_configuration(config: Config, folder: Path) -> None:
     collections = "".join(
-        f"<{name}>{''.join(_hidden(key, value) for key, value in values.items())}</{name}>"
+        f"<{name}>{''.join(_element(key, value) for key, value in values.items())}</{name}>"
         for name, values in config.collections.items()
     )
     password = _hidden("password", config.password)
@@ -259,6 +271,7 @@ def _write_configuration(config: Config, folder: Path) -> None:
         tuple(config.collections),
         int(memory * config.memory_ratio),
         sharded=bool(config.shards),
+        urls=config.urls,
     )
     for path, content in ((folder / ".clickhouse-local" / "config.xml", text), (folder / "users.xml", users)):
         path.unlink(missing_ok=True)

@@ -113,15 +113,19 @@ _USER = """\
 
 
 def users_xml(
-    passwords: Mapping[str, str], collections: tuple[str, ...], memory: int, *, sharded: bool = False
+    passwords: Mapping[str, str], collections: tuple[str, ...], memory: int, *, sharded: bool = False, urls: str = ""
 ) -> str:
     """Return users.xml for these users, with hashes of their passwords; `READERS` may use the `collections`.
+
+    They may also read the URLs that the regular expression `urls` matches, if there is one.
 
     `memory` is the server's limit in bytes. All loads together may use 80 % of it, so that the ledger and the pages
     keep the rest.
     """
     named = {name: collections if name in READERS else () for name in GRANTS}
-    more = SHARDED if sharded else {}
+    more = dict(SHARDED) if sharded else {}
+    if urls:
+        more |= {name: (*more.get(name, ()), f"READ ON URL('{urls}')") for name in READERS}
     named[LEDGER] = tuple(name for name in collections if name == AISTORE_COLLECTION)
     users = [
         _USER.format(

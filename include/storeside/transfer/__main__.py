@@ -233,7 +233,8 @@ def _named(option: str, texts: Sequence[str]) -> dict[str, str]:
 def given_source(uri: str, collection: str = "") -> Source:
     """Return the source with this URI; `collection` is ClickHouse's named collection. Raises TransferInputError."""
     bucket, keys = place_of(uri)
-    return Source(bucket, keys, collection, "" if in_aistore(bucket) else aws("s3").meta.endpoint_url)
+    endpoint = os.environ.get("AIS_ENDPOINT", "") if in_aistore(bucket) else aws("s3").meta.endpoint_url
+    return Source(bucket, keys, collection, endpoint)
 
 
 def reader_of(source: Source, kms_key: str = "") -> Any:

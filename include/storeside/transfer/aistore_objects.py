@@ -1,8 +1,9 @@
-"""Lists and reads the objects of an ``ais://`` bucket through AIStore's own API, for loads that the worker pushes."""
+"""Lists and reads the objects of an ``ais://`` bucket through AIStore's own API, and compares their versions."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from http import HTTPStatus
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from aistore.sdk import Client
     from aistore.sdk.obj.object_attributes import ObjectAttributes
 
+# Objects that are requested one by one, threads that do so, and how many times as many objects a listing may have.
+_FEW, _THREADS, _LISTED = 20, 8, 16
 _REFUSALS = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
 
 
@@ -73,6 +76,50 @@ def open_object(
         body.close()
         raise LoadObjectError(OVERWRITTEN)
     return body
+
+
+def changed(
+    client: Client, uri: str, expected: Mapping[str, str], prefix: str, listed: int
+) -> LoadObjectError | None:
+    """Return the error of the first object that no longer has the expected version; None if all have theirs.
+
+    `expected` has the versions by key. Below `prefix`, which all keys have, the bucket had `listed` objects; 0 if
+    unknown. One listing replaces many requests if most of its objects are expected.
+    """
+    from aistore.sdk.errors import AISError
+    from requests import RequestException
+
+    bucket = Bucket.parse(uri)
+    found: dict[str, str] = {}
+    try:
+        if len(expected) > _FEW and listed <= _LISTED * len(expected):
+            found = {o.name: o.version for o in list_aistore(client, bucket, prefix) if o.name in expected}
+        else:
+            with ThreadPoolExecutor(min(_THREADS, len(expected))) as pool:
+                versions = pool.map(lambda key: _current(client, bucket, uri, key), expected)
+                found = dict(zip(expected, versions, strict=True))
+    except (AISError, RequestException) as e:
+        raise _listing_error(e, uri) from e
+    for key, version in expected.items():
+        if found.get(key, "") != version:
+            error = LoadObjectError(OVERWRITTEN if found.get(key) else DELETED)
+            error.key = key
+            return error
+    return None
+
+
+def _current(client: Client, bucket: Bucket, uri: str, key: str) -> str:
+    """Return the version of an object; empty if it does not exist."""
+    from aistore.sdk.errors import AISError
+    from requests import RequestException
+
+    try:
+        now = bucket.handle(client).object(key).head("size,version,checksum")
+    except (AISError, RequestException) as e:
+        if getattr(e, "status_code", 0) == HTTPStatus.NOT_FOUND:
+            return ""
+        raise _object_error(e, uri, key) from e
+    return _version(now, now.size)
 
 
 def _version(attributes: ObjectAttributes, size: int) -> str:

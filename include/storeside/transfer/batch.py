@@ -21,6 +21,7 @@ from storeside.transfer.loads import Planned
 from storeside.transfer.mending import Mending
 from storeside.transfer.plan import Batch
 from storeside.transfer.publishing import publish
+from storeside.transfer.source import Source
 from storeside.transfer.staged import ATTEMPTS, Staged, Staging
 from storeside.transfer.work import Work
 
@@ -72,7 +73,7 @@ class BatchLoad:
                     if (staged := self.mending.mend(some[0], e)) is not None:
                         yield staged
                     continue
-                waiting.extend(reversed(_divided(some, e, self.request.source.bucket)))
+                waiting.extend(reversed(_divided(some, e, self.request.source)))
 
     def _objects(self) -> tuple[list[Planned], Collection[str]]:
         """Return the objects of the batch, and the ids of running statements of an earlier process.
@@ -132,10 +133,10 @@ class BatchLoad:
         self.staging.drop(staged.table, has_bad=staged.has_bad)
 
 
-def _divided(objects: list[Planned], error: LoadObjectError, bucket: str) -> list[list[Planned]]:
+def _divided(objects: list[Planned], error: LoadObjectError, source: Source) -> list[list[Planned]]:
     """Split the objects into the object that the error names and two halves of the others."""
     cause = error.__cause__ or error
-    key = error.key or getattr(cause, "key", "") or named_file(cause).removeprefix(f"{bucket}/")
+    key = error.key or getattr(cause, "key", "") or source.key_named(named_file(cause))
     named = [o for o in objects if o.key == key]
     others = [o for o in objects if o.key != key]
     middle = (len(others) + 1) // 2

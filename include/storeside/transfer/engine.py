@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from clickhouse_connect.driver.exceptions import DatabaseError, OperationalError
 
-from storeside.transfer import queries
+from storeside.transfer import aistore_urls, queries
 from storeside.transfer.batch import BatchLoad
 from storeside.transfer.errors import (
     DIFFERENT_STRUCTURE,
@@ -96,9 +96,9 @@ class Transfer:
     `client` is a clickhouse-connect client without a session, which threads share; `s3` is a boto3 client, or a
     client of AIStore's SDK for a bucket of AIStore. `run_id` names the run in the ledger: the same run, started
     again, continues where it stopped. Several transfers may share a `validation`. An `owner` runs one transfer of a
-    request at a time, under changing run ids, and each transfer cleans up after the previous one. `ledger` is a client of the same server whose user may write
-    Storeside's tables; `client` is used if there is none. A load into a Distributed table also needs the other
-    `servers` of the cluster.
+    request at a time, under changing run ids, and each transfer cleans up after the previous one. `ledger` is a
+    client of the same server whose user may write Storeside's tables; `client` is used if there is none. A load into
+    a Distributed table also needs the other `servers` of the cluster.
     """
 
     def __init__(
@@ -178,6 +178,8 @@ class Transfer:
         form = Format(prepared.format, self.request.read.csv) if prepared.planned else None  # type: ignore[arg-type]
         mirror = Mirror(self.loads, prepared.listed, prepared.since) if self.request.is_lake else None
         validation = self.validation or (validation_of(self.request) if prepared.planned else None)
+        if self.request.source.by_url and not prepared.push:  # another process may have prepared it
+            aistore_urls.configure(self.client)
         if form is not None:
             work = Work(
                 _with_partitions(self.request, prepared), form, self.client, self.plan, uuid.uuid4().hex[:8],

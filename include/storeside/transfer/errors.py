@@ -119,6 +119,7 @@ TABLE_EXISTS = 57
 DIFFERENT_STRUCTURE = 122
 THROWN = 395  # by a check of a row's values, whose text is ours
 ACCESS_DENIED = 497
+_HTTP_ERROR = 86  # of url(), with which ClickHouse reads AIStore
 _S3_ERROR = 499
 OBJECT_CHANGED = 1009
 # Codes for unwritable files, timeouts, host names, memory, too many queries or parts, the network, a session in use,
@@ -137,6 +138,11 @@ _S3_BUSY = re.compile(
     r"|DNS_ERROR"
     r"|ExpiredToken|token has expired|Skewed|difference between the request time"
 )
+_HTTP_STATUS = re.compile(r"HTTP status code: (?P<status>\d{3})")
+_HTTP_BUSY = re.compile(r"HTTP status code: (?:408|429|5\d\d)")
+_HTTP_MESSAGE = re.compile(r'"message": ?"(?P<text>[^"]*)"')
+# The address to which AIStore redirects a request is signed, and anyone who has it can repeat the request.
+_SIGNED = re.compile(r"\?[^\s'\"?]*?\bu=[\w-]{40,}[^\s'\".:,)]*")
 # The answer of a proxy in front of ClickHouse.
 _GATEWAY = re.compile(r"received HTTP status 5\d\d")
 _FILE = re.compile(
@@ -196,7 +202,7 @@ def plain(error: BaseException, first_row: int = 0) -> str:
 
     Rows are numbered from 0, like the column `_row_number`; the statement began with row `first_row`.
     """
-    text = _NOISE.sub("", " ".join(_text(error).split())).strip()
+    text = _SIGNED.sub("", _NOISE.sub("", " ".join(_text(error).split()))).strip()
     if cast := _CAST.search(text):
         text = f"column {cast['name'].strip('`')!r}: {text[: cast.start()]}{text[cast.end() :]}"
     text = _EXPRESSION.sub("", text)
@@ -235,8 +241,8 @@ def named_file(error: BaseException) -> str:
 
 
 def is_of_storage(error: BaseException) -> bool:
-    """Return whether S3 refused a request of ClickHouse."""
-    return code_of(error) == _S3_ERROR
+    """Return whether S3 or AIStore refused a request of ClickHouse."""
+    return code_of(error) in (_S3_ERROR, _HTTP_ERROR)
 
 
 def names_unknown_column(text: str) -> bool:
@@ -259,6 +265,8 @@ def is_transient(error: BaseException) -> bool:
     code = code_of(error)
     if code == _S3_ERROR:
         return bool(_S3_BUSY.search(_text(error)))
+    if code == _HTTP_ERROR:
+        return bool(_HTTP_BUSY.search(_text(error)))
     if not code:
         return isinstance(error, OperationalError) or bool(_GATEWAY.search(_text(error)))
     return code in _TRANSIENT
@@ -277,8 +285,8 @@ def classify(error: Any) -> TransferError:
     text = plain(error)
     if is_transient(error):
         return TransferTransientError(text)
-    if code_of(error) == _S3_ERROR:
-        return _of_s3(text)
+    if is_of_storage(error):
+        return _of_s3(text) if code_of(error) == _S3_ERROR else _of_http(_text(error), text)
     if code_of(error) == ACCESS_DENIED:
         return TransferInputError(f"ClickHouse does not allow it: {text}")
     if names_unknown_column(text):
@@ -291,3 +299,17 @@ def _of_s3(text: str) -> LoadObjectError:
     if _GONE.search(text):
         return LoadObjectError(DELETED)
     return NoAccessError(DENIED) if _DENIED.search(text) else LoadObjectError(text)
+
+
+def _of_http(whole: str, text: str) -> LoadObjectError:
+    """Return our error for a permanent error of AIStore, from the `whole` text of ClickHouse's error."""
+    status = found["status"] if (found := _HTTP_STATUS.search(whole)) else ""
+    if status == "404":
+        return LoadObjectError(DELETED)
+    if status in ("401", "403"):
+        return NoAccessError(
+            f"AIStore denies ClickHouse access to it ({status}): renew the token in ClickHouse's named collection,"
+            " and allow its user to read the bucket"
+        )
+    said = _HTTP_MESSAGE.search(whole)
+    return LoadObjectError(f"AIStore answered {status}: {said['text']}" if status and said else text)

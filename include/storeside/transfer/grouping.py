@@ -32,6 +32,9 @@ _FACTS = (
     " arraySum(tupleElement(row_groups, 'num_rows'))"
 )
 
+# Bytes; ClickHouse reads a smaller object as a whole in less time than the worker reads its footer.
+_SMALL = 256 << 10
+
 
 class Grouping:
     """Groups objects by how they are read. The worker reads the footers of `pushed` objects, ClickHouse others."""
@@ -133,7 +136,7 @@ class Grouping:
 
     def _footers(self, objects: Sequence[Planned]) -> Iterator[tuple[ParquetObject, Facts]]:
         """Yield Parquet objects with the facts in their footers, which ClickHouse reads if there are several."""
-        if self.pushed or len(objects) == 1:
+        if self.pushed or len(objects) == 1 or self._reads_whole(objects):
             for o in objects:
                 parquet = ParquetObject(self.work.content(o))
                 yield parquet, _facts(parquet)
@@ -150,7 +153,7 @@ class Grouping:
         ).result_rows
         found = {path: tuple(more) for path, *more in rows}
         for o in objects:
-            path = f"{self.work.request.source.bucket}/{o.key}"
+            path = self.work.request.source.path_of(o.key)
             if path not in found:
                 raise about(LoadObjectError(DELETED), o.key)
             rows_in_footer, shape, nulls, in_groups = found[path]
@@ -160,6 +163,10 @@ class Grouping:
             if shape not in self.work.shapes:
                 self.work.shapes[shape] = _facts(parquet).shape
             yield parquet, Facts(self.work.shapes[shape], rows_in_footer, tuple(nulls))
+
+    def _reads_whole(self, objects: Sequence[Planned]) -> bool:
+        """Return whether ClickHouse would request whole objects for their footers, and they are large."""
+        return self.work.request.source.by_url and sum(o.size for o in objects) > len(objects) * _SMALL
 
 
 def _facts(parquet: ParquetObject) -> Facts:

@@ -27,9 +27,11 @@ class JsonCheck:
 
         Raises LoadObjectError for a version that no longer exists.
         """
+        place = self.work.request.source
         source, only = self.work.source(objects, "LineAsString", "line String", compression)
+        read = "''" if place.by_url else PULLED_VERSION  # `Reader.check_unchanged` compares the versions
         rows = self.work.client.query(
-            f"SELECT _path, {PULLED_VERSION} AS version,"
+            f"SELECT _path, {read} AS version,"
             " countIf(NOT isValidJSON(line) AND notEmpty(trimBoth(line, ' \\t\\r'))) AS wrong"
             f" FROM {source}{f' WHERE {only}' if only else ''} GROUP BY 1, 2",
             settings={
@@ -47,10 +49,10 @@ class JsonCheck:
         seen = {path: version for path, version, _ in rows}
         broken = []
         for o in objects:
-            path = f"{self.work.request.source.bucket}/{o.key}"
-            if seen.get(path, o.version) != o.version:
+            path, version = place.path_of(o.key), "" if place.by_url else o.version
+            if seen.get(path, version) != version:
                 raise about(LoadObjectError("it was overwritten after it was listed"), o.key)
-            if (path, o.version) in wrong:
+            if (path, version) in wrong:
                 broken.append(o)
         return broken
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from clickhouse_connect.driver.exceptions import DatabaseError
 
 from storeside.sql.answers import first_row
-from storeside.transfer import queries
+from storeside.transfer import aistore_urls, queries
 from storeside.transfer.content import Content
 from storeside.transfer.creation import create
 from storeside.transfer.durability import require_right
@@ -40,7 +40,7 @@ from storeside.transfer.request import Request
 from storeside.transfer.samples import NoRowsError, columns_of, recognise
 from storeside.transfer.schema import Column, resolved
 from storeside.transfer.servers import NO_SERVERS, Servers
-from storeside.transfer.source import Listed
+from storeside.transfer.source import Listed, bucket_uri
 from storeside.transfer.source_listing import record_source
 from storeside.transfer.table import REST, Destination, look_up
 
@@ -202,20 +202,21 @@ class Preparation:
     @cached_property
     def pulls(self) -> bool:
         """Whether ClickHouse reads the objects itself."""
-        if self.request.loader == "push" or self.request.source.only_by_worker:
+        source = self.request.source
+        if self.request.loader == "push" or source.only_by_worker:
             return False
         try:
+            if source.by_url:
+                aistore_urls.configure(self.client)
             self.client.query(
-                f"SELECT 1 FROM {self.request.source.probe()} LIMIT 1",
+                f"SELECT 1 FROM {source.probe()} LIMIT 1",
                 settings={"s3_retry_attempts": 1, "s3_connect_timeout_ms": 2000, "use_hive_partitioning": 0},
             )
         except DatabaseError as e:
-            if is_unlistable(e):
+            if is_unlistable(e) or (source.by_url and aistore_urls.is_absent(e)):
                 return True
             if self.request.loader == "pull":
-                raise TransferInputError(
-                    f"ClickHouse cannot read s3://{self.request.source.bucket}: {plain(e)}"
-                ) from e
+                raise TransferInputError(f"ClickHouse cannot read {bucket_uri(source.bucket)}: {plain(e)}") from e
             log.info("ClickHouse cannot read the bucket, so the worker pushes: %s", plain(e))
             return False
         return True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from itertools import count
@@ -10,15 +10,18 @@ from typing import Any
 
 from clickhouse_connect.driver.exceptions import DatabaseError, OperationalError
 
+from storeside.aistore.buckets import common_prefix
 from storeside.transfer import queries
+from storeside.transfer.aistore_objects import changed
+from storeside.transfer.aistore_urls import fewer_readers
 from storeside.transfer.errors import LoadObjectError, TransferCancelled, about, classify, code_of
 from storeside.transfer.formats import compression_by_name
 from storeside.transfer.json_check import JsonCheck
 from storeside.transfer.loads import LONG_STATEMENT, Loaded, Planned
-from storeside.transfer.push import push
+from storeside.transfer.push import WHOLE_PARQUET, push
 from storeside.transfer.reading import Check, Reading
 from storeside.transfer.schema import structure
-from storeside.transfer.statement import PULLED_VERSION, key_of, pulled_columns, settings
+from storeside.transfer.statement import PULLED_VERSION, pulled_columns, settings
 from storeside.transfer.watch import watched
 from storeside.transfer.work import Group, How, Work, cached
 
@@ -40,7 +43,23 @@ class Reader:
         reading = group.reading
         # ClickHouse 26.9 does not number the rows of ORC and Arrow that it pulls: `_row_number` is NULL.
         is_numbered = reading.form.is_columnar and "_row_number" in self.request.table_options.system_columns
-        return self.pushed or how.push or reading.hides_virtual or reading.by_arrow or is_numbered
+        if self.pushed or how.push or reading.hides_virtual or reading.by_arrow or is_numbered:
+            return True
+        return self._too_large(group)
+
+    def _too_large(self, group: Group) -> bool:
+        """Return whether ClickHouse would need much memory for an object: it keeps the whole body of a response."""
+        return self.source.by_url and not group.reading.form.is_text and _largest(group.planned) > WHOLE_PARQUET
+
+    def unchecked(self, loaded: Sequence[Loaded], found: Container[int]) -> list[Planned]:
+        """Return the objects whose versions must be compared after ClickHouse has read them; `found` are load ids.
+
+        If ClickHouse lists objects of S3, a deleted object looks like an object without rows. The rows of AIStore's
+        objects do not show their versions.
+        """
+        if self.source.by_url and not self.pushed:
+            return [o.planned for o in loaded]
+        return [o.planned for o in loaded if o.rows < 0 and o.planned.load_id not in found]
 
     def read(self, table: str, groups: Sequence[Group], how: How) -> list[Loaded]:
         """Fill a staging table. Raises LoadObjectError, and ClickHouse's errors."""
@@ -56,6 +75,13 @@ class Reader:
         """Compare the versions of objects with those in the listing. Raises LoadObjectError."""
         if not objects:
             return
+        if self.source.by_url:
+            prefix = common_prefix(o.key for o in objects)
+            versions = {o.key: o.version for o in objects}
+            listed = self.work.plan.listed_below(prefix)
+            if (error := changed(self.work.s3, self.source.bucket, versions, prefix, listed)) is not None:
+                raise error
+            return
         source = self.source.objects([o.key for o in objects], "One")
         rows = self.client.query(
             f"SELECT _path, {PULLED_VERSION} FROM {source}",
@@ -63,7 +89,7 @@ class Reader:
         ).result_rows
         now = {path: version for path, version in rows}
         for o in objects:
-            if now.get(f"{self.source.bucket}/{o.key}") != o.version:
+            if now.get(self.source.path_of(o.key)) != o.version:
                 raise about(LoadObjectError("it was overwritten or deleted after it was listed"), o.key)
 
     def query_id(self, table: str) -> str:
@@ -72,15 +98,21 @@ class Reader:
 
     def _pull(self, table: str, group: Group, how: How) -> list[Loaded]:
         reading, objects = group.reading, group.planned
+        if self.source.by_url and reading.form.is_text:  # ClickHouse reads an empty response as a missing header
+            objects = [o for o in objects if o.size]
+        if not objects:
+            return list(group.objects)
         source, only = self.work.source(objects, reading.form.clickhouse, structure(reading.columns), how.compression)
-        extra = pulled_columns(self.source.bucket, objects, self.request.table_options.system_columns)
+        extra = pulled_columns(self.source, objects, self.request.table_options.system_columns)
         more = {} if reading.form.is_text else cached(objects)
+        if self.source.by_url and not reading.form.is_text and len(objects) > 1:
+            more = fewer_readers(self.client, _largest(objects))
         # Otherwise ClickHouse treats `_path` in a condition as a missing column.
         if (only or reading.partitions) and not reading.form.is_text:
             more = {**more, **reading.form.allow_missing()}
         if reading.form.is_text and not any(_is_compressed(o, how.compression) for o in objects):
             more = {**more, **queries.fewer_parsers(self.client)}
-        statement = f"INSERT INTO {reading.insert(table, extra, source, only, key=key_of(self.source.bucket))}"
+        statement = f"INSERT INTO {reading.insert(table, extra, source, only, key=self.source.key)}"
         options = settings(reading.form, **more, **dict(reading.settings))
         if self.work.is_strict:
             self._execute_and_check(table, statement, options, objects, how.compression)
@@ -169,6 +201,10 @@ class Reader:
                 raise about(e, planned.key) from e
             loaded.append(o if o.rows >= 0 else replace(o, rows=read))
         return loaded
+
+
+def _largest(objects: Sequence[Planned]) -> int:
+    return max(o.size for o in objects)
 
 
 def _is_compressed(o: Planned, compression: str) -> bool:

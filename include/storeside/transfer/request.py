@@ -137,9 +137,10 @@ class Request:
         return self.format in LAKES
 
     def _check_aistore(self) -> None:
-        if self.loader == "pull":
+        if self.loader == "pull" and not self.source.endpoint:
             raise TransferInputError(
-                f"loader 'pull': ClickHouse cannot check the versions of objects in {self.source.bucket}: use 'auto'"
+                f"loader 'pull': ClickHouse needs the URL of AIStore's proxy to read {self.source.bucket}: give the"
+                " source an endpoint, or use 'auto'"
             )
         if self.overlap_seconds is not None:
             raise TransferInputError(

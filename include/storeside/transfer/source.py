@@ -12,6 +12,7 @@ from urllib.parse import quote
 
 from storeside.aistore.buckets import Bucket, common_prefix
 from storeside.copying.s3_access import REQUESTER_PAYS, Access
+from storeside.transfer import aistore_urls
 from storeside.transfer.errors import TransferInputError
 
 # Keys that ClickHouse misreads. It interprets these characters as patterns, even if they are escaped, and refuses
@@ -48,9 +49,10 @@ class Listed(NamedTuple):
 class Source:
     """Which objects to read, and how ClickHouse reaches them.
 
-    `bucket` is the name of an S3 bucket, or the URI of a bucket of AIStore, such as ``ais://results``. The worker
-    reads AIStore, so the other fields have no effect there. `keys` is a prefix, or a pattern with ``*`` (within a
-    folder), ``**``, ``?``, ``{a,b}`` or ``{0..9}``. ClickHouse reads with the URL and the credentials of its named
+    `bucket` is the name of an S3 bucket, or the URI of a bucket of AIStore, such as ``ais://results``. ClickHouse
+    reads AIStore at `endpoint`, the URL of a proxy, with the header of its named `collection`; the worker reads it if
+    there is no `endpoint`. `keys` is a prefix, or a pattern with ``*`` (within a
+    folder), ``**``, ``?``, ``{a,b}`` or ``{0..9}``. ClickHouse reads S3 with the URL and the credentials of its named
     `collection`. Without a collection, it uses `endpoint` and the credentials of its own environment or role. With
     `cluster`, all replicas of that cluster read. With `modified_after`, only objects that were last modified at this
     instant or later are loaded: a date and time with a time zone, such as ``2026-01-01T00:00:00+01:00``.
@@ -128,7 +130,12 @@ class Source:
     @property
     def only_by_worker(self) -> bool:
         """Whether ClickHouse cannot read it: with a named collection, it ignores the header of requester pays."""
-        return self.in_aistore or bool(self.requester_pays and self.collection)
+        return not self.by_url if self.in_aistore else bool(self.requester_pays and self.collection)
+
+    @property
+    def by_url(self) -> bool:
+        """Whether ClickHouse can read the objects with ``url()``, from AIStore; see `aistore_urls`."""
+        return self.in_aistore and bool(self.endpoint)
 
     @property
     def uri(self) -> str:
@@ -146,8 +153,25 @@ class Source:
         """The keys as a regular expression for ClickHouse's ``match``; a prefix matches all keys below it."""
         return pattern(self.keys)
 
+    def path_of(self, key: str) -> str:
+        """Return the value of ClickHouse's column `_path` for an object."""
+        return aistore_urls.object_path(self.bucket, key) if self.by_url else f"{self.bucket}/{key}"
+
+    @property
+    def key(self) -> str:
+        """The expression for the key of the object that ClickHouse reads."""
+        if self.by_url:
+            return f"decodeURLComponent(substring(_path, {len(aistore_urls.root(self.bucket)) + 1}))"
+        return f"substring(_path, {len(self.bucket.encode()) + 2})"
+
+    def key_named(self, file: str) -> str:
+        """Return the key of the object that an error of ClickHouse names so; see `errors.named_file`."""
+        return aistore_urls.key_of_url(self.bucket, file) if self.by_url else file.removeprefix(f"{self.bucket}/")
+
     def objects(self, keys: Sequence[str], form: str, structure: str = "", compression: str = "auto") -> str:
-        """Return the table function that reads exactly these objects; none of them may be `wild`."""
+        """Return the table function that reads exactly these objects; none of them may be `wild` in S3."""
+        if self.by_url:
+            return self._url(aistore_urls.objects_url(self.endpoint, self.bucket, keys), form, structure, compression)
         if len(keys) == 1:
             path = quote(keys[0], safe="/")
         else:
@@ -163,12 +187,23 @@ class Source:
 
         With a condition on the bare `_path`, ClickHouse would request each object again.
         """
-        return f"substring(_path, {len(self.bucket.encode()) + 2}) IN ({', '.join(map(literal, keys))})"
+        return f"{self.key} IN ({', '.join(map(literal, keys))})"
 
     def probe(self) -> str:
-        """Return the table function of all objects below the prefix, to test whether ClickHouse reaches them."""
+        """Return the table function of all objects below the prefix, to test whether ClickHouse reaches them.
+
+        AIStore has no listing for ClickHouse, so there it is that of an object which does not exist.
+        """
+        if self.by_url:
+            return self.objects([aistore_urls.PROBE], "RawBLOB", "content String")
         prefix = "" if wild(self.prefix) else quote(self.prefix, safe="/")
         return self._function(f"{prefix}**", "One")
+
+    def _url(self, url: str, form: str, structure: str, compression: str) -> str:
+        arguments = {"url": url, "format": form, "structure": structure or "auto", "compression": compression}
+        if self.collection:
+            return f"url({self.collection}, {', '.join(f'{name} = {literal(v)}' for name, v in arguments.items())})"
+        return f"url({literal(url)}, {literal(form)}, {literal(structure or 'auto')}, {literal(compression)})"
 
     def _function(self, path: str, form: str, structure: str = "", compression: str = "auto") -> str:
         arguments = {"format": form, "structure": structure, "compression_method": compression}

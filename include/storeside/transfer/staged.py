@@ -191,10 +191,7 @@ class Staging:
         strange = sum(count for load_id, count in found.items() if load_id not in ids)
         if strange:
             raise LoadObjectError(f"{strange} rows came from another version: it was overwritten after it was listed")
-        # If ClickHouse lists the objects, a deleted object looks like an object without rows.
-        self.reader.check_unchanged(
-            [o.planned for o in staged.loaded if o.rows < 0 and o.planned.load_id not in found]
-        )
+        self.reader.check_unchanged(self.reader.unchecked(staged.loaded, found))
         for n, o in enumerate(staged.loaded):
             there = found.get(o.planned.load_id, 0)
             if reason := excess(there, 0, rows=limits.rows, size=0):  # too fast for `watched`

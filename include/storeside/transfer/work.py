@@ -98,6 +98,7 @@ class Work:
             self.relists
             and len(keys) >= _MANY
             and not source.cluster
+            and not source.by_url
             and not wild(prefix)
             # a dropped or incomplete listing has fewer objects
             and len(keys) <= (self.neighbours or self.plan.listed_below(prefix)) <= _LISTED * len(keys)
