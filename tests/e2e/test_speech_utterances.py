@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser
     from types_boto3_s3 import S3Client
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = pytest.mark.timeout(400)
 
 DAG = "speech_utterances"
 
