@@ -95,10 +95,10 @@ class Transfer:
 
     `client` is a clickhouse-connect client without a session, which threads share; `s3` is a boto3 client, or a
     client of AIStore's SDK for a bucket of AIStore. `run_id` names the run in the ledger: the same run, started
-    again, continues where it stopped. Several transfers may share a `validation`. An `owner` runs one transfer of a
-    request at a time, under changing run ids, and each transfer cleans up after the previous one. `ledger` is a
-    client of the same server whose user may write Storeside's tables; `client` is used if there is none. A load into
-    a Distributed table also needs the other `servers` of the cluster.
+    again, continues where it stopped. An `owner` runs one transfer of a request at a time, under changing run ids,
+    and each transfer cleans up after the previous one. `ledger` is a client of the same server whose user may write
+    Storeside's tables; `client` is used if there is none. A load into a Distributed table also needs the other
+    `servers` of the cluster. Several transfers may share a `validation`.
     """
 
     def __init__(
