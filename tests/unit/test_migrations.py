@@ -132,12 +132,32 @@ def test_tables_of_the_first_edition_keep_their_rows(engine: Engine) -> None:
     assert engine.run(f"SELECT DISTINCT {SIGNAL} FROM speech.manifest") == [[None] * 4]
     completeness = engine.run("SELECT DISTINCT complete, declared_seconds, ignored FROM speech.manifest")
     assert completeness == [["unknown", None, ""]]
-    assert engine.run("SELECT DISTINCT result_version FROM storeside.objects") == [[""]]
+    assert engine.run("SELECT DISTINCT result_version, prepend FROM storeside.objects") == [["", ""]]
     upgraded = definitions(engine)
     for database in DATABASES:
         engine.run(f"DROP DATABASE {database}")
     migrate(Client(engine))
     assert definitions(engine) == upgraded
+
+
+def test_prefixes_of_results_have_outcomes_of_their_own_in_tables_of_earlier_versions(engine: Engine) -> None:
+    for migration in migrations()[:14]:
+        for statement in migration.statements:
+            engine.run(statement)
+    insert = (
+        "INSERT INTO storeside.objects (source, destination, object, destination_object, status{column}) VALUES"
+        " ('s', 'd', 'o', '{prepend}o', 'done'{value})"
+    )
+    engine.run(insert.format(column="", prepend="old/", value=""))
+    migrate(Client(engine))
+    for prepend in ("x/", "y/"):
+        engine.run(insert.format(column=", prepend", prepend=prepend, value=f", '{prepend}'"))
+    engine.run("OPTIMIZE TABLE storeside.objects FINAL")
+    there = "SELECT destination_object FROM storeside.objects ORDER BY destination_object"
+    assert engine.run(there) == [["old/o"], ["x/o"], ["y/o"]]
+    engine.run(insert.format(column="", prepend="older/", value=""))  # by a task of the previous version
+    engine.run("OPTIMIZE TABLE storeside.objects FINAL")
+    assert engine.run(there) == [["older/o"], ["x/o"], ["y/o"]]
 
 
 def test_failures_of_the_first_edition_are_tried_again_as_before(engine: Engine) -> None:

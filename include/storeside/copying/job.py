@@ -83,7 +83,7 @@ class CopyJob:
         self.retry_failed = retry_failed
         self.report = report
         self.stop = threading.Event()
-        self.scope = Scope(source.name, destination.name, "", run_id, repr((prefix, prepend)))
+        self.scope = Scope(source.name, destination.name, "", run_id, repr((prefix, prepend)), prepend)
         self.claims = Claims(ledger.client, destination, f"{run_id}/{self.scope.job}")
         self.mover = Mover(source, destination, profile, self.stop, self._tick)
         self.started = time.time()

@@ -50,6 +50,8 @@ class Scope:
     """The key of a job's objects: a bucket pair, the effect between them, and the run.
 
     `selection` identifies the selected source objects, because tasks of one run may divide a bucket between them.
+    `prepend` is the prefix of the names of the results: the ledger has one outcome of an object for each. It is empty
+    for intermediate results, whose prefix is another in each run.
     """
 
     source: str
@@ -57,6 +59,7 @@ class Scope:
     effect: str
     run_id: str
     selection: str = ""
+    prepend: str = ""
 
     @property
     def job(self) -> str:
@@ -70,6 +73,7 @@ class Scope:
         return {
             "source": self.source,
             "destination": self.destination,
+            "prepend": self.prepend,
             "effect": self.effect,
             "run_id": self.run_id,
             "job": self.job,

@@ -10,6 +10,8 @@ WITH made AS
         if(result_version = concat('/', toString(bytes_out)), '', result_version) AS result_version
     FROM storeside.objects FINAL
     WHERE source = {bucket:String} AND destination = {destination:String} AND object IN (SELECT key FROM wanted)
+    ORDER BY recorded_at DESC
+    LIMIT 1 BY object
 )
 SELECT
     e.n,

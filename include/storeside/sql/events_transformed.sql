@@ -14,5 +14,7 @@ INNER JOIN
     SELECT object, version, toString(status) AS status, reason, recorded_at
     FROM storeside.objects FINAL
     WHERE source = {bucket:String} AND destination = {destination:String} AND object IN (SELECT key FROM wanted)
+    ORDER BY recorded_at DESC
+    LIMIT 1 BY object
 ) AS o ON o.object = e.key
 WHERE o.recorded_at > e.happened OR (o.version = e.etag AND e.etag != '')

@@ -4,7 +4,7 @@ FROM
 (
     SELECT object, reason
     FROM storeside.objects FINAL
-    WHERE source = {source:String} AND destination = {destination:String} AND run_id = {run_id:String}
+    WHERE source = {source:String} AND destination = {destination:String} AND prepend = {prepend:String} AND run_id = {run_id:String}
         AND status = 'failed'
 ) AS o
 INNER JOIN (SELECT object FROM storeside.listings WHERE job = {job:String} AND side = 'source') AS l

@@ -1,12 +1,13 @@
 -- Records members that failed in an earlier run as done if this run made their shard's result without their failure.
 INSERT INTO storeside.objects
-    (source, destination, object, version, effect, destination_object, status, reason, bytes_in, bytes_out, run_id)
-SELECT {source:String}, {destination:String}, o.object, r.version, {effect:String}, o.destination_object, 'done', '', 0, 0, {run_id:String}
+    (source, destination, prepend, object, version, effect, destination_object, status, reason, bytes_in, bytes_out, run_id)
+SELECT {source:String}, {destination:String}, {prepend:String}, o.object, r.version, {effect:String}, o.destination_object, 'done', '', 0, 0, {run_id:String}
 FROM
 (
     SELECT object, destination_object
     FROM storeside.objects FINAL
     WHERE source = {source:String} AND destination = {destination:String} AND status = 'failed'
+        AND (prepend = {prepend:String} OR prepend = '' AND startsWith(destination_object, {prepend:String}))
 ) AS o
 INNER JOIN (SELECT * FROM storeside.results(job = {job:String}, effect = {effect:String}) WHERE fresh) AS r
     ON r.destination_object = o.destination_object

@@ -4,6 +4,7 @@
 -- checksum has the size in its place; then the counters are compared. Objects that failed for good in another run are
 -- skipped; without `trusts_failures`, only those with an impossible name are. Objects with impossible names are
 -- refused. If the results of several objects would have the same name, all but the first are refused.
+-- Results with different prefixes have outcomes of their own. Version 0.1.0 recorded no prefix.
 INSERT INTO storeside.listings (job, side, object, destination_object, size, version, reason)
 WITH
     splitByChar('/', d.version) AS now,
@@ -49,6 +50,17 @@ LEFT JOIN
     SELECT object, version, effect, toString(status) AS status, run_id, bytes_out, result_version
     FROM storeside.objects FINAL
     WHERE source = {source:String} AND destination = {destination:String}
+        AND prepend = {prepend:String}
+    UNION ALL
+    SELECT object, version, effect, toString(status) AS status, run_id, bytes_out, result_version
+    FROM storeside.objects FINAL
+    WHERE source = {source:String} AND destination = {destination:String}
+        AND {prepend:String} != '' AND prepend = '' AND startsWith(destination_object, {prepend:String})
+        AND object NOT IN
+        (
+            SELECT object FROM storeside.objects
+            WHERE source = {source:String} AND destination = {destination:String} AND prepend = {prepend:String}
+        )
 ) AS l ON l.object = s.object
 WHERE NOT (
     l.status = 'done' AND l.version = s.version AND l.effect = {effect:String}

@@ -2,10 +2,10 @@
 -- the objects are in another storage system, that system may have caused the failure. So unless the transformer
 -- refused an object, its failure is recorded without a version, and the next run tries it again.
 INSERT INTO storeside.objects
-    (source, destination, object, version, effect, destination_object, status, reason, bytes_in, bytes_out,
+    (source, destination, prepend, object, version, effect, destination_object, status, reason, bytes_in, bytes_out,
     result_version, run_id)
 SELECT
-    {source:String}, {destination:String}, r.object,
+    {source:String}, {destination:String}, {prepend:String}, r.object,
     if(r.fresh OR e.refused OR NOT {remote:Bool}, r.version, ''), {effect:String}, r.destination_object,
     if(r.fresh, 'done', 'failed'),
     multiIf(r.fresh, '', e.why != '', e.why, {no_reason:String}),

@@ -1,12 +1,12 @@
 -- Records copied objects as done in the ledger if the destination lists them as written, and otherwise as failed. If
 -- the copy did not return the version that a listing shows, the version must differ from the version before the job.
 INSERT INTO storeside.objects
-    (source, destination, object, version, effect, destination_object, status, reason, bytes_in, bytes_out,
+    (source, destination, prepend, object, version, effect, destination_object, status, reason, bytes_in, bytes_out,
     result_version, run_id)
 WITH c.is_copied = 1 AND a.destination_object != '' AND a.size = p.size
     AND if(c.written = '', a.version != b.version, a.version = c.written) AS is_there
 SELECT
-    {source:String}, {destination:String}, p.object, p.version, {effect:String}, p.destination_object,
+    {source:String}, {destination:String}, {prepend:String}, p.object, p.version, {effect:String}, p.destination_object,
     if(is_there, 'done', 'failed'),
     multiIf(is_there, '', e.why != '', e.why,
         'the destination does not list the written version: another client overwrote or deleted it'),

@@ -1,10 +1,10 @@
 -- Records objects that were replaced by their results as done in their current version, so that no run transforms a
 -- result again. Objects without a result keep their recorded outcome.
 INSERT INTO storeside.objects
-    (source, destination, object, version, effect, destination_object, status, reason, bytes_in, bytes_out,
+    (source, destination, prepend, object, version, effect, destination_object, status, reason, bytes_in, bytes_out,
     result_version, run_id)
 SELECT
-    {source:String}, {destination:String}, r.object, n.version, {effect:String}, r.destination_object, 'done', '',
+    {source:String}, {destination:String}, {prepend:String}, r.object, n.version, {effect:String}, r.destination_object, 'done', '',
     r.size, n.size, n.version, {run_id:String}
 FROM (SELECT * FROM storeside.results(job = {job:String}, effect = {effect:String}) WHERE fresh) AS r
 INNER JOIN (SELECT * FROM storeside.listings WHERE job = {job:String} AND side = 'now') AS n

@@ -8,7 +8,7 @@ FROM
 (
     SELECT object, toString(status) AS status, bytes_in, bytes_out
     FROM storeside.objects FINAL
-    WHERE source = {source:String} AND destination = {destination:String} AND run_id = {run_id:String}
+    WHERE source = {source:String} AND destination = {destination:String} AND prepend = {prepend:String} AND run_id = {run_id:String}
 ) AS o
 INNER JOIN (SELECT object FROM storeside.listings WHERE job = {job:String} AND side = 'source') AS l
     ON l.object = o.object

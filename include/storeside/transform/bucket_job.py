@@ -97,7 +97,9 @@ class BucketJob:
         # no selection for intermediate results: the caller of acknowledge() knows only buckets, effect and run
         names = list(self.options.names or ())
         selection = repr((self.options.prefix, names, self.naming)) if self.options.keeps_result else ""
-        self.scope = scope or Scope(str(source), str(destination), spec.effect if spec else "", run_id, selection)
+        prepend = self.naming.prepend if self.options.keeps_result else ""
+        effect = spec.effect if spec else ""
+        self.scope = scope or Scope(str(source), str(destination), effect, run_id, selection, prepend)
         self.in_shards = spec is not None and spec.in_shards
         self._listings = (members.ShardListings if self.in_shards else self.listings)(
             client, ledger, self.scope, source, destination, self.naming, self.options, list_source
