@@ -13,7 +13,8 @@ from airflow.sdk import BaseOperatorLink
 from airflow.sdk.exceptions import AirflowFailException
 
 from storeside.aistore.buckets import Bucket
-from storeside.ledger.objects import Ledger, Scope
+from storeside.ledger.objects import Ledger
+from storeside.ledger.scope import Scope
 from storeside.operators.aistore import AISTransformBucketOperator, transformer_command
 from storeside.operators.errors import airflow_errors
 from storeside.operators.forms import FormOperator

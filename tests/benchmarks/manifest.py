@@ -22,7 +22,8 @@ import psutil
 
 from storeside.aistore.buckets import Bucket, list_aistore
 from storeside.ledger.listing import Row, destination_rows
-from storeside.ledger.objects import Ledger, Scope
+from storeside.ledger.objects import Ledger
+from storeside.ledger.scope import Scope
 from storeside.speech.facts import PULLED
 from storeside.speech.manifest import SpeechManifest, run_prefix
 from storeside.stack import authn, demo

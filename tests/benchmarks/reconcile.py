@@ -10,7 +10,8 @@ import resource
 import time
 from collections.abc import Iterator
 
-from storeside.ledger.objects import Ledger, Scope
+from storeside.ledger.objects import Ledger
+from storeside.ledger.scope import Scope
 from storeside.stack import demo
 from storeside.stack.settings import Stack
 from tests.benchmarks import measure, stacks

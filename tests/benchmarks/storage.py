@@ -26,7 +26,7 @@ from storeside.copying.oci import OCIStore, oci_client
 from storeside.copying.s3 import S3Store, client_config
 from storeside.copying.samples import Samples
 from storeside.copying.store import Head, Store
-from storeside.ledger.objects import Pending
+from storeside.ledger.scope import Pending
 from storeside.measure.backends import Benchmark, draw, table
 from storeside.measure.tuner import Tuner, recommend, scratch
 from storeside.stack.settings import CHECKOUT, HOST, default_folder, free_ports

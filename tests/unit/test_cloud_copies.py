@@ -8,7 +8,7 @@ import pytest
 
 from storeside.aistore.buckets import Bucket
 from storeside.aistore.errors import AIStoreInputError, AIStoreTransientError
-from storeside.ledger.objects import Pending
+from storeside.ledger.scope import Pending
 from storeside.transform import copies
 
 OURS, OCI, S3 = Bucket("ais", "ours"), Bucket("oci", "in"), Bucket("s3", "in")

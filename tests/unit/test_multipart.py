@@ -17,7 +17,7 @@ from storeside.copying.mover import Mover, Outcome
 from storeside.copying.multipart import MIB, OCI_LIMITS, S3_LIMITS, Limits, Profile, Settings
 from storeside.copying.samples import Samples
 from storeside.copying.store import Head
-from storeside.ledger.objects import Pending
+from storeside.ledger.scope import Pending
 
 # --- which parts
 

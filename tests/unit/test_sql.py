@@ -18,7 +18,8 @@ from storeside import sql
 from storeside.events.drained import Drained
 from storeside.events.ledger import EventLedger
 from storeside.events.runs import WANTED
-from storeside.ledger.objects import Ledger, Scope
+from storeside.ledger.objects import Ledger
+from storeside.ledger.scope import Scope
 from storeside.speech.facts import FACTS
 from storeside.speech.manifest import facts_naming
 from storeside.speech.suites import MANIFEST_COLUMNS

@@ -15,7 +15,7 @@ from storeside.copying.job import CopyJob
 from storeside.copying.multipart import Profile, Settings
 from storeside.copying.samples import Samples
 from storeside.copying.store import Head
-from storeside.ledger.objects import Pending, Plan, Totals
+from storeside.ledger.scope import Pending, Plan, Totals
 
 
 class Full(Samples):

@@ -32,7 +32,7 @@ from storeside.copying.multipart import MIB, S3_LIMITS, Profile, Settings
 from storeside.copying.oci import OCIStore, oci_client
 from storeside.copying.s3 import AIStoreStore, S3Store, client_config
 from storeside.copying.store import Head
-from storeside.ledger.objects import Pending
+from storeside.ledger.scope import Pending
 from storeside.measure.backends import Benchmark
 from storeside.measure.tuner import Measurement, Recommendations, Tuner, recommend, scratch
 from storeside.stack.settings import CHECKOUT, HOST, free_ports

@@ -22,7 +22,7 @@ from storeside.copying.sameness import require_other_bucket
 from storeside.copying.store import Store
 from storeside.ledger.copies import CopyLedger
 from storeside.ledger.listing import Row, destination_rows, source_row
-from storeside.ledger.objects import Pending, Plan, Scope
+from storeside.ledger.scope import Pending, Plan, Scope
 from storeside.transform.state import Summary
 
 log = logging.getLogger(__name__)

@@ -26,7 +26,7 @@ from storeside.copying.errors import (
 )
 from storeside.copying.multipart import Part, Profile
 from storeside.copying.store import Head, Store
-from storeside.ledger.objects import Pending
+from storeside.ledger.scope import Pending
 
 log = logging.getLogger(__name__)
 

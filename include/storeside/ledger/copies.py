@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from storeside import sql
-from storeside.ledger.objects import Ledger, Pending, Scope
+from storeside.ledger.objects import Ledger
+from storeside.ledger.scope import Pending, Scope
 
 _COPIED = ("adopted", "copied")
 _DONE = {

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from storeside import sql
-from storeside.ledger.objects import Ledger, Scope
+from storeside.ledger.objects import Ledger
+from storeside.ledger.scope import Scope
 from storeside.sql.answers import first_row
 
 # Shard, member and reason, with the time in seconds at which the server reported the shard.

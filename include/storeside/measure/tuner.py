@@ -20,7 +20,7 @@ from storeside.copying.mover import Mover
 from storeside.copying.multipart import MIB, Profile, Settings
 from storeside.copying.samples import Samples
 from storeside.copying.store import Store
-from storeside.ledger.objects import Pending
+from storeside.ledger.scope import Pending
 from storeside.sql.migrate import migrate
 
 if TYPE_CHECKING:

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 from storeside import sql
 from storeside.aistore.buckets import Bucket
 from storeside.aistore.many import Wanted, read_many
-from storeside.ledger.objects import Ledger, Scope
+from storeside.ledger.objects import Ledger
+from storeside.ledger.scope import Scope
 from storeside.speech.errors import MissingFactsError, UnreadableFactsError
 from storeside.sql.answers import first_row
 from storeside.transfer.errors import is_transient, plain

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from storeside import sql
 from storeside.aistore.buckets import Bucket, list_aistore, objects_url
-from storeside.ledger.objects import Ledger, Scope
+from storeside.ledger.objects import Ledger
+from storeside.ledger.scope import Scope
 from storeside.speech.errors import LostStagingError
 from storeside.speech.facts import PULLED, FactsTable
 from storeside.sql.answers import first_row

@@ -59,7 +59,7 @@ def _save_regularly() -> None:
         time.sleep(SAVE_SECONDS)
         for name in ("s3", "sqs"):
             service = sys.modules.get(f"ministack.services.{name}")
-            if not hasattr(service, "get_state"):  # not used yet, or still being imported
+            if service is None or not hasattr(service, "get_state"):  # not used yet, or still being imported
                 continue
             try:
                 state = service.get_state()

@@ -33,7 +33,8 @@ from storeside.aistore.existence import require_bucket
 from storeside.aistore.existing import described
 from storeside.aistore.pods import PodWatch
 from storeside.aistore.spec import EtlSpec
-from storeside.ledger.objects import Ledger, Pending, Scope
+from storeside.ledger.objects import Ledger
+from storeside.ledger.scope import Pending, Scope
 from storeside.transform import copies, members, submit
 from storeside.transform.apart import require_apart
 from storeside.transform.listings import Listings

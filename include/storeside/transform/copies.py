@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 from storeside.aistore.buckets import Bucket, delete_objects
 from storeside.aistore.errors import AIStoreError, AIStoreInputError, AIStoreTransientError, said
-from storeside.ledger.objects import Ledger, Pending, Scope
+from storeside.ledger.objects import Ledger
+from storeside.ledger.scope import Pending, Scope
 
 if TYPE_CHECKING:
     from aistore.sdk import Client

@@ -26,7 +26,8 @@ from storeside.aistore.places import Clusters, place
 from storeside.aistore.pods import PodWatch
 from storeside.aistore.spec import EtlSpec
 from storeside.ledger.listing import Row, destination_rows
-from storeside.ledger.objects import Ledger, Scope
+from storeside.ledger.objects import Ledger
+from storeside.ledger.scope import Scope
 from storeside.transform.bucket_job import BucketJob
 from storeside.transform.listings import Listings
 from storeside.transform.naming import Naming

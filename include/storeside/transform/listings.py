@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from storeside.aistore.buckets import Bucket, StoredObject, common_prefix, find_aistore, list_aistore
 from storeside.aistore.names import unfit
 from storeside.ledger.listing import Row, destination_rows, source_row
-from storeside.ledger.objects import Ledger, Scope
+from storeside.ledger.objects import Ledger
+from storeside.ledger.scope import Scope
 from storeside.transform.naming import Naming
 from storeside.transform.state import Options
 

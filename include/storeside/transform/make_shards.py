@@ -25,7 +25,8 @@ from storeside.aistore.places import Clusters, place
 from storeside.aistore.pods import PodWatch
 from storeside.aistore.spec import EtlSpec
 from storeside.ledger import members
-from storeside.ledger.objects import Ledger, Scope
+from storeside.ledger.objects import Ledger
+from storeside.ledger.scope import Scope
 from storeside.transform.bucket_job import BucketJob
 from storeside.transform.listings import Listings
 from storeside.transform.shard_plan import Packing, ShardPlan, members_in, pack, version_of

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from storeside.aistore.buckets import Bucket, StoredObject
 from storeside.aistore.errors import NO_REASON
 from storeside.ledger import members
-from storeside.ledger.objects import Ledger, Scope
+from storeside.ledger.objects import Ledger
+from storeside.ledger.scope import Scope
 from storeside.transform.journal import shards
 from storeside.transform.listings import Listings
 from storeside.transformers.failures import Failure, Shard

@@ -6,7 +6,8 @@ import logging
 import time
 from dataclasses import asdict
 
-from storeside.ledger.objects import Ledger, Plan, Scope
+from storeside.ledger.objects import Ledger
+from storeside.ledger.scope import Plan, Scope
 from storeside.transform.listings import Listings
 from storeside.transform.state import Options, Phase, State
 

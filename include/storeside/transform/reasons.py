@@ -10,7 +10,8 @@ from storeside.aistore.buckets import Bucket
 from storeside.aistore.errors import is_refusal, plain, said
 from storeside.aistore.existing import details
 from storeside.aistore.spec import EtlSpec
-from storeside.ledger.objects import Ledger, Pending, Scope
+from storeside.ledger.objects import Ledger
+from storeside.ledger.scope import Pending, Scope
 from storeside.transform.journal import failures
 from storeside.transform.members import record_members
 from storeside.transform.state import Phase, State

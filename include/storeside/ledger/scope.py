@@ -1,0 +1,72 @@
+"""What the ledger of copies and transforms is asked about, and the numbers with which it answers."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Pending:
+    """One object that a job still has to process; `size` is in bytes."""
+
+    object: str
+    destination_object: str
+    size: int
+    version: str
+
+
+@dataclass(frozen=True)
+class Scope:
+    """The key of a job's objects: a bucket pair, the effect between them, and the run.
+
+    `selection` identifies the selected source objects, because tasks of one run may divide a bucket between them.
+    `prepend` is the prefix of the names of the results: the ledger has one outcome of an object for each. It is empty
+    for intermediate results, whose prefix is another in each run.
+    """
+
+    source: str
+    destination: str
+    effect: str
+    run_id: str
+    selection: str = ""
+    prepend: str = ""
+
+    @property
+    def job(self) -> str:
+        """The key of this scope's listings."""
+        text = "\0".join((self.source, self.destination, self.effect, self.run_id, self.selection))
+        return hashlib.sha256(text.encode()).hexdigest()[:24]
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """The scope as bound query parameters."""
+        return {
+            "source": self.source,
+            "destination": self.destination,
+            "prepend": self.prepend,
+            "effect": self.effect,
+            "run_id": self.run_id,
+            "job": self.job,
+        }
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Numbers of objects: listed, pending, skipped because this version failed before, refused for their names."""
+
+    listed: int
+    pending: int
+    known_bad: int
+    refused: int
+
+
+@dataclass(frozen=True)
+class Totals:
+    """Objects and bytes of one run on one bucket pair."""
+
+    done: int
+    failed: int
+    bytes_in: int
+    bytes_out: int
