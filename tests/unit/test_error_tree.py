@@ -34,7 +34,10 @@ ROOT = CHECKOUT / "include"
 # The embedded stack is not part of the product, and transformers run in an image without the rest.
 APART = ("storeside.stack", "storeside.transformers")
 # They raise ValueError or LookupError internally, and convert it to an error of the tree.
-OWN_USE = {"storeside.transfer.footer_schema", "storeside.transfer.thrift", "storeside.transfer.strict_json"}
+OWN_USE = {
+    "storeside.aistore.many", "storeside.transfer.footer_schema", "storeside.transfer.thrift",
+    "storeside.transfer.strict_json",
+}  # fmt: skip
 CLASS = re.compile(r"^class \w+\(.*(Error|Exception|BadInput|Transient|Partial|Cancelled)\b.*\):", re.MULTILINE)
 
 

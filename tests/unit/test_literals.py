@@ -119,7 +119,7 @@ WRONG: list[tuple[Any, dict[str, Any], str]] = [
     (S3ToClickHouseOperator, {**LOAD, "bucket": "ais://facts"}, "bucket 'ais://facts': write source='ais://facts'"),
     (S3ToClickHouseOperator, {**LOAD, "source": "ais://facts"}, "source: set it, or bucket and keys, but not both"),
     (S3ToClickHouseOperator, {"table": "data.trips"}, "source: set it, or bucket and keys, but not both"),
-    (S3ToClickHouseOperator, {**FROM, "source": "gs://in"}, "source 'gs://in': write s3://bucket/prefix, or ais://"),
+    (S3ToClickHouseOperator, {**FROM, "source": "gs://in"}, "source 'gs://in': copy the bucket into AIStore"),
     (S3ToClickHouseOperator, {**FROM, "source": "ais://@c/in"}, "source 'ais://@c/in': write"),
     (S3ToClickHouseOperator, {**FROM, "source": "ais://in/a{b"}, "source: keys 'a{b': close each brace"),
     (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -40,21 +41,24 @@ def test_a_new_stack_is_secure_and_an_existing_one_stays_as_it_is(
         cli.up(tmp_path / "new", only=("s3",), secure=False)
 
 
-def test_compose_has_authn_and_an_existing_cluster_stays_as_it_is(
+def test_compose_has_tls_and_authn_and_so_has_an_existing_cluster(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     made = container._stack(tmp_path / "new", 2)
     assert made.secure
-    assert made == Stack.load(tmp_path / "new") == container._stack(tmp_path / "new", 3)
+    assert made.tls
+    assert replace(made, certificates=None) == Stack.load(tmp_path / "new")
+    assert made == container._stack(tmp_path / "new", 3)
     assert {made.ports[name] for name in ("ais_proxy", "ais_target1_public", "ais_target1_data", "authn")} == {
         container.PORT, container.PORT + 2, container.DATA_PORT + 2, container.AUTHN_PORT
     }  # fmt: skip
     assert capsys.readouterr().err == ""
     Stack.create(tmp_path / "old", 1, secure=False).save()
     old = container._stack(tmp_path / "old", 2)
-    assert not old.secure
+    assert old.secure
+    assert old.tls
     assert (old.targets, old.ports["authn"]) == (1, container.AUTHN_PORT)
-    assert "a version without AuthN" in capsys.readouterr().err
+    assert "a version without TLS" in capsys.readouterr().err
 
 
 def test_the_first_token_restarts_clickhouse(tmp_path: Path) -> None:

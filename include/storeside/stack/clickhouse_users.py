@@ -50,7 +50,7 @@ GRANTS: Mapping[str, tuple[str, ...]] = {
         *(f"{_TABLES} ON {database}.*" for database in OURS),
         "SELECT ON system.*",
         "CREATE TEMPORARY TABLE, SYSTEM FLUSH LOGS ON *.*",
-        "TABLE ENGINE ON MergeTree, TABLE ENGINE ON ReplacingMergeTree, TABLE ENGINE ON View",
+        "TABLE ENGINE ON MergeTree, TABLE ENGINE ON ReplacingMergeTree, TABLE ENGINE ON Null, TABLE ENGINE ON View",
         "READ ON S3",
     ),
     PAGES: (
