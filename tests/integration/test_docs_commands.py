@@ -130,4 +130,11 @@ def test_make_sql_prints_tables_and_json(environment: dict[str, str], tmp_path: 
 @pytest.mark.parametrize("statement", QUERIES)
 def test_queries_are_understood(clickhouse: Any, statement: str) -> None:
     migrate(clickhouse)
-    clickhouse.query(statement)
+    clickhouse.command("CREATE DATABASE IF NOT EXISTS data")
+    clickhouse.command(
+        "CREATE TABLE IF NOT EXISTS data.utterances (recording String) ENGINE = MergeTree ORDER BY recording"
+    )
+    try:
+        clickhouse.query(statement)
+    finally:
+        clickhouse.command("DROP TABLE data.utterances")
