@@ -1,4 +1,4 @@
-"""What the ledger of copies and transforms is asked about, and the numbers with which it answers."""
+"""The key of a job's objects in the ledger of copies and transforms, and the numbers that the ledger returns."""
 
 from __future__ import annotations
 
