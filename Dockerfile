@@ -58,7 +58,7 @@ COPY --from=go /usr/local/go /usr/local/go
 ENV PATH=/usr/local/go/bin:$PATH GOPATH=/go GOCACHE=/go/build
 WORKDIR /build
 COPY include/storeside/__init__.py storeside/
-COPY include/storeside/stack/__init__.py include/storeside/stack/aistore_build.py include/storeside/stack/aistore_patch.py include/storeside/stack/aistore_patches.py include/storeside/stack/aistore_secure_patches.py include/storeside/stack/go.py include/storeside/stack/packages.py include/storeside/stack/settings.py storeside/stack/
+COPY include/storeside/stack/__init__.py include/storeside/stack/aistore_backends.py include/storeside/stack/aistore_build.py include/storeside/stack/aistore_patch.py include/storeside/stack/aistore_patches.py include/storeside/stack/aistore_secure_patches.py include/storeside/stack/go.py include/storeside/stack/packages.py include/storeside/stack/settings.py storeside/stack/
 COPY include/storeside/stack/images/go.lock include/storeside/stack/images/go.sum storeside/stack/images/
 RUN --mount=type=cache,target=/go python3 -c "from pathlib import Path; from storeside.stack import aistore_build; \
     aistore_build.build(Path('/cache'), print)" || { cat /cache/*.log; false; }

@@ -423,6 +423,25 @@ def test_an_image_has_the_modules_that_its_processes_import(target: str, modules
     assert not done.returncode, done.stderr[-2000:]
 
 
+@pytest.mark.parametrize(
+    ("stage", "module"),
+    [("aisnode", "storeside.stack.aistore_build"), ("native", "storeside.transformers.native.build")],
+)
+def test_a_stage_has_the_modules_that_build_its_programs(stage: str, module: str, tmp_path: Path) -> None:
+    for line in re.findall(r"^COPY (include/\S.*)$", STAGES[stage], re.MULTILINE):
+        *sources, destination = line.split()
+        for source in sources:
+            place = tmp_path / destination / (Path(source).name if destination.endswith("/") else "")
+            place.parent.mkdir(parents=True, exist_ok=True)
+            copy = shutil.copytree if (CHECKOUT / source).is_dir() else shutil.copy
+            copy(CHECKOUT / source, place)
+    done = subprocess.run(  # without this environment's packages
+        [sys.executable, "-I", "-S", "-c", f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import {module}"],
+        check=False, capture_output=True, text=True,
+    )  # fmt: skip
+    assert not done.returncode, done.stderr[-2000:]
+
+
 @pytest.mark.parametrize("target", TARGETS)
 def test_targets_do_not_run_as_root(target: str) -> None:
     users = re.findall(r"^USER (\S+)$", STAGES[target], re.MULTILINE)
