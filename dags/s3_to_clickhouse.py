@@ -48,7 +48,7 @@ with DAG(
 
 1. **load**: lists the bucket and compares the listing with the ledger. ClickHouse reads new object versions into a
    staging table. The task checks the rows and publishes them in one step. If ClickHouse cannot reach the bucket, the
-   worker streams the objects to it, as it does for buckets of AIStore.
+   worker streams the objects to it.
 
 Runs start from the form, and on a schedule if the Airflow Variable `storeside_s3_to_clickhouse` has one:
 `{"schedule": "*/15 * * * *", "bucket": "trips", "keys": "2026/", "table": "analytics.trips"}`. The first run creates

@@ -261,6 +261,17 @@ def test_the_demo_runs(running: Project) -> None:
     assert f"{DAG}: success" in done.stdout
 
 
+def test_clickhouse_reads_objects_of_a_load_from_aistore(running: Project, api: AirflowApi) -> None:
+    """With its own token and the right to read AIStore's URLs; the load fails if ClickHouse cannot read."""
+    dag, table = "s3_to_clickhouse", "default.pulled_facts"
+    source = {"bucket": "ais://speech-facts", "keys": "", "format": "jsonl"}
+    api.request("PATCH", f"dags/{dag}", json={"is_paused": False})
+    run = api.trigger(dag, {**source, "table": table, "options": {"loader": "pull"}})
+    assert api.wait(dag, run)["state"] == "success", api.log(dag, run, "load")[-3000:]
+    rows, objects = clickhouse(running).query(f"SELECT count(), uniqExact(_storeside_load) FROM {table}").first_row
+    assert rows >= objects > 0
+
+
 def test_the_pod_that_tries_a_cluster(running: Project, api: AirflowApi, corpus: list[Path]) -> None:
     """The command of ``docs/kubernetes/try.yaml`` passes in the same image, with the addresses of Compose."""
     job = yaml.safe_load((CHECKOUT / "docs" / "kubernetes" / "try.yaml").read_text())

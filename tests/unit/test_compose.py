@@ -213,12 +213,16 @@ def test_connections_lead_to_the_services() -> None:
     assert cluster.login == authn.AIRFLOW
     assert cluster.schema == "https"
     assert cluster.extra_dejson["authn_url"] == f"https://aistore:{container.AUTHN_PORT}"
-    collection = config.find(f"named_collections/{cluster.extra_dejson['clickhouse_collection']}")
-    assert collection is not None
-    assert collection.findtext("url") == f"https://aistore:{container.PORT}/"
-    for reader in ("storeside_loader", "storeside_ledger"):
-        queries = [query.text for query in users.findall(f"users/{reader}/grants/query")]
-        assert f"GRANT NAMED COLLECTION ON {collection.tag}" in queries
+    for extra, readers in (
+        ("clickhouse_collection", ("storeside_loader", "storeside_ledger")),
+        ("clickhouse_url_collection", ("storeside_loader",)),
+    ):
+        collection = config.find(f"named_collections/{cluster.extra_dejson[extra]}")
+        assert collection is not None
+        assert collection.findtext("url") == f"https://aistore:{container.PORT}/"
+        for reader in readers:
+            queries = [query.text for query in users.findall(f"users/{reader}/grants/query")]
+            assert f"GRANT NAMED COLLECTION ON {collection.tag}" in queries
     taken = {e.get("from_env") for root in (config, users) for e in root.iter() if e.get("from_env")}
     assert taken == set(SERVICES["clickhouse"]["environment"])
 
@@ -289,6 +293,12 @@ def test_clickhouse_reads_its_token_from_the_file_that_aistore_writes() -> None:
     token = config.find("named_collections/storeside_aistore/session_token")
     assert token is not None
     assert token.get("incl") == container_files.COLLECTION_TOKEN
+    (header,) = config.findall("named_collections/storeside_aistore_objects/headers/header")
+    value = header.find("value")
+    assert (header.findtext("name"), value is not None and value.get("incl")) == (
+        "Authorization",
+        container_files.COLLECTION_HEADER,
+    )
     assert "aistore" in SERVICES["clickhouse"]["depends_on"]
     assert f"-m 0755 {container_files.TOKENS}" in STAGES["aistore"], "a new volume gets its owner from the image"
 

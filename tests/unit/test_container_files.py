@@ -93,7 +93,9 @@ def test_the_pod_runner_gets_its_token_and_clickhouse_its_own(stack: Stack, tmp_
     embedded = Settings.load(podrunner.write(stack, {}))
     assert embedded.gatherer_token.name == "gatherer.token"
     (file,) = (tmp_path / "tokens").iterdir()
-    assert "<aistore_token>token-of-clickhouse</aistore_token>" in file.read_text()
+    written = file.read_text()
+    assert "<aistore_token>token-of-clickhouse</aistore_token>" in written
+    assert "<aistore_authorization>Bearer token-of-clickhouse</aistore_authorization>" in written
     assert file.stat().st_mode & 0o777 == 0o644, "ClickHouse is another user"
 
 

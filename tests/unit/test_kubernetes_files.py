@@ -16,7 +16,17 @@ from storeside.doctor.aistore import FEATURES
 from storeside.doctor.connections import Connection
 from storeside.operators.aistore import TRANSFORMER_IMAGE
 from storeside.sql.visibility import POLICIES
-from storeside.stack.clickhouse_users import AISTORE_COLLECTION, GRANTS, LEDGER, LOADER, PAGES, READERS, REVOKED
+from storeside.stack import container
+from storeside.stack.clickhouse_users import (
+    AISTORE_COLLECTION,
+    GRANTS,
+    LEDGER,
+    LOADER,
+    OBJECTS_COLLECTION,
+    PAGES,
+    READERS,
+    REVOKED,
+)
 from storeside.stack.settings import CHECKOUT
 
 FOLDER = CHECKOUT / "docs" / "kubernetes"
@@ -168,14 +178,16 @@ def test_clickhouse_has_what_compose_gives_it() -> None:
     configuration = house["spec"]["configuration"]
     collection = re.findall(r"<(storeside_\w+)>", configuration["files"]["config.d/storeside.xml"])
     secrets = {d["metadata"]["name"]: d["stringData"] for d in documents("secrets.yaml")}
-    aws = json.loads(secrets["storeside-connections"]["aws"])
+    aws, aistore = (json.loads(secrets["storeside-connections"][name]) for name in ("aws", "aistore"))
     assert aws["extra"]["clickhouse_collection"] in collection
     users = ElementTree.parse(CHECKOUT / "include" / "storeside" / "stack" / "images" / "clickhouse" / "users.xml")  # noqa: S314 - ours
     page = (CHECKOUT / "docs" / "configuration.md").read_text()
     for name in (LOADER, LEDGER, PAGES):
         grants = configuration["users"][f"{name}/grants/query"]
-        assert grants == grants_of(name, collection)
-        in_compose = grants_of(name, [*collection, AISTORE_COLLECTION])  # its AIStore requires tokens
+        proxy = f"http://{aistore['host'].replace('.', '[.]')}:{aistore['port']}"
+        assert grants == grants_of(name, collection, proxy)
+        collections = [*collection, AISTORE_COLLECTION, OBJECTS_COLLECTION]  # AIStore requires tokens under Compose
+        in_compose = grants_of(name, collections, f"https://aistore:{container.PORT}")
         assert [query.text for query in users.findall(f"users/{name}/grants/query")] == in_compose
         for grant in grants:
             assert f"{grant} {'FROM' if grant.startswith('REVOKE') else 'TO'} {name};" in page
@@ -187,11 +199,12 @@ def test_clickhouse_has_what_compose_gives_it() -> None:
     assert len([name for name in configuration["users"] if name.endswith("/filter")]) == len(POLICIES)
 
 
-def grants_of(name: str, collections: list[str]) -> list[str]:
-    """Return what the embedded server grants to a user."""
+def grants_of(name: str, collections: list[str], aistore: str) -> list[str]:
+    """Return what the embedded server grants to a user, with the URL of AIStore as a regular expression."""
     used = [one for one in collections if name in READERS or (name == LEDGER and one == AISTORE_COLLECTION)]
     named = [f"NAMED COLLECTION ON {one}" for one in used]
-    granted = [f"GRANT {right}" for right in (*GRANTS[name], *named)]
+    urls = [f"READ ON URL('{aistore}/v1/objects/.*')"] if name in READERS else []
+    granted = [f"GRANT {right}" for right in (*GRANTS[name], *urls, *named)]
     return [*granted, *(f"REVOKE {right}" for right in REVOKED.get(name, ()))]
 
 

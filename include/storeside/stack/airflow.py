@@ -22,7 +22,15 @@ from typing import Any
 from storeside.sql import roles
 from storeside.stack import aisloader_build, authn, hsds
 from storeside.stack.clickhouse import passwords
-from storeside.stack.clickhouse_users import DATA, DATABASE, LEDGER, LOADER, PAGES
+from storeside.stack.clickhouse_users import (
+    AISTORE_COLLECTION,
+    DATA,
+    DATABASE,
+    LEDGER,
+    LOADER,
+    OBJECTS_COLLECTION,
+    PAGES,
+)
 from storeside.stack.component import Component
 from storeside.stack.podrunner.component import NAMESPACE, kube_config
 from storeside.stack.probes import json_of
@@ -149,8 +157,8 @@ def connections(stack: Stack) -> dict[str, dict[str, Any]]:
                 **(
                     {
                         "authn_url": stack.url("authn"),
-                        "clickhouse_collection": "storeside_aistore",
-                        "clickhouse_url_collection": "storeside_aistore_objects",
+                        "clickhouse_collection": AISTORE_COLLECTION,
+                        "clickhouse_url_collection": OBJECTS_COLLECTION,
                     }
                     if stack.secure
                     else {}

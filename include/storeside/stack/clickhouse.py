@@ -12,7 +12,7 @@ from functools import partial
 
 from storeside.stack import authn, tls
 from storeside.stack.clickhouse_server import BEARER, Config
-from storeside.stack.clickhouse_users import LEDGER, LOADER, PAGES, USER
+from storeside.stack.clickhouse_users import AISTORE_COLLECTION, LEDGER, LOADER, OBJECTS_COLLECTION, PAGES, USER
 from storeside.stack.component import Component
 from storeside.stack.probes import answers, listens
 from storeside.stack.settings import HOST, SOURCES, Stack
@@ -88,13 +88,13 @@ def collections(stack: Stack) -> dict[str, dict[str, str]]:
             "access_key_id": stack.secrets["s3_access_key"],
             "secret_access_key": stack.secrets["s3_secret_key"],
         },
-        "storeside_aistore": {
+        AISTORE_COLLECTION: {
             "url": stack.url("ais_proxy") + "/",
             "access_key_id": "storeside",
             "secret_access_key": "storeside",
             **({"session_token": token} if token else {}),
         },
-        **({"storeside_aistore_objects": {"url": f"{stack.url('ais_proxy')}/", BEARER: token}} if token else {}),
+        **({OBJECTS_COLLECTION: {"url": f"{stack.url('ais_proxy')}/", BEARER: token}} if token else {}),
     }
 
 

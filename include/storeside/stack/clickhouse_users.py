@@ -63,9 +63,10 @@ REVOKED = {LOADER: tuple(f"ALL ON {name}" for name in ("storeside.*", "speech.ma
 # Rights on a server that is a shard: the ledger's user divides staged rows between the shards.
 _DISTRIBUTED = ("TABLE ENGINE ON Distributed", "READ, WRITE ON REMOTE")
 SHARDED = {USER: _DISTRIBUTED, LEDGER: _DISTRIBUTED}
-# Users that read S3 with the keys of a named collection, and the collection with which facts are read from AIStore.
+# Users that read S3 with the keys of a named collection, and the collections with which they read AIStore: facts, and
+# the objects of loads.
 READERS = (USER, LOADER)
-AISTORE_COLLECTION = "storeside_aistore"
+AISTORE_COLLECTION, OBJECTS_COLLECTION = "storeside_aistore", "storeside_aistore_objects"
 
 # The launcher's statements run in a session without a password. That user may have one session, which stays open
 # while the server runs, so no other client can log in as this user.

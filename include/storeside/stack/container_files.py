@@ -16,7 +16,8 @@ from storeside.stack.settings import Stack
 
 # In ClickHouse's container: /etc/clickhouse-server/aistore. ClickHouse reloads the file after a change.
 TOKENS = Path("/var/lib/tokens")
-COLLECTION_TOKEN = "aistore_token"  # noqa: S105 - an element of that file
+# Elements of that file: the token for `s3()`, and for `url()` the value of the header Authorization with it.
+COLLECTION_TOKEN, COLLECTION_HEADER = "aistore_token", "aistore_authorization"
 # The certificate of the authority, and in the containers of servers their own certificate and key.
 CERTIFICATES = Path("/etc/storeside/tls")
 # The pod runner writes logs and records of processes to its own container.
@@ -37,7 +38,9 @@ def write_tokens(stack: Stack, tokens: Path = TOKENS) -> None:
     """Write the tokens of the transformers and of ClickHouse to the files that their containers read."""
     _replace(_pod_token(stack), authn.token(stack, "transformer"), _OPEN_FILE)
     token = escape(authn.token(stack, "clickhouse"))
-    text = f"<clickhouse><{COLLECTION_TOKEN}>{token}</{COLLECTION_TOKEN}></clickhouse>\n"
+    values = {COLLECTION_TOKEN: token, COLLECTION_HEADER: f"Bearer {token}"}
+    elements = "".join(f"<{name}>{value}</{name}>" for name, value in values.items())
+    text = f"<clickhouse>{elements}</clickhouse>\n"
     _replace(tokens / "aistore.xml", text, 0o644)
 
 
