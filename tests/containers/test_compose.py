@@ -259,15 +259,18 @@ def test_the_demo_runs(running: Project) -> None:
     done = running.compose("run", "--rm", "demo", check=False)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]
     assert f"{DAG}: success" in done.stdout
+    assert "demo/" in done.stdout.partition("success")[2], "the manifest's rows are shown"
 
 
 def test_clickhouse_reads_objects_of_a_load_from_aistore(running: Project, api: AirflowApi) -> None:
     """With its own token and the right to read AIStore's URLs; the load fails if ClickHouse cannot read."""
-    dag, table = "s3_to_clickhouse", "default.pulled_facts"
-    source = {"bucket": "ais://speech-facts", "keys": "", "format": "jsonl"}
+    dag, table, bucket = "s3_to_clickhouse", "default.pulled_facts", "ais://speech-facts"
+    fields = {"bucket": bucket, "keys": "", "format": "jsonl", "table": table, "options": {"loader": "pull"}}
+    api.request("POST", "variables", json={"key": "storeside_forms", "value": json.dumps({"buckets": [bucket]})})
     api.request("PATCH", f"dags/{dag}", json={"is_paused": False})
-    run = api.trigger(dag, {**source, "table": table, "options": {"loader": "pull"}})
+    run = api.trigger(dag, fields)
     assert api.wait(dag, run)["state"] == "success", api.log(dag, run, "load")[-3000:]
+    api.request("DELETE", "variables/storeside_forms")
     rows, objects = clickhouse(running).query(f"SELECT count(), uniqExact(_storeside_load) FROM {table}").first_row
     assert rows >= objects > 0
 

@@ -498,7 +498,9 @@ def test_the_airflow_image_has_what_the_project_needs_there() -> None:
     needed = (CHECKOUT / "requirements.txt").read_text().partition("# Code that runs beside")[0]
     project = {line for line in needed.splitlines() if line and not line.startswith("#")}
     image = packages(IMAGE_FILES / "airflow.txt")
-    assert project <= image
+    (too_large,) = project - image
+    assert too_large.startswith("deltalake==")
+    assert too_large in (CHECKOUT / "docs" / "running.md").read_text(), "says how to add it"
     for package in image - project:
         assert "==" in package, f"{package} is neither in the lock nor pinned"
 

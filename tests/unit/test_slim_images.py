@@ -35,6 +35,10 @@ REMOVED = (
     "pyarrow/libarrow_flight.so.2600",
     "pyarrow/libarrow_python_flight.so",
     "pyarrow/include/arrow/api.h",
+    "pyarrow/_substrait.cpython-311-x86_64-linux-gnu.so",
+    "pyarrow/libarrow_substrait.so.2600",
+    "Cython/Compiler/Code.py",
+    "hive_metastore/ttypes.py",
     "numpy/__init__.pyi",
     "numpy/random/lib/libnpyrandom.a",
 )

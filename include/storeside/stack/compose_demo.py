@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 from storeside.doctor import connections
+from storeside.sql import visibility
 from storeside.stack.airflow_api import AirflowApi
 
 BUCKET = "recordings"
@@ -48,7 +49,8 @@ def main(folder: str) -> int:
     rows = clickhouse.query(
         # The newest result of each recording: an earlier version or form may have given results other names.
         "SELECT object, round(duration_seconds, 1), sample_rate, round(rms_dbfs, 1) FROM speech.manifest FINAL"
-        " WHERE startsWith(source_object, 'demo/') ORDER BY loaded_at DESC LIMIT 1 BY source_object"
+        " WHERE startsWith(source_object, 'demo/') ORDER BY loaded_at DESC LIMIT 1 BY source_object",
+        settings=visibility.stated([DAG]),
     ).result_rows
     for row in sorted(rows):
         print(*row, sep="\t")

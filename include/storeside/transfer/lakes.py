@@ -72,7 +72,8 @@ def snapshot_of(client: S3Client, form: str, source: Source) -> Snapshot:
         import_module(package)
     except ImportError as e:
         raise TransferInputError(
-            f"format {form!r}: the package {package} is not installed: pip install 'storeside[lake]'"
+            f"format {form!r}: the package {package} is not installed: pip install 'storeside[lake]', or see"
+            " docs/running.md for the image"
         ) from e
     found: Snapshot = import_module(f"storeside.transfer.{module}").snapshot(client, source)
     if len(found.files) > MOST_FILES:

@@ -16,10 +16,16 @@ from pathlib import Path
 
 # Parts that no module imports, except on a user's request.
 UNUSED = (
+    "Cython",  # compiles HSDS when its wheel is built; it does not even import without its C sources
+    "cython.py",
+    "pyximport",
+    "hive_metastore",  # pyiceberg's client of Hive's catalog
     "kubernetes/aio",  # a second client; Airflow's provider uses kubernetes_asyncio, Storeside kubernetes.client
     "pyarrow/_flight.*.so",  # the client and server of Arrow Flight
     "pyarrow/libarrow_flight.so*",
     "pyarrow/libarrow_python_flight.so*",
+    "pyarrow/_substrait.*.so",  # plans of queries of other engines
+    "pyarrow/libarrow_substrait.so*",
 )
 # For C compilers, Cython and type checkers.
 SUFFIXES = frozenset((".a", ".c", ".cc", ".cpp", ".h", ".hpp", ".pxd", ".pyi", ".pyx"))
