@@ -49,7 +49,7 @@ class AISMeasureThroughputOperator(FormOperator):
     :param compare_runs: number of earlier runs to compare the mean with; 0 starts a new series of runs
     :param tolerance: percentage by which the mean may be below the median of these runs
     :param on_regression: if the mean is lower than that: ``fail`` the task, or ``report`` it in the log
-    :param chart: URL in object storage for an SVG file with one line per target, such as
+    :param chart: URL in object storage for an SVG file of rates and disk use over time, such as
         ``s3://aws_default@reports/throughput.svg``; empty for none
     """
 
@@ -190,8 +190,8 @@ class AISMeasureThroughputOperator(FormOperator):
 
         assert self._measurement is not None  # noqa: S101 - it was run
         title = f"{self.workload}, {self.object_size} objects, {self.concurrency} workers, {self.bucket}"
-        rates = self._measurement.tables.rates(self._measurement.name)
-        chart.write_text(draw(title, rates, bound))
+        tables, name = self._measurement.tables, self._measurement.name
+        chart.write_text(draw(title, tables.rates(name), bound, tables.seconds(name)))
         self.log.info("chart: %s", chart)
 
     def _record(self, context: Context, report: Any) -> None:

@@ -181,8 +181,9 @@ def _measure(benches: dict[int, Bench], loader: str, options: argparse.Namespace
                 )
     if options.chart:
         last = found["read_10MiB", TARGETS[-1]][-1].report
-        rates = Measurements(benches[TARGETS[-1]].clickhouse).rates(last.measurement)
-        options.chart.write_text(draw(f"Random reads of 10 MiB objects, {TARGETS[-1]} targets on two cores", rates))
+        tables, title = Measurements(benches[TARGETS[-1]].clickhouse), "Random reads of 10 MiB objects"
+        rates, seconds = tables.rates(last.measurement), tables.seconds(last.measurement)
+        options.chart.write_text(draw(f"{title}, {TARGETS[-1]} targets on two cores", rates, seconds=seconds))
     _print(found, statistics.median(limits))
 
 

@@ -63,7 +63,8 @@ def test_a_run_from_the_form_is_measured_and_drawn(
     assert "% of the limit" in log
     assert "time variance" in log
     chart = s3_client.get_object(Bucket=reports, Key="chart.svg")["Body"].read().decode()
-    assert chart.count("<polyline") == airflow.targets
+    disks = 3 if report["figures"]["disk_use"] is not None else 0
+    assert chart.count("<polyline") == 1 + airflow.targets + disks
     assert sizes(aistore, bucket) == {}
 
 

@@ -14,8 +14,8 @@ from storeside.aistore.buckets import Bucket
 from storeside.measure.errors import MeasureCancelled
 from storeside.measure.throughput.cluster import Measurement
 from storeside.measure.throughput.load import Load
-from storeside.measure.throughput.nodes import Targets
-from storeside.measure.throughput.tables import Measurements
+from storeside.measure.throughput.nodes import Sample, Targets
+from storeside.measure.throughput.tables import Measurements, Second
 from storeside.stack import aisloader_build, authn
 from storeside.stack.settings import Stack
 from tests.support import put, sizes, unique, until
@@ -89,7 +89,22 @@ def test_a_mixed_load_is_measured_at_its_targets_and_leaves_nothing(
         parameters={"m": run.name},
     ).first_row
     assert row == ("first", report.outcome.requests, stack.targets, "mixed", True)
-    assert set(run.tables.rates(run.name)) == set(Targets(aistore).names)
+    rates = run.tables.rates(run.name)
+    assert set(rates) == set(Targets(aistore).names)
+    seconds = run.tables.seconds(run.name)
+    assert len(seconds) <= min(map(len, rates.values()))
+    assert max(s.rate for s in seconds) >= report.figures.peak > 0
+
+
+def test_seconds_of_a_measurement_have_the_rate_of_all_targets_and_the_use_of_all_disks(clickhouse: Any) -> None:
+    def sample(tick: int, node: str, disk_use: tuple[float, ...]) -> Sample:
+        return Sample(tick, node, 1000.0 + tick, 1001.0 + tick, 5_000_000, 5, 1, 1_000_000, 1, 1, 0, disk_use)
+
+    tables, name = Measurements(clickhouse), unique("measurement")
+    tables.create()
+    samples = [sample(0, "a", ()), sample(0, "b", ()), sample(1, "a", (10.0, 30.0)), sample(1, "b", (80.0,))]
+    tables.add(name, [*samples, sample(2, "a", (90.0,))])  # one target did not answer
+    assert tables.seconds(name) == [Second(1.0, 12e6, None), Second(2.0, 12e6, (10.0, 40.0, 80.0))]
 
 
 def test_existing_objects_are_read_and_left_alone_and_a_slower_cluster_is_a_regression(

@@ -27,7 +27,7 @@ from storeside.measure.throughput.cluster import Comparison, Measurement, Report
 from storeside.measure.throughput.load import Load, Loader, Outcome, environment, find, size
 from storeside.measure.throughput.model import Model, disk_limit, node_bound
 from storeside.measure.throughput.nodes import Counters, Differences
-from storeside.measure.throughput.tables import Figures, Verdict, judge
+from storeside.measure.throughput.tables import Figures, Second, Verdict, judge
 from storeside.operators import throughput
 from storeside.operators.throughput import AISMeasureThroughputOperator
 from storeside.stack.settings import CHECKOUT
@@ -263,6 +263,20 @@ def test_chart_is_xml_with_a_line_per_target_whatever_they_are_called() -> None:
     assert ET.fromstring(draw("nothing", {}))  # noqa: S314
 
 
+@pytest.mark.parametrize("disks", [False, True])
+def test_a_chart_shows_the_cluster_its_targets_and_its_disks(disks: bool) -> None:
+    rates = {f"t{n}": [(s, 1e6 * n) for s in range(10)] for n in range(1, 4)}
+    seconds = [Second(s, 6e6, (1.0, 2.0, 50.0) if disks and s else None) for s in range(10)]
+    root = ET.fromstring(draw("three targets", rates, 4e6, seconds))  # noqa: S314
+    lines = [[float(p.split(",")[1]) for p in line.attrib["points"].split()] for line in root.findall("{*}polyline")]
+    cluster, one, two, three, *use = lines
+    assert [len(line) for line in use] == ([9, 9, 9] if disks else [])
+    assert max(cluster) < min(three) < min(two) < min(one)
+    texts = [text.text for text in root.findall("{*}text")]
+    assert texts.count("limit") == 2
+    assert ("% use of a disk" in texts) == disks
+
+
 # ---- the operator
 
 
@@ -276,7 +290,8 @@ class Measured:
         figures = Figures(58, 80e6, 90e6, 2.0, 3.0, None, None, None)
         outcome = Outcome(0.0, 60.0, 480, 0, 4_800_000_000, 0.01)
         self.report = Report(self.name, 2, figures, outcome, verdict, 100e6, 80.0, 8 << 30)
-        self.tables = SimpleNamespace(rates=lambda name: {"t1": [(0.0, 1e6), (1.0, 2e6)]})
+        rates, seconds = {"t1": [(0.0, 1e6), (1.0, 2e6)]}, [Second(0.0, 1e6, None)]
+        self.tables = SimpleNamespace(rates=lambda name: rates, seconds=lambda name: seconds)
 
     def run(self) -> Report:
         return self.report

@@ -40,6 +40,18 @@ class Figures:
 
 
 @dataclass(frozen=True)
+class Second:
+    """The cluster at a time: seconds since the first sample, bytes per second, and use of its disks in percent.
+
+    `disk_use` has the minimum, mean and maximum of all disks; None if AIStore reports no disks.
+    """
+
+    at: float
+    rate: float
+    disk_use: tuple[float, float, float] | None
+
+
+@dataclass(frozen=True)
 class Verdict:
     """The comparison of a mean with earlier runs: ``first`` if there are none, ``held`` or ``regression``."""
 
@@ -119,6 +131,15 @@ class Measurements:
         for node, second, rate in rows:
             found.setdefault(node, []).append((second, rate))
         return found
+
+    def seconds(self, measurement: str) -> list[Second]:
+        """Return what all targets did together, for each second in which all of them were sampled."""
+        rows = self._client.query(
+            sql.query("throughput_seconds"), parameters={"measurement": measurement}
+        ).result_rows
+        return [
+            Second(at, rate, (low, mean, high) if low is not None else None) for at, rate, low, mean, high in rows
+        ]
 
 
 def _load(load: Load) -> dict[str, Any]:
