@@ -122,7 +122,10 @@ for name in late:
 failed, count = [], 0
 for path in sorted(packages.rglob("*.so")):
     parts = path.relative_to(packages).parts
-    if not parts[0].endswith(".libs") and (".cpython-" in path.name or ".abi3." in path.name):
+    # The libraries in bitshuffle/plugin are plugins of HDF5, not modules.
+    if parts[-2:-1] != ("plugin",) and not parts[0].endswith(".libs") and (
+        ".cpython-" in path.name or ".abi3." in path.name
+    ):
         count += 1
         module = ".".join((*parts[:-1], path.name.partition(".")[0]))
         try:
@@ -264,15 +267,17 @@ def test_the_demo_runs(running: Project) -> None:
 
 def test_clickhouse_reads_objects_of_a_load_from_aistore(running: Project, api: AirflowApi) -> None:
     """With its own token and the right to read AIStore's URLs; the load fails if ClickHouse cannot read."""
-    dag, table, bucket = "s3_to_clickhouse", "default.pulled_facts", "ais://speech-facts"
-    fields = {"bucket": bucket, "keys": "", "format": "jsonl", "table": table, "options": {"loader": "pull"}}
-    api.request("POST", "variables", json={"key": "storeside_forms", "value": json.dumps({"buckets": [bucket]})})
+    dag, source, table, texts = "transform_to_clickhouse", "texts", "default.pulled_facts", 3
+    client = s3_of(running)
+    client.create_bucket(Bucket=source)
+    for n in range(texts):
+        client.put_object(Bucket=source, Key=f"pull/{n}.txt", Body=b"It was a dark and stormy night. " * (n + 1))
+    fields = {"source": f"s3://{source}", "destination": "ais://text-facts", "prefix": "pull/", "table": table}
     api.request("PATCH", f"dags/{dag}", json={"is_paused": False})
-    run = api.trigger(dag, fields)
+    run = api.trigger(dag, {**fields, "options": {"loader": "pull"}})
     assert api.wait(dag, run)["state"] == "success", api.log(dag, run, "load")[-3000:]
-    api.request("DELETE", "variables/storeside_forms")
-    rows, objects = clickhouse(running).query(f"SELECT count(), uniqExact(_storeside_load) FROM {table}").first_row
-    assert rows >= objects > 0
+    assert "by pull" in api.log(dag, run, "load")
+    assert clickhouse(running).query(f"SELECT count() FROM {table}").first_row == (texts,)
 
 
 def test_the_pod_that_tries_a_cluster(running: Project, api: AirflowApi, corpus: list[Path]) -> None:

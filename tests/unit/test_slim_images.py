@@ -23,6 +23,7 @@ KEPT = (
     "jinja2/tests.py",
     "kubernetes/client/api.py",
     "pyarrow/libarrow.so.2600",
+    "pyarrow/libarrow_substrait.so.2600",  # other libraries link to it
     "pyarrow/flight.py",
     "tests/top.py",  # no package's own tests
 )
@@ -35,8 +36,8 @@ REMOVED = (
     "pyarrow/libarrow_flight.so.2600",
     "pyarrow/libarrow_python_flight.so",
     "pyarrow/include/arrow/api.h",
-    "pyarrow/_substrait.cpython-311-x86_64-linux-gnu.so",
-    "pyarrow/libarrow_substrait.so.2600",
+    "pyarrow/_s3fs.cpython-311-x86_64-linux-gnu.so",
+    "pyarrow/libarrow_s3.so.2600",
     "Cython/Compiler/Code.py",
     "hive_metastore/ttypes.py",
     "numpy/__init__.pyi",

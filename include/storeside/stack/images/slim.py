@@ -24,8 +24,8 @@ UNUSED = (
     "pyarrow/_flight.*.so",  # the client and server of Arrow Flight
     "pyarrow/libarrow_flight.so*",
     "pyarrow/libarrow_python_flight.so*",
-    "pyarrow/_substrait.*.so",  # plans of queries of other engines
-    "pyarrow/libarrow_substrait.so*",
+    "pyarrow/_s3fs.*.so",  # Arrow's own client of S3; Airflow uses s3fs, Storeside boto3
+    "pyarrow/libarrow_s3.so*",
 )
 # For C compilers, Cython and type checkers.
 SUFFIXES = frozenset((".a", ".c", ".cc", ".cpp", ".h", ".hpp", ".pxd", ".pyi", ".pyx"))
