@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
 from typing import Any
 
@@ -42,8 +44,8 @@ class Api:
     def list_namespaced_pod(self, _namespace: str, **_options: Any) -> Any:
         return SimpleNamespace(items=self.pods)
 
-    def read_namespaced_pod_log(self, _pod: str, _namespace: str, **_options: Any) -> str:
-        return "Traceback\nKeyError: 'x'\n"
+    def read_namespaced_pod_log(self, _pod: str, _namespace: str, **_options: Any) -> Any:
+        return SimpleNamespace(data=b"Traceback\nKeyError: 'x'\n")
 
 
 def watch(api: Any) -> PodWatch:
@@ -117,6 +119,41 @@ def test_a_pod_that_is_not_ready_says_what_it_has_logged() -> None:
         time.sleep(0.1)
     assert watched.reason == ""
     assert watched.why("timed out") == "pod my-etl-t1 runs but is not ready (Traceback KeyError: 'x'): timed out"
+
+
+def test_the_log_is_its_text_not_that_of_a_python_literal() -> None:
+    """With the real client, because its result depends on its version."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write("\u00e4 'waits'\n".encode() + b"\xff")
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        configuration = kube.Configuration(host=f"http://127.0.0.1:{server.server_port}")
+        pods = watch(kube.CoreV1Api(kube.ApiClient(configuration)))
+        assert pods._log("my-etl-t1") == "\u00e4 'waits'\n\ufffd"
+        server.shutdown()
+
+
+def test_after_an_error_pods_are_watched_again() -> None:
+    found = pod(state=waiting("ErrImagePull", "no such image"))
+    answers = iter([RuntimeError("the API server is busy"), RuntimeError("still")])
+
+    class Busy(Api):
+        def list_namespaced_pod(self, _namespace: str, **_options: Any) -> Any:
+            for error in answers:
+                raise error
+            return super().list_namespaced_pod(_namespace)
+
+    with watch(Busy(found)).watching("my-etl") as watched:
+        time.sleep(0.3)
+    assert "ErrImagePull" in watched.reason
 
 
 def test_a_kubernetes_that_does_not_answer_changes_nothing() -> None:

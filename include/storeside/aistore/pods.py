@@ -124,15 +124,17 @@ class PodWatch:
             thread.join(5)
 
     def _watch(self, etl_name: str, watched: Watched, over: threading.Event) -> None:
+        told = False
         while not over.wait(self.interval):
             try:
                 pods = self.api.list_namespaced_pod(self.namespace, _request_timeout=5).items
                 for pod in pods:
                     if pod.metadata.name.startswith(f"{etl_name}-"):
                         self._look(pod, watched)
-            except Exception as e:  # the watcher must not affect the start of the ETL
-                log.info("cannot watch the pods of ETL %s: %s", etl_name, " ".join(str(e).split())[:200])
-                return
+            except Exception as e:  # the watcher must not affect the start of the ETL, and looks again
+                if not told:
+                    log.info("cannot watch the pods of ETL %s: %s", etl_name, " ".join(str(e).split())[:200])
+                told = True
 
     def _look(self, pod: Any, watched: Watched) -> None:
         name = pod.metadata.name
@@ -155,6 +157,10 @@ class PodWatch:
 
     def _log(self, pod: str) -> str:
         try:
-            return str(self.api.read_namespaced_pod_log(pod, self.namespace, tail_lines=_LOG_LINES))
+            # Without this option the client returns the text of a Python literal, b'…', as of its version 36.
+            answer = self.api.read_namespaced_pod_log(
+                pod, self.namespace, tail_lines=_LOG_LINES, _preload_content=False, _request_timeout=5
+            )
+            return str(answer.data.decode(errors="replace"))
         except Exception as e:  # the log is optional
             return f"no log: {e}"
