@@ -121,6 +121,19 @@ def test_a_pod_that_is_not_ready_says_what_it_has_logged() -> None:
     assert watched.why("timed out") == "pod my-etl-t1 runs but is not ready (Traceback KeyError: 'x'): timed out"
 
 
+def test_the_last_log_of_a_pod_outlives_it() -> None:
+    running = kube.V1ContainerState(running=kube.V1ContainerStateRunning())
+    logs = iter([b"loading the model\n"])
+
+    class Deleted(Api):
+        def read_namespaced_pod_log(self, _pod: str, _namespace: str, **_options: Any) -> Any:
+            return SimpleNamespace(data=next(logs))
+
+    with watch(Deleted(pod(state=running))).watching("my-etl") as watched:
+        time.sleep(0.1)
+    assert watched.why("timed out") == "pod my-etl-t1 runs but is not ready (loading the model): timed out"
+
+
 def test_the_log_is_its_text_not_that_of_a_python_literal() -> None:
     """With the real client, because its result depends on its version."""
 

@@ -144,7 +144,10 @@ class PodWatch:
         for status in pod.status.container_statuses or []:
             if status.state and status.state.running and not status.ready:
                 log_text = " ".join(self._log(name).split())[-1000:]
-                watched.waiting = f"pod {name} runs but is not ready" + (f" ({log_text})" if log_text else "")
+                if log_text:
+                    watched.waiting = f"pod {name} runs but is not ready ({log_text})"
+                elif not watched.waiting:  # a pod that is being deleted has no log any more
+                    watched.waiting = f"pod {name} runs but is not ready"
             for state in (status.state, status.last_state):
                 waiting, ended = (state.waiting, state.terminated) if state else (None, None)
                 if waiting and waiting.reason not in (None, "ContainerCreating", "PodInitializing"):
@@ -156,6 +159,7 @@ class PodWatch:
                     watched.is_final = _ends_so_again(ended.reason, ended.exit_code)
 
     def _log(self, pod: str) -> str:
+        """Return the end of a pod's log; empty if there is none, or if this account may not read it."""
         try:
             # Without this option the client returns the text of a Python literal, b'…', as of its version 36.
             answer = self.api.read_namespaced_pod_log(
@@ -163,4 +167,5 @@ class PodWatch:
             )
             return str(answer.data.decode(errors="replace"))
         except Exception as e:  # the log is optional
-            return f"no log: {e}"
+            log.info("cannot read the log of pod %s: %s", pod, " ".join(str(e).split())[:200])
+            return ""
