@@ -17,7 +17,6 @@ from storeside.operators import (
     TableOptions,
     dag_schedule,
     dag_settings,
-    form_choices,
     params,
     transformer_command,
 )
@@ -38,22 +37,9 @@ SETTINGS = dag_settings(
 QUEUE, IMAGE = SETTINGS["queue"], SETTINGS["image"]
 UTTERANCES, FACTS = SETTINGS["utterances"], SETTINGS["facts"]
 
-SOURCE = Param(
-    type="string",
-    pattern=params.BUCKET_URI,
-    title="Bucket of recordings",
-    **form_choices("bucket"),
-    description="FLAC, WAV, MP3, Ogg, Opus, M4A, AIFF and others; any bucket that AIStore can read",
-)
-PREFIX = "{{ params.prefix or '' }}"
 PARAMS = {
-    "source": params.preset(SOURCE, SETTINGS["source"]),
-    "prefix": Param(
-        None,
-        type=["null", "string"],
-        title="Prefix",
-        description="Only recordings whose names start with this; empty means all",
-    ),
+    "source": params.preset(params.RECORDINGS, SETTINGS["source"]),
+    "prefix": params.PREFIX,
     "table": params.preset(params.TABLE["table"], SETTINGS["table"]),
     "threshold": Param(
         0.5,
@@ -109,42 +95,17 @@ PARAMS = {
         values_display={"flac": "FLAC, 16 bit", "wav": "WAV, 16 bit"},
         description="Format of the utterances in the shards",
     ),
-    "sample_rate": Param(
-        16_000,
-        type="integer",
-        minimum=4_000,
-        maximum=192_000,
-        title="Sample rate, Hz",
-        section="Audio",
-        description="Sample rate of the utterances",
-    ),
-    "communication": Param(
-        "ws",
-        type="string",
-        enum=["ws", "hpush"],
-        title="Communication",
-        section="How",
-        values_display={"ws": "WebSocket (fastest)", "hpush": "HTTP push"},
-        description="How AIStore sends recordings to the transformer",
-    ),
-    "on_failure": Param(
-        "report",
-        type="string",
-        enum=["report", "fail"],
+    "sample_rate": params.SAMPLE_RATE,
+    "communication": params.COMMUNICATION,
+    "on_failure": params.described(
+        params.ON_FAILURE,
+        "What happens when recordings cannot be decoded",
         title="Failed recordings",
-        section="How",
         values_display={"report": "Load the good recordings, list the bad ones", "fail": "Fail the task"},
-        description="What happens when recordings cannot be decoded",
     ),
     "retry_failed": params.RETRY_FAILED,
 }
-HOW = {
-    "image": IMAGE,
-    "prefix": PREFIX,
-    "communication": "{{ params.communication }}",
-    "on_failed_objects": "{{ params.on_failure }}",
-    "retry_failed": "{{ params.retry_failed }}",
-}
+HOW = {"image": IMAGE, "communication": "{{ params.communication }}", **params.OBJECTS}
 
 with DAG(
     dag_id="speech_utterances",
@@ -178,8 +139,7 @@ Recordings that could not be cut: `SELECT object, reason FROM storeside.objects 
         task_id="cut",
         source="{{ params.source }}",
         destination=UTTERANCES,
-        # AIStore keeps copies of remote objects, and checks for newer versions only with `latest`
-        latest="{{ not params.source.startswith('ais://') }}",
+        latest=params.LATEST,
         container="{{ params.container }}",
         sample_rate="{{ params.sample_rate }}",
         keep_extension=SETTINGS["keep_extension"],
@@ -201,7 +161,7 @@ Recordings that could not be cut: `SELECT object, reason FROM storeside.objects 
     )
     load = S3ToClickHouseOperator(
         task_id="load",
-        source=f"{FACTS}/{PREFIX}",
+        source=f"{FACTS}/{params.OBJECTS['prefix']}",
         table="{{ params.table }}",
         format="jsonl",
         on_overwrite="replace",
@@ -220,7 +180,7 @@ Recordings that could not be cut: `SELECT object, reason FROM storeside.objects 
             destination=UTTERANCES,
             facts=FACTS,
             table="{{ params.table }}",
-            prefix=PREFIX,
+            prefix="{{ params.prefix or '' }}",
             complete="{{ ti.xcom_pull('load') is not none }}",
         )
         lease_events >> cut

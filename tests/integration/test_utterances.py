@@ -15,7 +15,7 @@ from storeside.aistore.buckets import Bucket
 from storeside.aistore.spec import EtlSpec
 from storeside.ledger.objects import Ledger
 from storeside.operators.aistore import transformer_command
-from storeside.operators.utterances import UTTERANCE_COLUMNS
+from storeside.speech.columns import UTTERANCE_COLUMNS
 from storeside.stack import demo
 from storeside.stack.settings import Stack
 from storeside.transform.bucket_job import BucketJob
