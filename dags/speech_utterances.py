@@ -11,6 +11,7 @@ from storeside.operators import (
     UTTERANCE_COLUMNS,
     AISCutUtterancesOperator,
     AISTransformBucketOperator,
+    ClickHouseExportManifestOperator,
     S3ToClickHouseOperator,
     SqsLeaseS3EventsOperator,
     SqsSettleS3EventsOperator,
@@ -33,6 +34,9 @@ SETTINGS = dag_settings(
     facts="ais://utterance-facts",
     image=TRANSFORMER_IMAGE,
     keep_extension=False,
+    manifest="",  # such as s3://datasets/utterances.jsonl.gz; empty for none
+    manifest_format="lhotse_cuts",
+    manifest_connection="clickhouse_exports",
 )
 QUEUE, IMAGE = SETTINGS["queue"], SETTINGS["image"]
 UTTERANCES, FACTS = SETTINGS["utterances"], SETTINGS["facts"]
@@ -125,7 +129,9 @@ with DAG(
    the facts, for each utterance. No audio leaves the storage.
 3. **facts**: AIStore collects the facts of each new shard as JSON Lines, one line per utterance.
 4. **load**: loads the facts into the table, once. The rows of a changed recording replace its old rows.
-5. **settle_events**: only with a queue: deletes messages of recordings whose utterances are in the table, sends
+5. **export**: only with `manifest` in the Variable: writes the manifest of all utterances in the table, for training
+   with Lhotse or NeMo.
+6. **settle_events**: only with a queue: deletes messages of recordings whose utterances are in the table, sends
    messages of recordings that failed for good to the dead-letter queue with their reasons, and releases all others.
 
 The Airflow Variable `storeside_speech_utterances` contains the schedule, the queue, the buckets and the form's
@@ -170,6 +176,18 @@ Recordings that could not be cut: `SELECT object, reason FROM storeside.objects 
         retry_failed="{{ params.retry_failed }}",
     )
     cut >> facts >> load
+    last = load
+
+    if SETTINGS["manifest"]:
+        export = ClickHouseExportManifestOperator(
+            task_id="export",
+            bucket=UTTERANCES,
+            table="{{ params.table }}",
+            destination=SETTINGS["manifest"],
+            format=SETTINGS["manifest_format"],
+            clickhouse_conn_id=SETTINGS["manifest_connection"],
+        )
+        last = load >> export
 
     if QUEUE:
         lease_events = SqsLeaseS3EventsOperator(task_id="lease_events", sqs_queue=QUEUE)
@@ -184,5 +202,5 @@ Recordings that could not be cut: `SELECT object, reason FROM storeside.objects 
             complete="{{ ti.xcom_pull('load') is not none }}",
         )
         lease_events >> cut
-        load >> settle_events
+        last >> settle_events
         settle_events.as_teardown(setups=lease_events)
