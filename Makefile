@@ -188,7 +188,7 @@ bench-matrix: $(STAMP) ## compare servers, channels, file access and direct put;
 	@$(PYTHON) -m tests.benchmarks.transform_matrix $(ARGS)
 
 .PHONY: bench-pipelines
-bench-pipelines: $(STAMP) ## members of tar shards, loads from AIStore, and loads that a suite checks; ARGS="--only ais_load --rounds 5"
+bench-pipelines: $(STAMP) ## members of tar shards, utterances, loads from AIStore, and loads that a suite checks; ARGS="--only ais_load --rounds 5"
 	@$(PYTHON) -m tests.benchmarks.pipelines $(ARGS)
 
 .PHONY: bench-scaling

@@ -16,12 +16,8 @@ from storeside.operators import (
 )
 
 PARAMS = {
-    "source": Param(
-        type="string",
-        pattern=params.BUCKET_URI,
-        title="Source",
-        **form_choices("bucket"),
-        description="Bucket URI; ais://@cluster/bucket is a bucket of another AIStore cluster that is attached",
+    "source": params.described(
+        params.SOURCE, "Bucket URI; ais://@cluster/bucket is a bucket of another AIStore cluster that is attached"
     ),
     "destination": Param(
         None,
@@ -43,20 +39,10 @@ PARAMS = {
         },
         description="Use the worker only for buckets that AIStore cannot read; it copies parallel ranges and parts",
     ),
-    "prefix": Param(
-        None,
-        type=["null", "string"],
-        title="Prefix",
-        description="Only objects whose names start with this; empty means all",
-    ),
-    "on_failure": Param(
-        "report",
-        type="string",
-        enum=["report", "fail"],
-        title="Failed objects",
-        section="How",
-        values_display={"report": "Succeed and list failed objects", "fail": "Fail the run"},
-        description="What happens when some objects cannot be copied; all other objects are copied in both cases",
+    "prefix": params.PREFIX,
+    "on_failure": params.described(
+        params.ON_FAILURE,
+        "What happens when some objects cannot be copied; all other objects are copied in both cases",
     ),
     "retry_failed": params.RETRY_FAILED,
     "source_connection": Param(
@@ -104,9 +90,7 @@ At its end, each task compares source and destination. To list failed objects wi
         task_id="copy",
         source="{{ params.source }}",
         destination="{{ params.destination or '' }}",
-        prefix="{{ params.prefix or '' }}",
-        on_failed_objects="{{ params.on_failure }}",
-        retry_failed="{{ params.retry_failed }}",
+        **params.OBJECTS,
         pre_execute=only_when("way", "copy"),
     )
     prefetch = AISPrefetchBucketOperator(
@@ -121,9 +105,7 @@ At its end, each task compares source and destination. To list failed objects wi
         task_id="copy_through_worker",
         source="{{ params.source }}",
         destination="{{ params.destination or '' }}",
-        prefix="{{ params.prefix or '' }}",
-        on_failed_objects="{{ params.on_failure }}",
-        retry_failed="{{ params.retry_failed }}",
+        **params.OBJECTS,
         source_conn_id="{{ params.source_connection or '' }}",
         destination_conn_id="{{ params.destination_connection or '' }}",
         pre_execute=only_when("way", "worker"),

@@ -18,7 +18,6 @@ from storeside.operators import (
     SqsSettleSpeechEventsOperator,
     dag_schedule,
     dag_settings,
-    form_choices,
     params,
 )
 
@@ -58,22 +57,9 @@ CODECS = {
     "aac": "M4A, AAC",
 }
 
-SOURCE = Param(
-    type="string",
-    pattern=r"^(s3|gs|az|oci|ais)://[^/]+$",
-    title="Bucket of recordings",
-    **form_choices("bucket"),
-    description="FLAC, WAV, MP3, Ogg, Opus, M4A, AIFF and others; any bucket that AIStore can read",
-)
-
 PARAMS = {
-    "source": params.preset(SOURCE, SETTINGS["source"]),
-    "prefix": Param(
-        None,
-        type=["null", "string"],
-        title="Prefix",
-        description="Only objects whose names start with this; empty means all",
-    ),
+    "source": params.preset(params.RECORDINGS, SETTINGS["source"]),
+    "prefix": params.PREFIX,
     "codec": Param(
         "pcm_s16le",
         type="string",
@@ -83,14 +69,8 @@ PARAMS = {
         section="Audio",
         description="Container and codec of the results",
     ),
-    "sample_rate": Param(
-        16_000,
-        type="integer",
-        minimum=4_000,
-        maximum=192_000,
-        title="Sample rate, Hz",
-        section="Audio",
-        description="MP3, Opus and AAC support some rates only, such as 16000, 24000 and 48000",
+    "sample_rate": params.described(
+        params.SAMPLE_RATE, "MP3, Opus and AAC support some rates only, such as 16000, 24000 and 48000"
     ),
     "channels": Param(
         1,
@@ -108,31 +88,14 @@ PARAMS = {
         description="a.flac becomes a.flac.wav instead of a.wav: for buckets with recordings of the same name in"
         " several formats, such as a.flac and a.wav",
     ),
-    "communication": Param(
-        "ws",
-        type="string",
-        enum=["ws", "hpush"],
-        title="Communication",
-        section="How",
-        values_display={"ws": "WebSocket (fastest)", "hpush": "HTTP push"},
-        description="How AIStore sends objects to the transformer",
-    ),
-    "on_failure": Param(
-        "report",
-        type="string",
-        enum=["report", "fail"],
+    "communication": params.COMMUNICATION,
+    "on_failure": params.described(
+        params.ON_FAILURE,
+        "What happens when a recording cannot be decoded or a row of the manifest is invalid",
         title="Failed recordings",
-        section="How",
         values_display={"report": "Succeed and list failed recordings", "fail": "Fail the run"},
-        description="What happens when a recording cannot be decoded or a row of the manifest is invalid",
     ),
-    "retry_failed": Param(
-        False,
-        type="boolean",
-        title="Retry failed",
-        section="How",
-        description="Also try recordings that failed for good in earlier runs",
-    ),
+    "retry_failed": params.RETRY_FAILED,
     "max_seconds": Param(
         3_600,
         type="integer",
@@ -183,36 +146,30 @@ changed recordings. To list failed objects with their reasons:
         task_id="ingest",
         source="{{ params.source }}",
         destination=RECORDINGS,
-        prefix="{{ params.prefix or '' }}",
-        on_failed_objects="{{ params.on_failure }}",
-        retry_failed="{{ params.retry_failed }}",
+        **params.OBJECTS,
     )
     transcode = AISTranscodeAudioOperator(
         task_id="transcode",
         source=RECORDINGS,
         destination=SPEECH,
         image=IMAGE,
-        prefix="{{ params.prefix or '' }}",
         container="",  # the codec's
         codec="{{ params.codec }}",
         sample_rate="{{ params.sample_rate }}",
         channels="{{ params.channels }}",
         keep_extension="{{ params.keep_extension }}",
         communication="{{ params.communication }}",
-        on_failed_objects="{{ params.on_failure }}",
-        retry_failed="{{ params.retry_failed }}",
         facts=FACTS,
         outlets=[speech],
+        **params.OBJECTS,
     )
     probe = AISProbeAudioOperator(
         task_id="probe",
         source=SPEECH,
         destination=FACTS,
         image=IMAGE,
-        prefix="{{ params.prefix or '' }}",
         communication="{{ params.communication }}",
-        on_failed_objects="{{ params.on_failure }}",
-        retry_failed="{{ params.retry_failed }}",
+        **params.OBJECTS,
     )
     stage = ClickHouseStageManifestOperator(
         task_id="stage_manifest", bucket=SPEECH, facts=FACTS, effect="{{ ti.xcom_pull('probe')['effect'] }}"

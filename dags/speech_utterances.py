@@ -11,13 +11,13 @@ from storeside.operators import (
     UTTERANCE_COLUMNS,
     AISCutUtterancesOperator,
     AISTransformBucketOperator,
+    ClickHouseExportManifestOperator,
     S3ToClickHouseOperator,
     SqsLeaseS3EventsOperator,
     SqsSettleS3EventsOperator,
     TableOptions,
     dag_schedule,
     dag_settings,
-    form_choices,
     params,
     transformer_command,
 )
@@ -34,26 +34,16 @@ SETTINGS = dag_settings(
     facts="ais://utterance-facts",
     image=TRANSFORMER_IMAGE,
     keep_extension=False,
+    manifest="",  # such as s3://datasets/utterances.jsonl.gz; empty for none
+    manifest_format="lhotse_cuts",
+    manifest_connection="clickhouse_exports",
 )
 QUEUE, IMAGE = SETTINGS["queue"], SETTINGS["image"]
 UTTERANCES, FACTS = SETTINGS["utterances"], SETTINGS["facts"]
 
-SOURCE = Param(
-    type="string",
-    pattern=params.BUCKET_URI,
-    title="Bucket of recordings",
-    **form_choices("bucket"),
-    description="FLAC, WAV, MP3, Ogg, Opus, M4A, AIFF and others; any bucket that AIStore can read",
-)
-PREFIX = "{{ params.prefix or '' }}"
 PARAMS = {
-    "source": params.preset(SOURCE, SETTINGS["source"]),
-    "prefix": Param(
-        None,
-        type=["null", "string"],
-        title="Prefix",
-        description="Only recordings whose names start with this; empty means all",
-    ),
+    "source": params.preset(params.RECORDINGS, SETTINGS["source"]),
+    "prefix": params.PREFIX,
     "table": params.preset(params.TABLE["table"], SETTINGS["table"]),
     "threshold": Param(
         0.5,
@@ -109,42 +99,17 @@ PARAMS = {
         values_display={"flac": "FLAC, 16 bit", "wav": "WAV, 16 bit"},
         description="Format of the utterances in the shards",
     ),
-    "sample_rate": Param(
-        16_000,
-        type="integer",
-        minimum=4_000,
-        maximum=192_000,
-        title="Sample rate, Hz",
-        section="Audio",
-        description="Sample rate of the utterances",
-    ),
-    "communication": Param(
-        "ws",
-        type="string",
-        enum=["ws", "hpush"],
-        title="Communication",
-        section="How",
-        values_display={"ws": "WebSocket (fastest)", "hpush": "HTTP push"},
-        description="How AIStore sends recordings to the transformer",
-    ),
-    "on_failure": Param(
-        "report",
-        type="string",
-        enum=["report", "fail"],
+    "sample_rate": params.SAMPLE_RATE,
+    "communication": params.COMMUNICATION,
+    "on_failure": params.described(
+        params.ON_FAILURE,
+        "What happens when recordings cannot be decoded",
         title="Failed recordings",
-        section="How",
         values_display={"report": "Load the good recordings, list the bad ones", "fail": "Fail the task"},
-        description="What happens when recordings cannot be decoded",
     ),
     "retry_failed": params.RETRY_FAILED,
 }
-HOW = {
-    "image": IMAGE,
-    "prefix": PREFIX,
-    "communication": "{{ params.communication }}",
-    "on_failed_objects": "{{ params.on_failure }}",
-    "retry_failed": "{{ params.retry_failed }}",
-}
+HOW = {"image": IMAGE, "communication": "{{ params.communication }}", **params.OBJECTS}
 
 with DAG(
     dag_id="speech_utterances",
@@ -164,7 +129,9 @@ with DAG(
    the facts, for each utterance. No audio leaves the storage.
 3. **facts**: AIStore collects the facts of each new shard as JSON Lines, one line per utterance.
 4. **load**: loads the facts into the table, once. The rows of a changed recording replace its old rows.
-5. **settle_events**: only with a queue: deletes messages of recordings whose utterances are in the table, sends
+5. **export**: only with `manifest` in the Variable: writes the manifest of all utterances in the table, for training
+   with Lhotse or NeMo.
+6. **settle_events**: only with a queue: deletes messages of recordings whose utterances are in the table, sends
    messages of recordings that failed for good to the dead-letter queue with their reasons, and releases all others.
 
 The Airflow Variable `storeside_speech_utterances` contains the schedule, the queue, the buckets and the form's
@@ -178,8 +145,7 @@ Recordings that could not be cut: `SELECT object, reason FROM storeside.objects 
         task_id="cut",
         source="{{ params.source }}",
         destination=UTTERANCES,
-        # AIStore keeps copies of remote objects, and checks for newer versions only with `latest`
-        latest="{{ not params.source.startswith('ais://') }}",
+        latest=params.LATEST,
         container="{{ params.container }}",
         sample_rate="{{ params.sample_rate }}",
         keep_extension=SETTINGS["keep_extension"],
@@ -201,7 +167,7 @@ Recordings that could not be cut: `SELECT object, reason FROM storeside.objects 
     )
     load = S3ToClickHouseOperator(
         task_id="load",
-        source=f"{FACTS}/{PREFIX}",
+        source=f"{FACTS}/{params.OBJECTS['prefix']}",
         table="{{ params.table }}",
         format="jsonl",
         on_overwrite="replace",
@@ -210,6 +176,18 @@ Recordings that could not be cut: `SELECT object, reason FROM storeside.objects 
         retry_failed="{{ params.retry_failed }}",
     )
     cut >> facts >> load
+    last = load
+
+    if SETTINGS["manifest"]:
+        export = ClickHouseExportManifestOperator(
+            task_id="export",
+            bucket=UTTERANCES,
+            table="{{ params.table }}",
+            destination=SETTINGS["manifest"],
+            format=SETTINGS["manifest_format"],
+            clickhouse_conn_id=SETTINGS["manifest_connection"],
+        )
+        last = load >> export
 
     if QUEUE:
         lease_events = SqsLeaseS3EventsOperator(task_id="lease_events", sqs_queue=QUEUE)
@@ -220,9 +198,9 @@ Recordings that could not be cut: `SELECT object, reason FROM storeside.objects 
             destination=UTTERANCES,
             facts=FACTS,
             table="{{ params.table }}",
-            prefix=PREFIX,
+            prefix="{{ params.prefix or '' }}",
             complete="{{ ti.xcom_pull('load') is not none }}",
         )
         lease_events >> cut
-        load >> settle_events
+        last >> settle_events
         settle_events.as_teardown(setups=lease_events)

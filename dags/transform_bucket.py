@@ -15,7 +15,6 @@ from storeside.operators import (
     dag_settings,
     form_choices,
     params,
-    transformer_command,
 )
 
 # The Airflow Variable storeside_transform_bucket replaces any of these.
@@ -40,12 +39,7 @@ QUEUE = SETTINGS["queue"]
 PARAMS = {
     "source": params.preset(params.SOURCE, SETTINGS["source"]),
     "destination": params.preset(params.DESTINATION, SETTINGS["destination"]),
-    "prefix": Param(
-        SETTINGS["prefix"] or None,
-        type=["null", "string"],
-        title="Prefix",
-        description="Only objects whose names start with this; empty means all",
-    ),
+    "prefix": params.preset(params.PREFIX, SETTINGS["prefix"]),
     **params.etl(SETTINGS),
     "quarantine": Param(
         None,
@@ -55,14 +49,10 @@ PARAMS = {
         **form_choices("bucket"),
         description="URI of a bucket for copies of objects that cannot be transformed; empty for none",
     ),
-    "on_failure": Param(
-        "report",
-        type="string",
-        enum=["report", "fail"],
-        title="Failed objects",
-        section="How",
+    "on_failure": params.described(
+        params.ON_FAILURE,
+        "What happens to the run when an object cannot be transformed",
         values_display={"report": "Keep the good results, list the bad objects", "fail": "Fail the run"},
-        description="What happens to the run when an object cannot be transformed",
     ),
     "on_nothing": params.ON_NOTHING,
     "retry_failed": params.RETRY_FAILED,
@@ -106,20 +96,13 @@ schedule and a queue in it, runs start from the form only. The Variable
         task_id="transform",
         source="{{ params.source }}",
         destination="{{ params.destination }}",
-        prefix="{{ params.prefix or '' }}",
-        etl="{{ params.existing_etl or '' }}",
         image=SETTINGS["image"],
-        command=transformer_command("{{ params.transformer }}"),
         environment=SETTINGS["environment"],
-        communication="{{ params.communication }}",
-        extensions="{{ params.extensions | tojson }}",
-        members="{{ params.members or '' }}",
-        # AIStore keeps copies of remote objects, and checks for newer versions only with `latest`
-        latest="{{ not params.source.startswith('ais://') }}",
+        latest=params.LATEST,
+        **params.ETL,
+        **params.OBJECTS,
         quarantine="{{ params.quarantine or '' }}",
-        on_failed_objects="{{ params.on_failure }}",
         on_nothing="{{ params.on_nothing }}",
-        retry_failed="{{ params.retry_failed }}",
         plan_only="{{ params.plan_only }}",
     )
 

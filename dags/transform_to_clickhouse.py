@@ -16,7 +16,6 @@ from storeside.operators import (
     dag_settings,
     form_choices,
     params,
-    transformer_command,
 )
 
 ALL = ("source", "destination", "table")
@@ -52,12 +51,7 @@ RESULTS = Param(
 PARAMS = {
     "source": params.preset(params.SOURCE, SETTINGS["source"]),
     "destination": params.preset(RESULTS, SETTINGS["destination"]),
-    "prefix": Param(
-        SETTINGS["prefix"] or None,
-        type=["null", "string"],
-        title="Prefix",
-        description="Only objects and results whose names start with this; empty means all",
-    ),
+    "prefix": params.preset(params.PREFIX, SETTINGS["prefix"]),
     **params.TABLE,
     "table": params.preset(params.TABLE["table"], SETTINGS["table"]),
     "on_overwrite": params.preset(params.TABLE["on_overwrite"], "replace"),
@@ -67,14 +61,10 @@ PARAMS = {
     "on_failed_expectations": params.preset(
         params.EXPECTATIONS["on_failed_expectations"], SETTINGS["on_failed_expectations"]
     ),
-    "on_failure": Param(
-        "report",
-        type="string",
-        enum=["report", "fail"],
-        title="Failed objects",
-        section="How",
+    "on_failure": params.described(
+        params.ON_FAILURE,
+        "What happens when objects cannot be transformed or loaded; a failed transform loads nothing",
         values_display={"report": "Load the good results, list the bad objects", "fail": "Fail the task"},
-        description="What happens when objects cannot be transformed or loaded; a failed transform loads nothing",
     ),
     "on_nothing": params.ON_NOTHING,
     "retry_failed": params.RETRY_FAILED,
@@ -115,19 +105,12 @@ Results that were not loaded: `SELECT key, reason FROM storeside.loads FINAL WHE
         task_id="transform",
         source="{{ params.source }}",
         destination="{{ params.destination }}",
-        prefix="{{ params.prefix or '' }}",
-        etl="{{ params.existing_etl or '' }}",
         image=SETTINGS["image"],
-        command=transformer_command("{{ params.transformer }}"),
         environment=SETTINGS["environment"],
-        communication="{{ params.communication }}",
-        extensions="{{ params.extensions | tojson }}",
-        members="{{ params.members or '' }}",
-        # AIStore keeps copies of remote objects, and checks for newer versions only with `latest`
-        latest="{{ not params.source.startswith('ais://') }}",
-        on_failed_objects="{{ params.on_failure }}",
+        latest=params.LATEST,
+        **params.ETL,
+        **params.OBJECTS,
         on_nothing="{{ params.on_nothing }}",
-        retry_failed="{{ params.retry_failed }}",
     )
     load = S3ToClickHouseOperator(
         task_id="load",

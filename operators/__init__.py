@@ -58,8 +58,8 @@ if TYPE_CHECKING:
     from storeside.operators.storage import StorageTuneOperator as StorageTuneOperator
     from storeside.operators.throughput import AISMeasureThroughputOperator as AISMeasureThroughputOperator
     from storeside.operators.triggers.s3_events import S3EventsTrigger as S3EventsTrigger
-    from storeside.operators.utterances import UTTERANCE_COLUMNS as UTTERANCE_COLUMNS
     from storeside.operators.utterances import AISCutUtterancesOperator as AISCutUtterancesOperator
+    from storeside.speech.columns import UTTERANCE_COLUMNS as UTTERANCE_COLUMNS
     from storeside.transfer.after_load import AfterLoad as AfterLoad
     from storeside.transfer.columns import Columns as Columns
     from storeside.transfer.formats import Csv as Csv
@@ -101,7 +101,8 @@ _NAMES = {
     "operators.storage": ("StorageBenchmarkOperator", "StorageCopyBucketOperator", "StorageTuneOperator"),
     "operators.throughput": ("AISMeasureThroughputOperator",),
     "operators.triggers.s3_events": ("S3EventsTrigger",),
-    "operators.utterances": ("AISCutUtterancesOperator", "UTTERANCE_COLUMNS"),
+    "operators.utterances": ("AISCutUtterancesOperator",),
+    "speech.columns": ("UTTERANCE_COLUMNS",),
     "transfer.after_load": ("AfterLoad",),
     "transfer.columns": ("Columns",),
     "transfer.formats": ("Csv",),

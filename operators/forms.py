@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow.sdk import BaseOperator, Variable
+from airflow.sdk import BaseOperator, Param, Variable
 from airflow.sdk.definitions.param import ParamsDict
 
 from storeside.operators.errors import OperatorInputError, airflow_errors
@@ -107,6 +107,11 @@ def form_choices(kind: str) -> dict[str, Any]:
         raise OperatorInputError(f"form_choices has no kind {kind!r}: choose from {', '.join(_KINDS)}")
     suggested = list(_suggestions(kind))
     return {_MARK: kind, **({"examples": suggested} if suggested else {})}
+
+
+def described(field: Param, description: str, **schema: Any) -> Param:
+    """Return the form field with another description, and with other values of some keywords of its schema."""
+    return Param(field.value, **{**field.schema, **schema}, description=description)
 
 
 @cache

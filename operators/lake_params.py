@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 from airflow.sdk import Param
+
+from storeside.operators.forms import described
 
 _NAMES: Final = {"iceberg": "Iceberg table in the folder", "delta": "Delta table in the folder"}
 SNAPSHOT: Final = Param(
@@ -20,13 +21,9 @@ SNAPSHOT: Final = Param(
 
 def with_lakes(form: Param) -> Param:
     """Return the field of an object's format with the formats of tables."""
-    schema: Mapping[str, Any] = form.schema
-    return Param(
-        form.value,
-        **{
-            **schema,
-            "enum": [*schema["enum"], *_NAMES],
-            "values_display": {**schema["values_display"], **_NAMES},
-            "description": "Format of the objects, or of the table in a folder; compression is always detected",
-        },
+    return described(
+        form,
+        "Format of the objects, or of the table in a folder; compression is always detected",
+        enum=[*form.schema["enum"], *_NAMES],
+        values_display={**form.schema["values_display"], **_NAMES},
     )

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Final
 
 from airflow.sdk import Param
 
-from storeside.operators import after_load_params, lake_params, quality_params
+from storeside.operators import after_load_params, etl_params, forms, lake_params, quality_params
 from storeside.operators.forms import form_choices
 from storeside.transfer import named_options
 from storeside.transfer.columns import Columns
@@ -15,58 +14,12 @@ from storeside.transfer.formats import Csv
 from storeside.transfer.options import ReadOptions, TableOptions
 from storeside.transfer.request import RESERVED
 
+described = forms.described
+
 
 def preset(field: Param, default: str) -> Param:
     """Return the form field with this default. If the default is empty, users must fill in the field."""
     return Param(default, description=field.description, **field.schema) if default else field
-
-
-def etl(settings: Mapping[str, Any]) -> dict[str, Param]:
-    """Return the form fields that describe an ETL; their defaults are the settings of a DAG, see `dag_settings`."""
-    return {
-        "transformer": Param(
-            settings["transformer"],
-            type="string",
-            minLength=1,
-            title="Transformer",
-            section="ETL",
-            **form_choices("transformer"),
-            description="Transform of the transformer's image: a built-in one, or package.module:attribute",
-        ),
-        "existing_etl": Param(
-            settings["existing_etl"] or None,
-            type=["null", "string"],
-            title="Existing ETL",
-            section="ETL",
-            **form_choices("etl"),
-            description="Name of an ETL that runs in the cluster, instead of the transformer; it is used as it runs",
-        ),
-        "communication": Param(
-            settings["communication"],
-            type="string",
-            enum=["ws", "hpush"],
-            title="Communication",
-            section="ETL",
-            values_display={"ws": "WebSocket (fastest)", "hpush": "HTTP push"},
-            description="How AIStore sends objects to the transformer; an existing ETL keeps its own way",
-        ),
-        "extensions": Param(
-            settings["extensions"],
-            type="object",
-            additionalProperties={"type": "string"},
-            title="Extensions",
-            section="ETL",
-            description="Extensions of source objects and of their results, without dots; others are kept",
-        ),
-        "members": Param(
-            settings["members"] or None,
-            type=["null", "string"],
-            title="Members of shards",
-            section="ETL",
-            description="Members of tar shards to transform, such as *.txt,*.md, to which extensions then apply;"
-            " others are kept unchanged. Empty transforms whole objects",
-        ),
-    }
 
 
 BUCKET: Final = Param(
@@ -89,22 +42,6 @@ KEYS: Final = Param(
     title="Keys",
     description="Prefix, or pattern such as trips/2026-{01..06}/**.csv.gz; empty selects the whole bucket",
 )
-RETRY_FAILED: Final = Param(
-    False,
-    type="boolean",
-    title="Retry failed",
-    section="How",
-    description="Also try objects that failed for good in earlier runs",
-)
-ON_FAILURE: Final = Param(
-    "report",
-    type="string",
-    enum=["report", "fail"],
-    title="Failed objects",
-    section="How",
-    values_display={"report": "Succeed and list failed objects", "fail": "Fail the run"},
-    description="What happens when some objects cannot be loaded; all other objects are loaded in both cases",
-)
 ON_NOTHING: Final = Param(
     "succeed",
     type="string",
@@ -114,22 +51,20 @@ ON_NOTHING: Final = Param(
     values_display={"succeed": "Succeed", "skip": "Skip the task and the tasks after it", "fail": "Fail the task"},
     description="What happens when no object matches; unchanged objects match, too",
 )
-# URI of a bucket that AIStore can read or write.
-BUCKET_URI: Final = r"^(s3|gs|az|oci|oc)://[^/]+$|^ais://(@[^/]+/)?[^/]+$"
-SOURCE: Final = Param(
-    type="string",
-    pattern=BUCKET_URI,
-    title="Source",
-    **form_choices("bucket"),
-    description="Bucket URI; any bucket that AIStore can read",
-)
-DESTINATION: Final = Param(
-    type="string",
-    pattern=BUCKET_URI,
-    title="Destination",
-    **form_choices("bucket"),
-    description="Bucket URI; a missing ais:// bucket is created",
-)
+# Fields and arguments of DAGs that copy or transform buckets.
+BUCKET_URI: Final = etl_params.BUCKET_URI
+SOURCE: Final = etl_params.SOURCE
+RECORDINGS: Final = etl_params.RECORDINGS
+DESTINATION: Final = etl_params.DESTINATION
+PREFIX: Final = etl_params.PREFIX
+SAMPLE_RATE: Final = etl_params.SAMPLE_RATE
+COMMUNICATION: Final = etl_params.COMMUNICATION
+ON_FAILURE: Final = etl_params.ON_FAILURE
+RETRY_FAILED: Final = etl_params.RETRY_FAILED
+OBJECTS: Final = etl_params.OBJECTS
+LATEST: Final = etl_params.LATEST
+etl = etl_params.etl
+ETL: Final = etl_params.ETL
 # Tables outside Storeside's databases. The engine refuses those, too, in upper and lower case.
 TABLE_PATTERN: Final = rf"^(?!({'|'.join(RESERVED)})\.)[^.]+\.[^.]+$"
 TABLE: Final = {
@@ -291,14 +226,11 @@ SNAPSHOT: Final = lake_params.SNAPSHOT
 AFTER: Final = after_load_params.AFTER
 AFTER_LOAD: Final = after_load_params.AFTER_LOAD
 # `BUCKET` for `S3ToClickHouseOperator`, which also loads from AIStore.
-SOURCE_BUCKET: Final = Param(
-    BUCKET.value,
-    **{
-        **BUCKET.schema,
-        **form_choices("source bucket"),
-        "pattern": rf"{BUCKET.schema['pattern']}|^ais://[^/@#]+$",
-    },
-    description="Name of an S3 bucket without s3://, or the URI of an AIStore bucket, such as ais://results",
+SOURCE_BUCKET: Final = described(
+    BUCKET,
+    "Name of an S3 bucket without s3://, or the URI of an AIStore bucket, such as ais://results",
+    **form_choices("source bucket"),
+    pattern=rf"{BUCKET.schema['pattern']}|^ais://[^/@#]+$",
 )
 # Argument `source` of `S3ToClickHouseOperator` that reads the fields `SOURCE_BUCKET` and `KEYS`.
 LOAD_SOURCE: Final = "{{ '' if '://' in params.bucket else 's3://' }}{{ params.bucket }}/{{ params['keys'] or '' }}"

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from airflow.sdk import Param
 
-from storeside.operators.forms import form_choices
+from storeside.operators.forms import described, form_choices
 
 # The suite that checks the rows of `S3ToClickHouseOperator`.
 EXPECTATIONS: Final = {
@@ -34,16 +34,13 @@ EXPECTATIONS: Final = {
 # The same for `S3EventsToClickHouseOperator`, which fails objects one by one.
 OBJECTS_EXPECTATIONS: Final = {
     **EXPECTATIONS,
-    "on_failed_expectations": Param(
-        "fail",
-        **{
-            **EXPECTATIONS["on_failed_expectations"].schema,
-            "values_display": {
-                "fail": "Fail the object; its messages go to the dead-letter queue",
-                "quarantine": "Put them into <table>_quarantine and publish the others",
-            },
+    "on_failed_expectations": described(
+        EXPECTATIONS["on_failed_expectations"],
+        "What happens to an object whose rows break expectations of severity critical",
+        values_display={
+            **EXPECTATIONS["on_failed_expectations"].schema["values_display"],
+            "fail": "Fail the object; its messages go to the dead-letter queue",
         },
-        description="What happens to an object whose rows break expectations of severity critical",
     ),
 }
 # Arguments of the load operators that read the fields of `EXPECTATIONS`.

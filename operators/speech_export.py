@@ -1,4 +1,4 @@
-"""The operator that exports the speech manifest for training frameworks."""
+"""The operator that exports the manifests of recordings and utterances for training frameworks."""
 
 from __future__ import annotations
 
@@ -22,22 +22,26 @@ if TYPE_CHECKING:
 
 
 class ClickHouseExportManifestOperator(FormOperator):
-    """Writes the published rows of a bucket's recordings into S3, for NeMo or Lhotse.
+    """Writes the published rows of a bucket's recordings, or the utterances of a table, into S3: for NeMo or Lhotse.
 
     ClickHouse writes the object itself, in one statement and with bounded memory; no row passes through the worker.
-    An object of this name is replaced. Paths of audio are AIStore's, such as ``ais://speech/a.wav``. Without rows,
-    the task writes nothing. Returns the number of recordings and the object's URI.
+    An object of this name is replaced. Paths of audio are AIStore's, such as ``ais://speech/a.wav``; the path of an
+    utterance is its member in the shard, such as ``ais://utterances/a.tar/a-00001.flac``. Without rows, the task
+    writes nothing. Returns the number of recordings or utterances, and the object's URI.
 
-    :param bucket: URI of the AIStore bucket whose recordings the manifest describes
+    :param bucket: URI of the AIStore bucket whose recordings the manifest describes; of utterances, the
+        bucket of their shards
     :param destination: URI of the object to write; ``.gz`` at its end compresses it:
         ``s3://datasets/train/cuts.jsonl.gz``
-    :param format: ``nemo``, ``lhotse_recordings`` or ``lhotse_cuts``
-    :param only_this_run: export only the rows that this DAG run published
+    :param format: ``nemo``, ``lhotse_recordings`` or ``lhotse_cuts``; of utterances also ``nemo_tarred``
+    :param only_this_run: export only the rows that this DAG run published; not for utterances
+    :param table: ``database.table`` with the columns `UTTERANCE_COLUMNS`; empty exports recordings
     :param aws_conn_id: connection whose extras name ClickHouse's way to S3, as for loads
-    :param clickhouse_conn_id: connection whose user may read ``speech.manifest`` and write to S3
+    :param clickhouse_conn_id: connection whose user may read ``speech.manifest``, or the table, and write to
+        S3
     """
 
-    template_fields: Sequence[str] = ("bucket", "destination", "format", "only_this_run")
+    template_fields: Sequence[str] = ("bucket", "destination", "format", "only_this_run", "table")
     ui_color = "#fdf0d5"
     operator_extra_links: tuple[BaseOperatorLink, ...] = (RunPageLink(),)
 
@@ -48,6 +52,7 @@ class ClickHouseExportManifestOperator(FormOperator):
         destination: str,
         format: str = "nemo",
         only_this_run: bool | str = False,
+        table: str = "",
         aws_conn_id: str = "aws_default",
         clickhouse_conn_id: str = "clickhouse_default",
         **kwargs: Any,
@@ -57,6 +62,7 @@ class ClickHouseExportManifestOperator(FormOperator):
         self.destination = destination
         self.format = format
         self.only_this_run = only_this_run
+        self.table = table
         self.aws_conn_id = aws_conn_id
         self.clickhouse_conn_id = clickhouse_conn_id
         check_literals(
@@ -70,8 +76,8 @@ class ClickHouseExportManifestOperator(FormOperator):
             bucket = str(Bucket.parse(self.bucket))
             target = source(BaseHook.get_connection(self.aws_conn_id), *_place(self.destination))
             client = clickhouse_client(BaseHook.get_connection(self.clickhouse_conn_id))
-            rows = export(client, target, self.format, bucket, run_id)
-        return {"recordings": rows, "destination": self.destination}
+            rows = export(client, target, self.format, bucket, run_id, self.table)
+        return {"utterances" if self.table else "recordings": rows, "destination": self.destination}
 
 
 def _place(uri: str) -> tuple[str, str]:

@@ -23,32 +23,6 @@ _OPTIONS = tuple(UtteranceOptions.__dataclass_fields__)
 _FORMAT = ("container", "sample_rate", "channels", "keep_extension")
 
 
-# The types of the facts' columns in a table, for `TableOptions`.
-UTTERANCE_COLUMNS = {
-    "shard": "String",
-    "member": "String",
-    "recording": "String",
-    "recording_sha256": "String",
-    "utterance": "UInt32",
-    "start_seconds": "Float64",
-    "end_seconds": "Float64",
-    "duration_seconds": "Float64",
-    "speech_probability": "Float64",
-    "sample_rate": "UInt32",
-    "channels": "UInt8",
-    "samples": "UInt64",
-    "bytes": "UInt64",
-    "peak_dbfs": "Float64",
-    "rms_dbfs": "Float64",
-    "checksum": "String",
-    "codec": "LowCardinality(String)",
-    "silence_share": "Float64",
-    "clipped_share": "Float64",
-    "bandwidth_hz": "Nullable(Float64)",
-    "snr_db": "Nullable(Float64)",
-}
-
-
 class AISCutUtterancesOperator(AISTransformBucketOperator):
     """Cuts each recording of a bucket into its utterances inside AIStore; see `AISTransformBucketOperator`.
 

@@ -19,6 +19,9 @@ from storeside.transfer.source import Source
 from storeside.transfer.staging import STAGING
 from tests.support import kill, unique
 
+# An expectation of small numbers in a column n, the default of the fixture `suite`.
+SMALL = {"type": "expect_column_values_to_be_between", "kwargs": {"column": "n", "max_value": 89}}
+
 
 def request_of(source: Source, table: str, format: str = "auto", **options: Any) -> Request:
     """Make a request; options of its objects have their own names, those of `Batches` are like ``batch_bytes``.

@@ -1,9 +1,14 @@
-"""Members of tar shards, loads from AIStore, and loads that a suite checks: ``make bench-pipelines``.
+"""Members of tar shards, utterances, loads from AIStore, and loads that a suite checks: ``make bench-pipelines``.
 
 `shards`: the same transform runs over a bucket of objects, and over a bucket of shards with these objects as members,
 interleaved on one embedded cluster of two targets. The texts have 4 KB each: such small samples are the reason for
 shards. The recordings have 12 s, 16 kHz mono FLAC, and become 16 kHz mono WAV. CPU time is that of AIStore and
 of the servers of the ETL with their children.
+
+`utterances`: the CPU time of cutting recordings of 24 s into shards of utterances, per second of audio. The ETL
+(AIStore and the servers with their children) is compared with Silero VAD alone, on the same samples in memory in this
+process, which is the limit; and with a client that downloads, cuts with the same code, and uploads (this process and
+AIStore). Both ratios are the other's CPU time divided by the ETL's.
 
 `ais_load`: ClickHouse's own statement reads objects from versitygw with ``s3()``. Loads read the same objects from an
 embedded AIStore with two targets: ClickHouse reads them (pull), or this process sends them (push). They also list and
@@ -34,11 +39,11 @@ from storeside.stack import authn
 from storeside.stack.settings import CHECKOUT, Stack
 from storeside.stack.supervisor import Supervisor
 from storeside.transformers.formats import AudioFormat
-from tests.benchmarks import ais_load, measure, quality, recordings, stacks
+from tests.benchmarks import ais_load, measure, quality, recordings, stacks, utterances
 from tests.benchmarks.measure import Figures, bench, spread
 from tests.shards import files, tar
 
-ONLY = ("quality", "shards", "ais_load")
+ONLY = ("quality", "shards", "utterances", "ais_load")
 TEXT_BYTES = 4096
 TEXTS = CHECKOUT / "tests" / "data" / "texts"
 
@@ -82,14 +87,14 @@ class Cluster:
         to = Bucket("ais", f"out-{time.time_ns()}").handle(self.client)
         to.create()
         (name,) = etls.ensure(self.client, spec)
-        before = [measure.cpu_seconds(part) for part in self._parts()]
+        before = [measure.cpu_seconds(part) for part in self.parts()]
         job = source.handle(self.client).transform(
             name, to, ext=dict(extensions) or None, num_workers=ALL_WORKERS, cont_on_err=True, timeout="10m"
         )
         follower = jobs.Follower(self.client, job, 120)
         while not (progress := follower.poll()).finished:
             time.sleep(0.1)
-        after = [measure.cpu_seconds(part) for part in self._parts()]
+        after = [measure.cpu_seconds(part) for part in self.parts()]
         found = [entry.name for entry in to.list_objects_iter(props="name,size") if int(entry.size)]
         if spec.in_shards:
             made = sum(len(files(bytes(to.object(name).get_reader().read_all()))) for name in found)
@@ -102,7 +107,8 @@ class Cluster:
         parts = [(a - b) * 1e3 / members for a, b in zip(after, before, strict=True)]
         return members / progress.seconds, {"aistore": parts[0], "server": parts[1]}
 
-    def _parts(self) -> tuple[list[psutil.Process], list[psutil.Process]]:
+    def parts(self) -> tuple[list[psutil.Process], list[psutil.Process]]:
+        """Return the processes of AIStore, and of the servers of ETLs."""
         states = [state for state in Supervisor(self.stack).status() if state.pid]
         nodes = [psutil.Process(state.pid) for state in states if state.name.startswith("ais-") and state.pid]
         (runner,) = (state.pid for state in states if state.name == "podrunner")
@@ -138,6 +144,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--texts", type=int, default=4000, help="small objects (default: %(default)s)")
     parser.add_argument("--recordings", type=int, default=300, help="recordings (default: %(default)s)")
+    parser.add_argument("--talks", type=int, default=60, help="recordings of utterances (default: %(default)s)")
     parser.add_argument("--only", default=",".join(ONLY), help="of %(default)s, with commas (default: all)")
     parser.add_argument("--rows", type=int, default=10_000_000, help="rows of quality (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=3, help="interleaved rounds (default: %(default)s)")
@@ -156,6 +163,12 @@ def main() -> None:
                 cases(stack, options.texts, options.recordings),
                 options.rounds,
             )
+    if "utterances" in only:
+        with stacks.running(("podrunner", "aistore")) as stack:
+            paths = recordings.make(stack.state.parent / "recordings", options.talks, seconds=24)
+            objects = {path.name: path.read_bytes() for path in paths}
+            cluster = Cluster(stack, authn.cluster(stack).client())
+            utterances.run(cluster, objects, spec("audio_utterances", {}), options.rounds)
     if "ais_load" in only:
         with stacks.running(ais_load.PARTS) as stack:
             ais_load.run(stack, options.rounds)

@@ -1,4 +1,4 @@
-"""LibriSpeech-like objects: cuts of 12 s, 16 kHz, mono, FLAC, each different."""
+"""LibriSpeech-like objects: cuts, usually of 12 s, 16 kHz, mono, FLAC, each different."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from storeside.stack.speech_corpus import RATE, decode, encode, own_audio
 SECONDS = 12
 
 
-def make(folder: Path, count: int) -> list[Path]:
-    """Write `count` recordings into `folder` and return their paths."""
+def make(folder: Path, count: int, seconds: int = SECONDS) -> list[Path]:
+    """Write `count` recordings, each of up to 24 seconds, into `folder` and return their paths."""
     folder.mkdir(parents=True, exist_ok=True)
     speech = np.concatenate([decode(path) for path in own_audio(RECORDINGS)])
     choice = random.Random(1)  # noqa: S311
-    length = RATE * SECONDS
+    length = RATE * seconds
     paths = []
     for number in range(count):
         start = choice.randrange(len(speech) - length)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,7 +16,7 @@ from storeside.stack import airflow
 from storeside.stack.settings import Stack
 from tests.cluster import Cluster, ShardedLoading, cluster_of
 from tests.support import shared_etls, until
-from tests.transfers import Loading
+from tests.transfers import SMALL, Loading
 
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
@@ -42,6 +43,18 @@ def connections(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
     """Give operators in this process Airflow's connections to the stack."""
     for name, connection in airflow.connections(stack).items():
         monkeypatch.setenv(f"AIRFLOW_CONN_{name}", json.dumps(connection))
+
+
+@pytest.fixture
+def suite(tmp_path: Path) -> Callable[..., str]:
+    """Write a suite with these expectations, or with `SMALL`; return its path."""
+
+    def write(*expectations: dict[str, Any]) -> str:
+        path = tmp_path / "suite.json"
+        path.write_text(json.dumps({"name": "numbers", "expectations": list(expectations) or [SMALL]}))
+        return str(path)
+
+    return write
 
 
 @pytest.fixture

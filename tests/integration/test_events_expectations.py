@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,11 +16,10 @@ from storeside.transfer.options import Expectations
 from tests.integration.test_transfer_crashes import Killed, mortal
 from tests.mailboxes import Mailbox
 from tests.support import task_context
-from tests.transfers import jsonl
+from tests.transfers import SMALL, jsonl
 
 pytestmark = pytest.mark.timeout(120)
 
-SMALL = {"type": "expect_column_values_to_be_between", "kwargs": {"column": "n", "max_value": 89}}
 MOSTLY = {"type": "expect_column_values_to_not_be_null", "kwargs": {"column": "text", "mostly": 0.5}}
 
 
@@ -30,16 +28,6 @@ def mailbox(stack: Any, clickhouse: Any, s3_client: Any, sqs_client: Any) -> Mai
     found = Mailbox(stack, clickhouse, s3_client, sqs_client)
     found.create("n UInt32, text Nullable(String)")
     return found
-
-
-@pytest.fixture
-def suite(tmp_path: Path) -> Callable[..., str]:
-    def write(*expectations: dict[str, Any]) -> str:
-        path = tmp_path / "suite.json"
-        path.write_text(json.dumps({"name": "numbers", "expectations": list(expectations) or [SMALL]}))
-        return str(path)
-
-    return write
 
 
 def rows(start: int, stop: int) -> bytes:

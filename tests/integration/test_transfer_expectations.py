@@ -6,7 +6,6 @@ import json
 import time
 from collections import Counter
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -24,22 +23,10 @@ from tests.transfers import Loading, jsonl, request_of
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
 
-SMALL = {"type": "expect_column_values_to_be_between", "kwargs": {"column": "n", "max_value": 89}}
-
 
 @pytest.fixture
 def loading(stack: Stack, clickhouse: Any, s3_client: S3Client) -> Loading:
     return Loading(stack, clickhouse, s3_client)
-
-
-@pytest.fixture
-def suite(tmp_path: Path) -> Callable[..., str]:
-    def write(*expectations: dict[str, Any]) -> str:
-        path = tmp_path / "suite.json"
-        path.write_text(json.dumps({"name": "numbers", "expectations": list(expectations) or [SMALL]}))
-        return str(path)
-
-    return write
 
 
 def csv(start: int, stop: int) -> bytes:

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
+import tarfile
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 import webdataset.tariterators as wds
+from aistore.sdk.utils import parse_url
 
 from storeside.aistore.buckets import Bucket
 from storeside.aistore.spec import EtlSpec
 from storeside.ledger.objects import Ledger
 from storeside.operators.aistore import transformer_command
-from storeside.operators.utterances import UTTERANCE_COLUMNS
+from storeside.speech.columns import UTTERANCE_COLUMNS
+from storeside.speech.export import ExportError, export
 from storeside.stack import demo
 from storeside.stack.settings import Stack
+from storeside.transfer.errors import TransferInputError
+from storeside.transfer.source import Source
 from storeside.transform.bucket_job import BucketJob
 from storeside.transform.naming import Naming
 from storeside.transform.state import Options, Summary
@@ -42,8 +48,9 @@ def talk(*numbers: int) -> bytes:
 class Cutting(FromAIStore):
     """One test's buckets of recordings, shards and facts, and its table."""
 
-    def __init__(self, stack: Stack, clickhouse: Any, aistore: Any, drive: Drive) -> None:
+    def __init__(self, stack: Stack, clickhouse: Any, aistore: Any, s3: Any, drive: Drive) -> None:
         super().__init__(stack, clickhouse, aistore)
+        self.s3 = s3
         self.recordings, self.shards = Bucket("ais", unique("talks")), Bucket("ais", unique("utterances"))
         put(aistore, self.recordings, {})
         self._drive = drive
@@ -71,6 +78,16 @@ class Cutting(FromAIStore):
             )
         )  # fmt: skip
 
+    def export(self, form: str) -> list[dict[str, Any]]:
+        """Return the lines of a manifest of the table's utterances."""
+        target = Source(unique("manifests"), f"{form}.jsonl", "storeside_s3")
+        self.s3.create_bucket(Bucket=target.bucket)
+        rows = export(self.clickhouse, target, form, str(self.shards), table=self.table)
+        content = self.s3.get_object(Bucket=target.bucket, Key=target.keys)["Body"].read()
+        lines = [json.loads(line) for line in content.splitlines()]
+        assert len(lines) == rows
+        return lines
+
     def samples(self, *shards: str) -> list[dict[str, Any]]:
         """Return what WebDataset reads from the shards."""
         streams = ({"url": name, "stream": io.BytesIO(read(self.aistore, self.shards, name))} for name in shards)
@@ -78,8 +95,8 @@ class Cutting(FromAIStore):
 
 
 @pytest.fixture
-def cutting(stack: Stack, clickhouse: Any, aistore: Any, drive: Drive) -> Cutting:
-    return Cutting(stack, clickhouse, aistore, drive)
+def cutting(stack: Stack, clickhouse: Any, aistore: Any, s3_client: Any, drive: Drive) -> Cutting:
+    return Cutting(stack, clickhouse, aistore, s3_client, drive)
 
 
 @pytest.mark.parametrize("communication", ["ws", "hpush"])
@@ -124,3 +141,64 @@ def test_each_utterance_is_a_row_and_those_of_an_overwritten_recording_replace_t
     changed = run()
     assert [row[:3] for row in changed] == [("a.tar", "a-00001.flac", "a.wav")]
     assert changed == expected()
+
+
+@pytest.fixture
+def exported(cutting: Cutting) -> Cutting:
+    """A table of the utterances of three recordings, one of them without speech."""
+    silence = wav(np.zeros(RATE, "<i2"))
+    put(cutting.aistore, cutting.recordings, {"in/a.b.wav": talk(0, 1), "silence.wav": silence, "z.wav": talk(2)})
+    cutting.cut()
+    cutting.describe()
+    assert cutting.load(columns=UTTERANCE_COLUMNS).rows == 3
+    return cutting
+
+
+def test_sources_in_manifests_are_what_aistore_returns_to_the_loader_of_lhotse(exported: Cutting) -> None:
+    """Lhotse's `AISBatchLoader` divides a source so, and NeMo gives it the paths of its manifest as sources."""
+    recordings = exported.export("lhotse_recordings")
+    sources = [source["source"] for recording in recordings for source in recording["sources"]]
+    names = ("in/a.b.tar/in/a_b-00001", "in/a.b.tar/in/a_b-00002", "z.tar/z-00001")
+    assert sources == [f"{exported.shards}/{name}.flac" for name in names]
+    cuts, nemo = exported.export("lhotse_cuts"), exported.export("nemo")
+    assert [cut["recording"] for cut in cuts] == recordings
+    assert [(line["audio_filepath"], line["duration"]) for line in nemo] == [
+        (source, cut["duration"]) for source, cut in zip(sources, cuts, strict=True)
+    ]
+    batch = exported.aistore.batch()
+    for source in sources:
+        provider, bucket, name = parse_url(source)
+        shard, _, member = name.partition(".tar/")
+        batch.add(exported.aistore.bucket(bucket, provider).object(f"{shard}.tar"), archpath=member)
+    found = [content for _, content in batch.get()]
+    checksums = exported.query(f"SELECT checksum FROM {exported.table} ORDER BY shard, member")
+    assert [(hashlib.sha256(content).hexdigest(),) for content in found] == checksums
+    for content, cut in zip(found, cuts, strict=True):
+        assert len(samples_of(content)) == cut["recording"]["num_samples"]
+        assert (cut["type"], cut["channel"], cut["recording"]["sampling_rate"]) == ("MonoCut", 0, RATE)
+    assert [(cut["custom"]["recording"], cut["custom"]["utterance"]) for cut in cuts] == [
+        ("in/a.b.wav", 1), ("in/a.b.wav", 2), ("z.wav", 1),
+    ]  # fmt: skip
+
+
+def test_lines_of_nemos_tarred_manifest_name_members_of_numbered_shards(exported: Cutting) -> None:
+    lines = exported.export("nemo_tarred")
+    assert {(line["shard_id"], line["shard_path"]) for line in lines} == {
+        (0, f"{exported.shards}/in/a.b.tar"), (1, f"{exported.shards}/z.tar"),
+    }  # fmt: skip
+    for number, name in enumerate(("in/a.b.tar", "z.tar")):
+        wanted = {line["audio_filepath"]: line["duration"] for line in lines if line["shard_id"] == number}
+        with tarfile.open(fileobj=io.BytesIO(read(exported.aistore, exported.shards, name)), mode="r|*") as shard:
+            # as `LazyNeMoTarredIterator` reads it, which leaves the facts out
+            found = {m.name: shard.extractfile(m).read() for m in shard if m.name in wanted}
+        assert {name: len(samples_of(audio)) / RATE for name, audio in found.items()} == wanted
+
+
+def test_exports_of_utterances_that_make_no_sense(cutting: Cutting) -> None:
+    target = Source("datasets", "m.jsonl", "storeside_s3")
+    with pytest.raises(ExportError, match="name the table of their utterances"):
+        export(cutting.clickhouse, target, "nemo_tarred", "ais://utterances")
+    with pytest.raises(ExportError, match="name no run"):
+        export(cutting.clickhouse, target, "nemo", "ais://utterances", "dag/1", "data.u")
+    with pytest.raises(TransferInputError, match=r"write database\.table"):
+        export(cutting.clickhouse, target, "nemo", "ais://utterances", table="u")

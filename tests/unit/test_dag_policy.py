@@ -329,6 +329,11 @@ LOAD = {"bucket": "orders", "table": "shop.orders"}
         ("s3_events_to_clickhouse", {**LOAD, "queue": "orders-events"}, "AssetTriggeredTimetable"),
         ("speech_pipeline", {"source": "s3://calls", "queue": "calls-events"}, "AssetTriggeredTimetable"),
         ("speech_pipeline", {"source": "s3://calls", "schedule": "0 5 * * *"}, "CronTriggerTimetable"),
+        (
+            "speech_utterances",
+            {"source": "s3://calls", "table": "data.u", "queue": "q", "manifest": "s3://datasets/u.jsonl.gz"},
+            "AssetTriggeredTimetable",
+        ),
     ],
 )
 def test_a_variable_starts_runs_without_the_form(
@@ -342,6 +347,18 @@ def test_a_variable_starts_runs_without_the_form(
     assert {name: found.params[name] for name in shown} == {name: settings[name] for name in shown}
     test_doc_names_every_task_in_order(found)
     test_tasks_are_one_chain(found)
+
+
+def test_utterances_are_exported_only_to_a_place_that_the_variable_names(
+    bag: DagBag, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert not bag.dags["speech_utterances"].has_task("export")
+    dag = configured(monkeypatch, "speech_utterances", manifest="s3://datasets/u.json", manifest_format="nemo_tarred")
+    export = dag.dags["speech_utterances"].get_task("export")
+    assert (export.table, export.destination, export.format, export.bucket) == (
+        "{{ params.table }}", "s3://datasets/u.json", "nemo_tarred", "ais://utterances",
+    )  # fmt: skip
+    assert export.upstream_task_ids == {"load"}
 
 
 @pytest.mark.parametrize(

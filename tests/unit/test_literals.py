@@ -101,7 +101,11 @@ WRONG: list[tuple[Any, dict[str, Any], str]] = [
     (AISPrefetchBucketOperator, {"bucket": "in"}, "bucket 'in'"),
     (StorageCopyBucketOperator, {**PAIR, "source": "gs://in"}, "source: gs://in: a worker reaches"),
     (ClickHouseStageManifestOperator, {**FACTS, "bucket": "speech", "effect": ""}, "bucket 'speech'"),
-    (ClickHouseExportManifestOperator, {**EXPORT, "format": "kaldi"}, "format 'kaldi' is not one of nemo, lhotse_"),
+    (
+        ClickHouseExportManifestOperator,
+        {**EXPORT, "format": "kaldi"},
+        "format 'kaldi' is not one of nemo, nemo_",
+    ),
     (ClickHouseExportManifestOperator, {**EXPORT, "bucket": "speech"}, "bucket 'speech'"),
     (ClickHouseExportManifestOperator, {**EXPORT, "destination": "out"}, "destination 'out': write s3://bucket"),
     (

@@ -20,7 +20,7 @@ from storeside.events.ledger import EventLedger
 from storeside.events.runs import WANTED
 from storeside.ledger.objects import Ledger
 from storeside.ledger.scope import Scope
-from storeside.speech.facts import FACTS
+from storeside.speech.columns import RECORDING_COLUMNS
 from storeside.speech.manifest import facts_naming
 from storeside.speech.suites import MANIFEST_COLUMNS
 from storeside.sql.migrate import migrations
@@ -49,7 +49,7 @@ PARAMETERS: dict[str, Any] = {
     "bucket": "ais://speech",
     "facts_bucket": "facts",
     "url": "http://127.0.0.1:9/facts/**",
-    "structure": ", ".join(f"{name} {kind}" for name, kind in FACTS.items()),
+    "structure": ", ".join(f"{name} {kind}" for name, kind in RECORDING_COLUMNS.items()),
     "transfer": "t",
     "destination": "db.table",
     "table": "db.table",
@@ -116,7 +116,7 @@ def loaded_engine() -> Iterator[Engine]:
     engine = Engine()
     for statement in every_statement():
         engine.run(statement)
-    columns = ", ".join(f"{name} {kind}" for name, kind in FACTS.items())
+    columns = ", ".join(f"{name} {kind}" for name, kind in RECORDING_COLUMNS.items())
     engine.run(f"CREATE TABLE storeside_staging.facts_1 (path String, {columns}) ENGINE = MergeTree ORDER BY path")
     engine.run(
         "CREATE TABLE storeside_staging.invalid_1 (object String, reason String) ENGINE = MergeTree ORDER BY object"
@@ -188,8 +188,8 @@ def test_tables_agree_with_the_code(engine: Engine) -> None:
         return {name: re.sub(r"LowCardinality\((.*)\)", r"\1", kind) for name, kind in rows}
 
     speech = columns("speech.manifest")
-    assert set(FACTS.items()) <= set(speech.items())
-    assert set(FACTS) == set(AudioFacts.__dataclass_fields__)
+    assert set(RECORDING_COLUMNS.items()) <= set(speech.items())
+    assert set(RECORDING_COLUMNS) == set(AudioFacts.__dataclass_fields__)
     assert set(MANIFEST_COLUMNS) <= set(speech)
     assert list(columns("storeside.listings"))[:7] == [
         "job", "side", "object", "destination_object", "size", "version", "reason",

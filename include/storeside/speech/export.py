@@ -1,4 +1,4 @@
-"""Exports of the speech manifest for training frameworks; ClickHouse writes the file into object storage itself."""
+"""Exports of recordings and utterances for training frameworks; ClickHouse itself writes the file into S3."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from storeside import sql
 from storeside.errors import BadInput, StoresideError
 from storeside.sql.answers import first_row
+from storeside.transfer.request import require_table
 from storeside.transfer.source import Source, wild
 
 if TYPE_CHECKING:
@@ -16,9 +17,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# The query of each format.
+# The query of each format. It reads from `EXPORTED`: recordings of the manifest, or utterances of a table.
 FORMATS = {
     "nemo": lambda: sql.query("export_nemo"),
+    "nemo_tarred": lambda: sql.query("export_nemo_tarred"),
     "lhotse_recordings": lambda: sql.query("export_lhotse_recordings"),
     "lhotse_cuts": lambda: sql.query("export_lhotse_cuts"),
 }
@@ -36,25 +38,30 @@ class ExportError(StoresideError, BadInput):
     """The file cannot be written where the task wants it; the message states why."""
 
 
-def export(client: HttpClient, target: Source, form: str, bucket: str, run_id: str = "") -> int:
+def export(client: HttpClient, target: Source, form: str, bucket: str, run_id: str = "", table: str = "") -> int:
     """Write the rows of a bucket's recordings in a format; return their number.
 
     `target` is one object in S3, compressed with gzip if its key ends with ``.gz``; `form` is one of FORMATS. With
-    `run_id`, only the rows that this run published are written. One statement writes the object, which readers see
-    when it is complete; until then, they see the previous one. Without rows, nothing is written. Raises ExportError.
+    `run_id`, only the rows that this run published are written. With `table`, ``database.table`` with the columns
+    `UTTERANCE_COLUMNS`, its utterances are written instead; `bucket` has their shards. One statement writes the
+    object, which readers see when it is complete; until then, they see the previous one. Without rows, nothing is
+    written. Raises ExportError, and TransferInputError for a table without a database.
     """
     key = target.keys
     check_target(key)
     compression = "gzip" if key.endswith(".gz") else "none"
     function = replace(target, cluster="").objects([key], "JSONEachRow", compression=compression)
-    query = query_of(form)
-    parameters = {"bucket": bucket, "run_id": run_id}
+    check_rows(form, run_id, table)
+    rows_of = sql.query("export_utterances") if table else sql.query("export_recordings")
+    query = query_of(form).replace("EXPORTED", rows_of)
+    database, _, name = table.partition(".")
+    parameters = {"bucket": bucket, "run_id": run_id, "database": database, "table": name}
     rows = int(first_row(client.query(f"SELECT count() FROM ({query})", parameters=parameters))[0])
     if not rows:
-        log.warning("speech.manifest has no rows of %s %s: nothing is written", bucket, run_id)
+        log.warning("%s has no rows of %s %s: nothing is written", table or "speech.manifest", bucket, run_id)
         return 0
     client.command(f"INSERT INTO FUNCTION {function} {query}", parameters=parameters, settings=_SETTINGS)
-    log.info("ClickHouse wrote %d recordings of %s to %s", rows, bucket, target.uri)
+    log.info("ClickHouse wrote %d %s of %s to %s", rows, "utterances" if table else "recordings", bucket, target.uri)
     return rows
 
 
@@ -63,6 +70,16 @@ def query_of(form: str) -> str:
     if form not in FORMATS:
         raise ExportError(f"format {form!r} is not one of {', '.join(FORMATS)}")
     return FORMATS[form]()
+
+
+def check_rows(form: str, run_id: str, table: str) -> None:
+    """Raise ExportError, or TransferInputError, if the format or the choice of rows does not suit the table."""
+    if table:
+        require_table(table)
+        if run_id:
+            raise ExportError(f"only_this_run: rows of {table} name no run: leave it out")
+    elif form == "nemo_tarred":
+        raise ExportError("format 'nemo_tarred' describes shards: name the table of their utterances")
 
 
 def check_target(key: str) -> None:

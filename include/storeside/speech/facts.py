@@ -18,6 +18,7 @@ from storeside.aistore.buckets import Bucket
 from storeside.aistore.many import Wanted, read_many
 from storeside.ledger.objects import Ledger
 from storeside.ledger.scope import Scope
+from storeside.speech.columns import RECORDING_COLUMNS
 from storeside.speech.errors import MissingFactsError, UnreadableFactsError
 from storeside.sql.answers import first_row
 from storeside.transfer.errors import is_transient, plain
@@ -27,24 +28,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-FACTS = {
-    "duration_seconds": "Float64",
-    "sample_rate": "UInt32",
-    "channels": "UInt8",
-    "samples": "UInt64",
-    "bytes": "UInt64",
-    "peak_dbfs": "Float64",
-    "rms_dbfs": "Float64",
-    "checksum": "String",
-    "codec": "String",
-    "complete": "String",
-    "declared_seconds": "Nullable(Float64)",
-    "ignored": "String",
-    "silence_share": "Nullable(Float64)",
-    "clipped_share": "Nullable(Float64)",
-    "bandwidth_hz": "Nullable(Float64)",
-    "snr_db": "Nullable(Float64)",
-}
 # ClickHouse pulls up to this many facts, which takes it about a second.
 PULLED = 1000
 # Names of facts that one query returns; the query compares the listings of the whole run.
@@ -73,7 +56,7 @@ class FactsTable:
 
     def create(self) -> None:
         """Create the empty table in place of an existing one."""
-        columns = ", ".join(f"{name} {kind}" for name, kind in FACTS.items())
+        columns = ", ".join(f"{name} {kind}" for name, kind in RECORDING_COLUMNS.items())
         self._clickhouse.command(
             f"CREATE OR REPLACE TABLE storeside_staging.`{self._table}` (path String, {columns})"
             " ENGINE = MergeTree ORDER BY path"
@@ -110,7 +93,7 @@ class FactsTable:
                 "collection": self._collection,
                 "facts": self._table,
                 "url": f"{self._endpoint}/{self._bucket.name}/{self._prefix}**",
-                "structure": ", ".join(f"{name} {kind}" for name, kind in FACTS.items()),
+                "structure": ", ".join(f"{name} {kind}" for name, kind in RECORDING_COLUMNS.items()),
             },
         )
 

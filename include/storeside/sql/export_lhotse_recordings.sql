@@ -1,4 +1,4 @@
--- Rows of the speech manifest as Lhotse's recordings.
+-- Recordings or utterances as Lhotse's recordings.
 SELECT
     object AS id,
     CAST(
@@ -7,6 +7,5 @@ SELECT
     ) AS sources,
     sample_rate AS sampling_rate, samples AS num_samples, duration_seconds AS duration,
     range(channels) AS channel_ids
-FROM speech.manifest FINAL
-WHERE bucket = {bucket:String} AND ({run_id:String} = '' OR run_id = {run_id:String})
+FROM EXPORTED
 ORDER BY object
