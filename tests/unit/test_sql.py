@@ -20,7 +20,8 @@ from storeside.events.ledger import EventLedger
 from storeside.events.runs import WANTED
 from storeside.ledger.objects import Ledger
 from storeside.ledger.scope import Scope
-from storeside.speech.columns import RECORDING_COLUMNS
+from storeside.speech.columns import RECORDING_COLUMNS, UTTERANCE_COLUMNS
+from storeside.speech.export import FORMATS, whole_query
 from storeside.speech.manifest import facts_naming
 from storeside.speech.suites import MANIFEST_COLUMNS
 from storeside.sql.migrate import migrations
@@ -37,6 +38,7 @@ OURS = [name for name in NAMES if not name.startswith("pages_")]  # test_pages_q
 SCOPE = Scope("ais://speech", "ais://facts", "effect", "dag/run")
 PARAMETERS: dict[str, Any] = {
     **SCOPE.parameters,
+    "database": "default",
     "retry_failed": False,
     "trusts_failures": True,
     "keeps_result": True,
@@ -168,10 +170,29 @@ def test_every_statement_parses(engine: Engine, name: str) -> None:
         assert engine.run(f"EXPLAIN AST {statement.rstrip(';')}", PARAMETERS)
 
 
-@pytest.mark.parametrize("name", [n for n in OURS if n not in ("transform_benchmark", "pull_facts", "pull_facts_as")])
+TARRED = ("nemo_tarred", "")  # recordings have no shards
+NEEDS_MORE = (
+    "transform_benchmark",
+    "pull_facts",
+    "pull_facts_as",
+    "export_utterances",
+    *(f"export_{f}" for f in FORMATS),
+)
+
+
+@pytest.mark.parametrize("name", [n for n in OURS if n not in NEEDS_MORE])
 def test_every_query_runs_on_empty_tables(engine: Engine, name: str) -> None:
     rows = engine.run(sql.query(name), PARAMETERS)
     assert rows == NOTHING.get(name, [])
+
+
+@pytest.mark.parametrize(
+    ("form", "table"), [(form, table) for form in FORMATS for table in ("default.u", "") if (form, table) != TARRED]
+)
+def test_every_export_runs_on_empty_tables(engine: Engine, form: str, table: str) -> None:
+    columns = ", ".join(f"{name} {kind}" for name, kind in UTTERANCE_COLUMNS.items())
+    engine.run(f"CREATE TABLE IF NOT EXISTS default.u ({columns}) ENGINE = MergeTree ORDER BY recording", {})
+    assert engine.run(whole_query(form, table), {**PARAMETERS, "table": "u"}) == []
 
 
 def test_parse_test_can_fail(engine: Engine) -> None:

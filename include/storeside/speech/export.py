@@ -52,8 +52,7 @@ def export(client: HttpClient, target: Source, form: str, bucket: str, run_id: s
     compression = "gzip" if key.endswith(".gz") else "none"
     function = replace(target, cluster="").objects([key], "JSONEachRow", compression=compression)
     check_rows(form, run_id, table)
-    rows_of = sql.query("export_utterances") if table else sql.query("export_recordings")
-    query = query_of(form).replace("EXPORTED", rows_of)
+    query = whole_query(form, table)
     database, _, name = table.partition(".")
     parameters = {"bucket": bucket, "run_id": run_id, "database": database, "table": name}
     rows = int(first_row(client.query(f"SELECT count() FROM ({query})", parameters=parameters))[0])
@@ -63,6 +62,12 @@ def export(client: HttpClient, target: Source, form: str, bucket: str, run_id: s
     client.command(f"INSERT INTO FUNCTION {function} {query}", parameters=parameters, settings=_SETTINGS)
     log.info("ClickHouse wrote %d %s of %s to %s", rows, "utterances" if table else "recordings", bucket, target.uri)
     return rows
+
+
+def whole_query(form: str, table: str) -> str:
+    """Return the whole query of a format: of a table's utterances, or without a table of recordings."""
+    rows = sql.query("export_utterances") if table else sql.query("export_recordings")
+    return query_of(form).replace("EXPORTED", rows)
 
 
 def query_of(form: str) -> str:
