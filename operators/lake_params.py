@@ -27,6 +27,7 @@ def with_lakes(form: Param) -> Param:
             **schema,
             "enum": [*schema["enum"], *_NAMES],
             "values_display": {**schema["values_display"], **_NAMES},
-            "description": "Format of the objects, or of the table in a folder; compression is always detected",
+            "description": "Format of the objects, or of the table in a folder; compression is always detected, and"
+            " text may be in .tar, .tar.gz, .tgz, .tar.zst or .zip archives",
         },
     )
