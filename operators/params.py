@@ -91,7 +91,8 @@ TABLE: Final = {
             "arrow": "Arrow or Feather file",
             "arrowstream": "Arrow stream",
         },
-        description="Format of the objects; compression (gzip, zstd, xz, bzip2) is always detected",
+        description="Format of the objects; compression (gzip, zstd, xz, bzip2) is always detected; text may also be"
+        " in .tar, .tar.gz, .tgz, .tar.zst or .zip archives",
     ),
     "delimiter": Param(
         ",",

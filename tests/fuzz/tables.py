@@ -32,10 +32,11 @@ from storeside.events.errors import NotificationError
 from storeside.events.notifications import newest, parse
 from storeside.transfer import parquet as objects
 from storeside.transfer import push
-from storeside.transfer.content import Content, opened
+from storeside.transfer.content import Content
 from storeside.transfer.errors import LoadObjectError, TransferInputError
 from storeside.transfer.formats import Csv, Format, format_of
 from storeside.transfer.records import records
+from storeside.transfer.streams import opened
 from tests.benchmarks.measure import bench, machine
 from tests.fuzz import recordings
 from tests.transfers import jsonl, parquet

@@ -27,8 +27,8 @@ from storeside.operators.aistore import AISTranscodeAudioOperator
 from storeside.operators.errors import airflow_error, airflow_errors, is_final, may_pass_soon
 from storeside.operators.triggers import engine
 from storeside.stack.settings import CHECKOUT
-from storeside.transfer.content import _Decompressed
 from storeside.transfer.errors import TransferInputError
+from storeside.transfer.streams import _Decompressed
 
 ROOT = CHECKOUT / "include"
 # The embedded stack is not part of the product, and transformers run in an image without the rest.

@@ -19,7 +19,7 @@ from clickhouse_connect.driver.exceptions import OperationalError
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storeside.transfer.content import CHUNK, Content, opened
+from storeside.transfer.content import Content
 from storeside.transfer.errors import LoadObjectError, TransferInputError, TransferTransientError
 from storeside.transfer.formats import Csv, Format, compression_by_name, compression_of, format_of
 from storeside.transfer.loads import Planned
@@ -27,6 +27,7 @@ from storeside.transfer.reading import Reading
 from storeside.transfer.records import records as _records
 from storeside.transfer.salvage import _blocks, salvage
 from storeside.transfer.schema import Column
+from storeside.transfer.streams import CHUNK, opened
 
 
 def by_arrow(kind: str) -> Callable[[bytes], bytes]:

@@ -9,13 +9,14 @@ from functools import cached_property
 from typing import Any
 
 from storeside.transfer.arrow_types import field_type
-from storeside.transfer.content import CHUNK, Content
+from storeside.transfer.content import Content
 from storeside.transfer.errors import LoadObjectError
 from storeside.transfer.formats import FormatName
 from storeside.transfer.nulls import null_paths
 from storeside.transfer.orc_rows import stripes
 from storeside.transfer.parquet import Facts, Nested, Shape, Walk, batches_of, columns_of, faults, renamed
 from storeside.transfer.schema import Column
+from storeside.transfer.streams import CHUNK
 
 # The message that ends a stream of Arrow: https://arrow.apache.org/docs/format/Columnar.html#ipc-streaming-format
 _END = b"\xff\xff\xff\xff\x00\x00\x00\x00"

@@ -2,38 +2,38 @@
 
 from __future__ import annotations
 
-import bz2
+import copy
 import functools
 import io
-import lzma
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, cast
 
 from storeside.copying.errors import passes
 from storeside.transfer.aistore_objects import open_object
+from storeside.transfer.archives import Archive, Members, kind_by_name
 from storeside.transfer.errors import (
     DELETED,
     DENIED,
     OVERWRITTEN,
-    LimitError,
     LoadObjectError,
     NoAccessError,
     TransferError,
     TransferInputError,
     TransferTransientError,
 )
-from storeside.transfer.formats import compression_of, is_hadoop_snappy
-from storeside.transfer.snappy import Snappy
+from storeside.transfer.formats import compression_of, is_hadoop_snappy, typed_format
 from storeside.transfer.source import in_aistore
-from storeside.transfer.watch import excess
+from storeside.transfer.streams import CHUNK, Limited, Pieces, opened, pieces
+from storeside.transfer.strict_json import checked
 
 if TYPE_CHECKING:
     from aistore.sdk import Client
     from types_boto3_s3 import S3Client
 
-CHUNK = 1 << 20
 # Bytes per read: a sample ends within a compressed stream, and a single read beyond that end would fail.
 _SIP = 1 << 6
+# First bytes that show whether an object is an archive: a header of tar.
+_HEAD = 1 << 9
 # A block-compressed stream yields nothing before its first block is complete; lz4 blocks have up to 4 MB.
 _LONGEST_BLOCK = 4 * CHUNK + CHUNK
 _DENIED = ("AccessDenied", "403")
@@ -67,14 +67,15 @@ class Content(io.RawIOBase):
 
     `client` is a boto3 client, or a client of AIStore's SDK for a bucket such as ``ais://results``. With `etag`, a
     read raises LoadObjectError if the object has another version. `most` is the maximum size of the decompressed
-    content in bytes; 0 means no limit.
+    content in bytes; 0 means no limit. `members` states what is read of an archive.
     """
 
     def __init__(
-        self, client: S3Client | Client, bucket: str, key: str, size: int, etag: str = "", most: int = 0
-    ) -> None:
+        self, client: S3Client | Client, bucket: str, key: str, size: int, etag: str = "", most: int = 0,
+        members: Members | None = None,
+    ) -> None:  # fmt: skip
         self.client, self.bucket, self.key, self.size, self.etag = client, bucket, key, size, etag
-        self.most = most
+        self.most, self.members = most, members or Members()
         self._position = 0
 
     def readable(self) -> bool:
@@ -147,7 +148,30 @@ class Content(io.RawIOBase):
 
     @functools.cached_property
     def compression(self) -> str:
-        """The content's compression; empty if it is not compressed."""
+        """The content's compression; empty if it is not compressed, and ``archive`` for an archive."""
+        return "archive" if self.archive else self._compression
+
+    @functools.cached_property
+    def archive(self) -> Archive | None:
+        """The content as an archive, if its name shows one and it does not begin like a text."""
+        if not (kind := kind_by_name(self.key)) or not self.size or (kind == "zip" and self._compression):
+            return None
+        packed = self._compression if kind == "tar" else ""
+        head = _beginning(self.range(0, CHUNK), packed, _HEAD)[0] if packed else self.range(0, _HEAD)
+        if typed_format(head) or (head and b"\0" not in head):
+            return None
+        other = copy.copy(self)  # with a separate position
+        other.seek(0)
+        stream = (lambda: opened(_Body(self._get(), self), packed)) if packed else None
+        return Archive(kind, other, self.size, self.members, self.most, stream)
+
+    @property
+    def title(self) -> str:
+        """The name that shows the format: of an archive's first member that was read, otherwise of the object."""
+        return (self.archive.first if self.archive else "") or self.key
+
+    @functools.cached_property
+    def _compression(self) -> str:
         head = self.range(0, 10)
         return compression_of(head) or ("hadoop-snappy" if is_hadoop_snappy(self.key, head) else "")
 
@@ -168,12 +192,24 @@ class Content(io.RawIOBase):
 
         A read raises LimitError when compressed content decompresses to more than `most` bytes.
         """
+        if self.archive:
+            file: Any = Pieces(self.archive.pieces())
+            return Limited(file, self.most) if self.most else file
         kind = self.compression
         file = opened(_Body(self._get(), self), kind)
-        return _Limited(file, self.most) if kind and self.most else file
+        return Limited(file, self.most) if kind and self.most else file
+
+    def json_lines(self) -> Iterator[bytes]:
+        """Yield the decompressed content after the checks of `strict_json`, those of an archive by member."""
+        if not self.archive:
+            return checked(pieces(self.plain()))
+        found = Pieces(self.archive.pieces(strict=True))
+        return pieces(Limited(found, self.most) if self.most else found)
 
     def sample(self, most: int) -> bytes:
         """Return about the first `most` bytes, decompressed; a truncated text ends with its last whole line."""
+        if self.archive:
+            return self._sample_of_members(most)
         kind = self.compression
         for reach in (most, CHUNK, _LONGEST_BLOCK):
             raw = self.range(0, max(reach, most))
@@ -186,6 +222,16 @@ class Content(io.RawIOBase):
             return content
         return content[: content.rfind(b"\n") + 1] or content
 
+    def _sample_of_members(self, most: int) -> bytes:
+        file, content = self.plain(), bytearray()
+        try:
+            while len(content) < most and (piece := file.read(most - len(content))):
+                content += piece
+        except LoadObjectError:
+            if not content:
+                raise
+        return bytes(content[: content.rfind(b"\n") + 1] or content)
+
 
 def _beginning(raw: bytes, kind: str, most: int) -> tuple[bytes, OSError | None]:
     """Return the decompressed first bytes of an object, and the error if they end early."""
@@ -197,24 +243,6 @@ def _beginning(raw: bytes, kind: str, most: int) -> tuple[bytes, OSError | None]
     except OSError as e:
         return bytes(content), e
     return bytes(content), None
-
-
-def opened(file: Any, kind: str) -> Any:
-    """Return a readable file that decompresses `file` by `kind`, including concatenated members.
-
-    A read raises OSError if the content is corrupt or truncated.
-    """
-    import pyarrow as pa
-
-    if not kind:
-        return file
-    if kind == "xz":
-        return _Decompressed(lzma.open(file))
-    if kind == "bz2":  # pyarrow fails if the second member is empty
-        return _Decompressed(bz2.open(file))
-    if kind in ("snappy", "hadoop-snappy"):
-        return Snappy(file, kind)
-    return _Decompressed(pa.CompressedInputStream(pa.PythonFile(file, mode="r"), kind))
 
 
 class _Body:
@@ -244,56 +272,3 @@ class _Body:
 
     def __del__(self) -> None:
         self._body.close()  # a reader that stops at a wrong row does not close it
-
-
-class _Decompressed:
-    """A decompressing file, which raises OSError for all decoders' errors."""
-
-    closed = False  # pyarrow reads this attribute
-
-    def __init__(self, file: Any) -> None:
-        self._file = file
-
-    def read(self, size: int) -> bytes:
-        """Return up to `size` bytes; none at the end."""
-        import pyarrow as pa
-
-        try:
-            return bytes(self._file.read(size))
-        except TransferError:
-            raise
-        except (lzma.LZMAError, EOFError, ValueError, pa.ArrowException) as e:
-            raise OSError(str(e)) from e
-
-    def readable(self) -> bool:
-        """Return True; pyarrow checks this before it reads."""
-        return True
-
-    def close(self) -> None:
-        """Close the file that it reads."""
-        self._file.close()
-
-
-class _Limited:
-    """A file that raises LimitError once more than `most` bytes were read."""
-
-    closed = False  # pyarrow reads this attribute
-
-    def __init__(self, file: Any, most: int) -> None:
-        self._file, self._most, self._read = file, most, 0
-
-    def read(self, size: int) -> bytes:
-        """Return up to `size` bytes; none at the end. Raises LimitError."""
-        content = bytes(self._file.read(size))
-        self._read += len(content)
-        if reason := excess(0, self._read, rows=0, size=self._most):
-            raise LimitError(reason)
-        return content
-
-    def readable(self) -> bool:
-        """Return True; pyarrow checks this before it reads."""
-        return True
-
-    def close(self) -> None:
-        """Close the file that it reads."""
-        self._file.close()

@@ -209,8 +209,8 @@ def is_hadoop_snappy(key: str, head: bytes) -> bool:
     return key.lower().endswith(".snappy") and len(head) >= 8 and 0 < blocks[1] <= 2 * blocks[0] + 32 < 1 << 28
 
 
-# Compressions of text that ClickHouse cannot read, or in which it does not detect a truncated stream.
-BY_WORKER = frozenset({"zstd", "lz4", "bz2", "snappy"})
+# Compressions of text, and archives, that ClickHouse cannot read, or in which it does not detect a truncated stream.
+BY_WORKER = frozenset({"zstd", "lz4", "bz2", "snappy", "archive"})
 
 
 def compression_by_name(key: str) -> str:
@@ -224,6 +224,14 @@ def typed_format(head: bytes) -> FormatName | None:
     return None if found == "orc" and not _BINARY.search(head) else found  # "ORC" may begin a text
 
 
+def format_by_name(key: str) -> FormatName | None:
+    """Return the format that a name shows, without the suffixes of compressions; None if it shows none."""
+    name = key.lower()
+    for suffix in _SUFFIX:
+        name = name.removesuffix(suffix)
+    return next((found for extension, found in _EXTENSIONS.items() if name.endswith(extension)), None)
+
+
 def format_of(key: str, head: bytes) -> FormatName:
     """Return the format of an object by its decompressed content, otherwise by its name.
 
@@ -234,12 +242,8 @@ def format_of(key: str, head: bytes) -> FormatName:
     text = head.removeprefix(_BYTE_ORDER_MARK).lstrip()
     if text.startswith(b"{") or is_array(text):
         return "jsonl"
-    name = key.lower()
-    for suffix in _SUFFIX:
-        name = name.removesuffix(suffix)
-    for extension, found in _EXTENSIONS.items():
-        if name.endswith(extension):
-            return found
+    if named := format_by_name(key):
+        return named
     first = text.partition(b"\n")[0]
     if b"," in first and b"\0" not in first:
         return "csv"

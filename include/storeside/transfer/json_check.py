@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 from storeside.transfer.errors import LoadObjectError, about
 from storeside.transfer.loads import LONG_STATEMENT, Planned
-from storeside.transfer.push import pieces
 from storeside.transfer.statement import PULLED_VERSION
+from storeside.transfer.streams import pieces
 from storeside.transfer.strict_json import checked
 from storeside.transfer.work import Work
 

@@ -11,10 +11,11 @@ from functools import cached_property
 from typing import Any
 
 from storeside.transfer.arrow_types import arrow_columns, field_type
-from storeside.transfer.content import CHUNK, Content
+from storeside.transfer.content import Content
 from storeside.transfer.errors import LoadObjectError, TransferInputError
 from storeside.transfer.footer import Footer, last_bytes
 from storeside.transfer.schema import UNNAMED, Column
+from storeside.transfer.streams import CHUNK
 
 log = logging.getLogger(__name__)
 

@@ -13,6 +13,7 @@ from clickhouse_connect.driver.exceptions import DatabaseError
 
 from storeside.sql.answers import first_row
 from storeside.transfer import aistore_urls, queries
+from storeside.transfer.archives import Members
 from storeside.transfer.content import Content
 from storeside.transfer.creation import create
 from storeside.transfer.durability import require_right
@@ -281,7 +282,9 @@ class Preparation:
         )  # fmt: skip
 
     def _content(self, o: Planned) -> Content:
-        return Content(self.s3, self.request.source.bucket, o.key, o.size)
+        members = Members(self.request.format, self.request.read.csv)
+        most = self.request.limits.bytes_of(o.size)
+        return Content(self.s3, self.request.source.bucket, o.key, o.size, most=most, members=members)
 
     def _create(self, columns: list[Column], form: Format) -> Destination:
         options = self.request.table_options

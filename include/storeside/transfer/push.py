@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import itertools
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -13,9 +13,9 @@ from clickhouse_connect.driver.exceptions import OperationalError
 from storeside.transfer import queries
 from storeside.transfer.avro import AvroObject
 from storeside.transfer.columnar import ColumnarObject
-from storeside.transfer.content import CHUNK, Content
-from storeside.transfer.errors import DriftError, LoadObjectError, TransferError
-from storeside.transfer.formats import Csv
+from storeside.transfer.content import Content
+from storeside.transfer.errors import DriftError, TransferError
+from storeside.transfer.formats import Csv, Format
 from storeside.transfer.loads import Planned
 from storeside.transfer.nulls import emptied, wrapped
 from storeside.transfer.parquet import batches_of, columns_of, faults, renamed, row_groups
@@ -25,6 +25,7 @@ from storeside.transfer.records import one_column, records
 from storeside.transfer.schema import UNNAMED, Column, bare, structure
 from storeside.transfer.source import literal
 from storeside.transfer.statement import pushed_columns, settings
+from storeside.transfer.streams import CHUNK, gathered, pieces
 from storeside.transfer.strict_json import checked
 
 if TYPE_CHECKING:
@@ -66,24 +67,28 @@ def push(
         return _insert_arrow(client, batches, reading, planned, staging, system, query_id)
     if not form.is_native:
         return _insert_arrow(client, _csv_batches(content, reading), reading, planned, staging, system, query_id)
-    encoding: str | None = None
-    body = content.stream()
     if tidy:
         reading = replace(reading, form=replace(form, csv=replace(form.csv, skip_rows=0)))  # `records` removes them
-        rows = records(content.plain(), form)
-        if (first := next(rows, None)) is None:
+    body, encoding = _unparsed(content, form, strict=strict, tidy=tidy)
+    if tidy or (form.is_text and content.archive):
+        body = filter(None, body)
+        if (first := next(body, None)) is None:
             return 0
-        body = gathered(raw for _, raw in itertools.chain([first], rows))
-        body = checked(body) if form.name == "jsonl" and strict else body
-    elif form.name == "jsonl" and strict:
-        body = checked(pieces(content.plain()))
-    elif form.is_text:
-        kind = content.compression
-        if kind in _ENCODINGS:
-            encoding = _ENCODINGS[kind]
-        else:
-            body = pieces(content.plain())
+        body = itertools.chain([first], body)
     return insert(client, body, form.clickhouse, reading, planned, staging, system, query_id, encoding=encoding)
+
+
+def _unparsed(content: Content, form: Format, *, strict: bool, tidy: bool) -> tuple[Iterator[bytes], str | None]:
+    """Return an object's bytes as ClickHouse parses them, and their encoding in the request; see `push`."""
+    if tidy:
+        body = gathered(raw for _, raw in records(content.plain(), form))
+        return (checked(body) if form.name == "jsonl" and strict else body), None
+    if form.name == "jsonl" and strict:
+        return content.json_lines(), None
+    if not form.is_text:
+        return content.stream(), None
+    kind = content.compression
+    return (content.stream(), _ENCODINGS[kind]) if kind in _ENCODINGS else (pieces(content.plain()), None)
 
 
 def insert(
@@ -274,25 +279,3 @@ def csv_columns(sample: bytes, csv: Csv) -> list[Column]:
     with faults():
         names = [name or UNNAMED for name in schema.names]
     return columns_of(schema_of(names, schema))
-
-
-def gathered(rows: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield rows in pieces of about a megabyte."""
-    some: list[bytes] = []
-    size = 0
-    for row in rows:
-        some.append(row)
-        size += len(row)
-        if size >= CHUNK:
-            yield b"".join(some)
-            some, size = [], 0
-    yield b"".join(some)
-
-
-def pieces(file: Any) -> Iterator[bytes]:
-    """Yield a file's content, a megabyte at a time. Raises LoadObjectError if the compressed data are corrupt."""
-    try:
-        while piece := file.read(CHUNK):
-            yield piece
-    except OSError as e:
-        raise LoadObjectError(f"its compressed content is broken: {e}") from e

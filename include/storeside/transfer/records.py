@@ -8,11 +8,11 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Literal
 
 from storeside.transfer import strict_json
-from storeside.transfer.content import CHUNK
 from storeside.transfer.errors import LoadObjectError
 from storeside.transfer.formats import Csv, Format
 from storeside.transfer.json_array import is_array, peeked
 from storeside.transfer.schema import UNNAMED
+from storeside.transfer.streams import CHUNK
 
 # Maximum bytes of a row; longer text is not a row.
 LONGEST_ROW = 64 << 20

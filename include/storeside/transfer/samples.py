@@ -43,7 +43,7 @@ def recognise(request: Request, contents: Sequence[Content]) -> tuple[Format, li
     for content in contents:
         try:
             if head := content.sample(_HEAD):
-                found.append((content, format_of(content.key, head)))
+                found.append((content, format_of(content.title, head)))
         except LoadObjectError as e:
             log.warning("%r cannot be sampled: %s", content.key, e)
         except TransferInputError as e:

@@ -18,7 +18,7 @@ from storeside.transfer.errors import TransferInputError
 # Keys that ClickHouse misreads. It interprets these characters as patterns, even if they are escaped, and refuses
 # `//`. With the name of an archive it looks for an entry in the archive. It does not detect truncated zstd and lz4
 # streams, and some builds cannot read bz2.
-WILD = r"[*?{}\x00-\x1f\x7f]|//|\.(?:zip|tar|tar\.gz|tgz|tar\.xz|7z)$|(?i:\.(?:zstd?|lz4|bz2)$)"
+WILD = r"[*?{}\x00-\x1f\x7f]|//|(?i:\.(?:zip|tar|tar\.gz|tgz|tar\.xz|txz|tbz2?|tzst|7z|zstd?|lz4|bz2)$)"
 _GLOB = re.compile(r"\*\*|\*|\?|\{[^{}]*\}")
 _RANGE = re.compile(r"(\d+)\.\.(\d+)")
 _MOST_ALTERNATIVES = 10_000

@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from storeside.aistore.buckets import common_prefix
+from storeside.transfer.archives import Members
 from storeside.transfer.content import Content
 from storeside.transfer.formats import Format
 from storeside.transfer.loads import Loaded, Loads, Planned
@@ -82,7 +83,8 @@ class Work:
     def content(self, o: Planned) -> Content:
         """Return the content of an object."""
         most = self.request.limits.bytes_of(o.size)
-        return Content(self.s3, self.request.source.bucket, o.key, o.size, o.version, most)
+        members = Members(self.request.format, self.request.read.csv)
+        return Content(self.s3, self.request.source.bucket, o.key, o.size, o.version, most, members)
 
     def source(
         self, objects: Sequence[Planned], form: str, columns: str = "", compression: str = "auto"

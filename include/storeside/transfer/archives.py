@@ -1,0 +1,289 @@
+"""Reads the text members of a tar or zip archive, one after the other, as one text; nothing is unpacked to disk.
+
+All members belong to one object: it is loaded once and whole, or fails with the name of the member at fault.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import stat
+import struct
+import zipfile
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, BinaryIO, Literal, cast
+
+from storeside.transfer.errors import LoadObjectError, TransferError
+from storeside.transfer.formats import TYPED, Csv, compression_of, format_by_name
+from storeside.transfer.json_array import is_array, peeked
+from storeside.transfer.streams import CHUNK, Limited, Pieces, gathered, opened, pieces
+from storeside.transfer.strict_json import checked, objects
+from storeside.transformers.tar_archive import TarArchive, TarError
+
+Kind = Literal["tar", "zip", ""]
+_NAME = re.compile(r"(?i)\.(?:(zip)|tar|tgz|tbz2?|txz|tzst|tar\.(?:gz|bz2|xz|zstd?|lz4))$")
+# Bytes per request: members are mostly read in the order in which they are stored.
+_BUFFER = 4 << 20
+# zipfile holds the directory of an archive in memory, about ten times its size.
+_LARGEST_DIRECTORY = 8 << 20
+_MOST_MEMBERS = 1_000_000
+_LONGEST_HEADER = 64 << 20
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+# zipfile bounds the memory of these methods; a member packed with LZMA or bzip2 chooses how much it takes.
+_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+_ENCRYPTED = 0x1
+# A size that no stream reaches: a compressed tar archive shows its own only at its end.
+_UNKNOWN = 1 << 62
+_ZIP_ERRORS = (
+    zipfile.BadZipFile, zipfile.LargeZipFile, zlib.error, struct.error, EOFError, NotImplementedError, OSError,
+    OverflowError, RuntimeError, ValueError,
+)  # fmt: skip
+
+
+def kind_by_name(key: str) -> Kind:
+    """Return the kind of archive that an object's name shows; empty if it shows none."""
+    found = _NAME.search(key)
+    return "" if not found else "zip" if found.group(1) else "tar"
+
+
+@dataclass(frozen=True)
+class Members:
+    """Which members of an archive are read: those whose names have the extension of a text `format`.
+
+    With ``auto``, all text members must have one format. `csv` is the dialect of CSV members.
+    """
+
+    format: str = "auto"
+    csv: Csv = field(default_factory=Csv)
+
+
+class Archive:
+    """The text of an archive; `file` can be read at any position and has `size` bytes.
+
+    For a compressed tar archive, `stream` returns a file that decompresses it from its start. The content that is
+    read, including that of other members of a compressed archive, has at most `most` bytes; 0 means no limit.
+    """
+
+    def __init__(
+        self, kind: Kind, file: io.RawIOBase, size: int, members: Members, most: int, stream: Callable[[], Any] | None
+    ) -> None:
+        self._kind, self._file, self._size, self._members, self._most = kind, file, size, members, most
+        self._stream = stream
+        self.first = ""
+
+    def pieces(self, *, strict: bool = False) -> Iterator[bytes]:
+        """Yield the rows of all text members, with the header of CSV once; each member ends with a line feed.
+
+        `first` is the name of the first one. With `strict`, checks JSON Lines; see `strict_json`. Raises
+        LoadObjectError, which states the member.
+        """
+        self._format = self._members.format
+        self._header: bytes | None = None
+        self.first = ""
+        seen: set[int] = set()  # hashes, because names may be long
+        for name, content in self._zip() if self._kind == "zip" else self._tar():
+            try:
+                if hash(name) in seen:
+                    raise LoadObjectError("the archive has several members of this name")
+                seen.add(hash(name))
+                if len(seen) > _MOST_MEMBERS:
+                    raise LoadObjectError(f"the archive has more than {_MOST_MEMBERS} text members: divide it")
+                self.first = self.first or name
+                yield from _ended(self._rows(content, strict))
+            except LoadObjectError as e:
+                raise _about(name, e) from e
+            except (TarError, *_ZIP_ERRORS) as e:
+                raise _about(name, LoadObjectError(f"its content is broken: {e}")) from e
+        if not seen:
+            wanted = "csv, tsv or jsonl" if self._format == "auto" else self._format
+            raise LoadObjectError(
+                f"the archive has no member that its name shows to be {wanted}, such as data.csv or data.jsonl.gz:"
+                " rename the members, or move it to a separate prefix"
+            )
+
+    def _wants(self, name: str) -> bool:
+        """Return whether a member is read. Raises LoadObjectError if its format contradicts that of others."""
+        form = format_by_name(name)
+        if form is None or name.rpartition("/")[2].startswith("."):  # macOS adds ._data.csv
+            return False
+        if self._members.format == "auto":
+            if form in TYPED:
+                raise _about(name, LoadObjectError(f"{form} is not read from archives: unpack it, or set `format`"))
+            if self._format not in ("auto", form):
+                raise _about(
+                    name, LoadObjectError(f"it is {form}, and {self.first!r} is not: set `format` to read one")
+                )
+            self._format = form
+        return form == self._format
+
+    def _tar(self) -> Iterator[tuple[str, Iterator[bytes]]]:
+        if self._stream is None:
+            file: Any = io.BufferedReader(self._file, _BUFFER)
+            size = self._size
+        else:
+            opened_stream = self._stream()
+            file = _Forward(Limited(opened_stream, self._most) if self._most else opened_stream)
+            size = _UNKNOWN
+        archive = TarArchive(cast(BinaryIO, file), size)
+        try:
+            for member in archive:
+                if member.is_folder or not self._wants(member.name):
+                    continue
+                if member.refusal:
+                    raise _about(member.name, LoadObjectError(member.refusal))
+                yield member.name, archive.pieces(member)
+            while rest := file.read(CHUNK):  # the end of a compressed stream has its checksum
+                if rest.strip(b"\0"):
+                    raise LoadObjectError("bytes follow the archive's end mark: store each archive as one object")
+        except TarError as e:
+            raise LoadObjectError(f"the archive is broken: {e}") from e
+        except OSError as e:
+            raise LoadObjectError(f"its compressed content is broken: {e}") from e
+
+    def _zip(self) -> Iterator[tuple[str, Iterator[bytes]]]:
+        try:
+            archive = zipfile.ZipFile(_Bounded(self._file, _BUFFER))
+        except TransferError:
+            raise
+        except _ZIP_ERRORS as e:
+            raise LoadObjectError(f"the archive is broken: {e}") from e
+        for info in archive.infolist():
+            if info.is_dir() or not self._wants(info.filename):
+                continue
+            if reason := _refusal(info):
+                raise _about(info.filename, LoadObjectError(reason))
+            yield info.filename, _unpacked(archive, info)
+
+    def _rows(self, content: Iterator[bytes], strict: bool) -> Iterator[bytes]:
+        """Return the rows of one member, without its byte order mark and all headers but the first."""
+        head, content = peeked(content)
+        file = opened(Pieces(content), compression_of(head))
+        text = _unmarked(pieces(Limited(file, self._most) if self._most else file))
+        if self._format == "jsonl":
+            if strict:
+                return checked(text)
+            head, text = peeked(text)
+            return gathered(objects(text)) if is_array(head) else text
+        return self._without_header(text)
+
+    def _without_header(self, text: Iterator[bytes]) -> Iterator[bytes]:
+        csv = self._members.csv
+        if "\n".encode(csv.encoding) != b"\n":
+            raise LoadObjectError(f"csv encoding {csv.encoding!r} is not read from archives: unpack it")
+        buffer = bytearray()
+        skipped = [_line(buffer, text) for _ in range(csv.skip_rows)]
+        header = b"" if csv.names else _header(buffer, text, csv)
+        if self._header is None:
+            self._header = header.rstrip(b"\r\n")
+            yield from (*skipped, header)
+        elif header and header.rstrip(b"\r\n") != self._header:
+            raise LoadObjectError(f"its header differs from that of {self.first!r}: load them as separate objects")
+        if buffer:
+            yield bytes(buffer)
+        yield from text
+
+
+class _Bounded(io.BufferedReader):
+    """A file for zipfile, which reads the directory of an archive in one step."""
+
+    def read(self, size: int | None = -1) -> bytes:
+        """Return up to `size` bytes. Raises LoadObjectError for more than a directory may have."""
+        if size is not None and size > _LARGEST_DIRECTORY:
+            raise LoadObjectError(f"the archive's directory exceeds {_LARGEST_DIRECTORY >> 20} MB: divide it")
+        return super().read(size)
+
+
+class _Forward:
+    """A stream that can be read at increasing positions only."""
+
+    def __init__(self, file: Any) -> None:
+        self._file, self._position = file, 0
+
+    def seek(self, position: int) -> None:
+        """Read and discard the bytes before a position; the next read returns none if the stream ends earlier."""
+        while (left := position - self._position) > 0 and (piece := self._file.read(min(left, CHUNK))):
+            self._position += len(piece)
+
+    def read(self, size: int) -> bytes:
+        """Return `size` bytes, fewer only at the end."""
+        found = bytearray()
+        while len(found) < size and (piece := self._file.read(size - len(found))):
+            found += piece
+        self._position += len(found)
+        return bytes(found)
+
+
+def _refusal(info: zipfile.ZipInfo) -> str:
+    """Return why a member of a zip archive cannot be read; empty if it can."""
+    if info.flag_bits & _ENCRYPTED:
+        return "it is encrypted: decrypt it"
+    if info.compress_type not in _METHODS:
+        name = zipfile.compressor_names.get(info.compress_type, f"number {info.compress_type}")  # type: ignore[attr-defined]
+        return f"the compression method {name} is not read: pack it with deflate"
+    if stat.S_ISLNK(info.external_attr >> 16):
+        return "it is a symbolic link, not a regular file"
+    if info.filename.startswith("/") or ".." in info.filename.split("/"):
+        return "its name leads out of the archive"
+    return ""
+
+
+def _unpacked(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Iterator[bytes]:
+    """Yield a member's content; zipfile compares its size and checksum."""
+    size = 0
+    with archive.open(info) as file:
+        while piece := file.read(CHUNK):
+            size += len(piece)
+            yield piece
+    if size != info.file_size:
+        raise EOFError(f"it has {size} bytes, and the directory states {info.file_size}")
+
+
+def _about(name: str, error: LoadObjectError) -> LoadObjectError:
+    return type(error)(f"member {name!r}: {error}")
+
+
+def _unmarked(text: Iterable[bytes]) -> Iterator[bytes]:
+    is_first = True
+    for piece in text:
+        yield piece.removeprefix(_BYTE_ORDER_MARK) if is_first else piece
+        is_first = False
+
+
+def _ended(text: Iterator[bytes]) -> Iterator[bytes]:
+    """Yield a text, with a line feed at its end unless it is empty."""
+    last = b"\n"
+    for piece in filter(None, text):
+        yield piece
+        last = piece[-1:]
+    if last != b"\n":
+        yield b"\n"
+
+
+def _header(buffer: bytearray, text: Iterator[bytes], csv: Csv) -> bytes:
+    """Remove the header of CSV, and blank lines before it; return it."""
+    while (header := _line(buffer, text)) and not header.strip():
+        continue
+    quote = csv.quote.encode(csv.encoding)
+    while quote and header.count(quote) % 2 and (more := _line(buffer, text)):
+        header += more
+        if len(header) > _LONGEST_HEADER:
+            raise LoadObjectError("its header does not end")
+    return header
+
+
+def _line(buffer: bytearray, text: Iterator[bytes]) -> bytes:
+    """Remove the first line of a text from its `buffer`, which is filled as needed, and return it."""
+    at = 0
+    while (end := buffer.find(b"\n", at)) < 0:
+        at = len(buffer)
+        if at > _LONGEST_HEADER:
+            raise LoadObjectError("its first line does not end")
+        if (piece := next(text, None)) is None:
+            end = at - 1
+            break
+        buffer += piece
+    line = bytes(buffer[: end + 1])
+    del buffer[: end + 1]
+    return line

@@ -1,0 +1,134 @@
+"""Streams of bytes: decompresses, limits, cuts and joins them, so that no content is held in memory as a whole."""
+
+from __future__ import annotations
+
+import bz2
+import lzma
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from storeside.transfer.errors import LimitError, LoadObjectError, TransferError
+from storeside.transfer.snappy import Snappy
+from storeside.transfer.watch import excess
+
+CHUNK = 1 << 20
+
+
+def opened(file: Any, kind: str) -> Any:
+    """Return a readable file that decompresses `file` by `kind`, including concatenated members.
+
+    A read raises OSError if the content is corrupt or truncated.
+    """
+    import pyarrow as pa
+
+    if not kind:
+        return file
+    if kind == "xz":
+        return _Decompressed(lzma.open(file))
+    if kind == "bz2":  # pyarrow fails if the second member is empty
+        return _Decompressed(bz2.open(file))
+    if kind in ("snappy", "hadoop-snappy"):
+        return Snappy(file, kind)
+    return _Decompressed(pa.CompressedInputStream(pa.PythonFile(file, mode="r"), kind))
+
+
+class _Decompressed:
+    """A decompressing file, which raises OSError for all decoders' errors."""
+
+    closed = False  # pyarrow reads this attribute
+
+    def __init__(self, file: Any) -> None:
+        self._file = file
+
+    def read(self, size: int) -> bytes:
+        """Return up to `size` bytes; none at the end."""
+        import pyarrow as pa
+
+        try:
+            return bytes(self._file.read(size))
+        except TransferError:
+            raise
+        except (lzma.LZMAError, EOFError, ValueError, pa.ArrowException) as e:
+            raise OSError(str(e)) from e
+
+    def readable(self) -> bool:
+        """Return True; pyarrow checks this before it reads."""
+        return True
+
+    def close(self) -> None:
+        """Close the file that it reads."""
+        self._file.close()
+
+
+class Limited:
+    """A file that raises LimitError once more than `most` bytes were read."""
+
+    closed = False  # pyarrow reads this attribute
+
+    def __init__(self, file: Any, most: int) -> None:
+        self._file, self._most, self._read = file, most, 0
+
+    def read(self, size: int) -> bytes:
+        """Return up to `size` bytes; none at the end. Raises LimitError."""
+        content = bytes(self._file.read(size))
+        self._read += len(content)
+        if reason := excess(0, self._read, rows=0, size=self._most):
+            raise LimitError(reason)
+        return content
+
+    def readable(self) -> bool:
+        """Return True; pyarrow checks this before it reads."""
+        return True
+
+    def close(self) -> None:
+        """Close the file that it reads."""
+        self._file.close()
+
+
+class Pieces:
+    """A file of the pieces that an iterator yields; its reads raise the iterator's errors."""
+
+    closed = False  # pyarrow reads this attribute
+
+    def __init__(self, pieces: Iterable[bytes]) -> None:
+        self._pieces = iter(pieces)
+        self._piece, self._at = b"", 0
+
+    def read(self, size: int) -> bytes:
+        """Return up to `size` bytes; none at the end."""
+        while self._at >= len(self._piece):
+            if (piece := next(self._pieces, None)) is None:
+                return b""
+            self._piece, self._at = piece, 0
+        found = self._piece[self._at : self._at + size]
+        self._at += len(found)
+        return found
+
+    def readable(self) -> bool:
+        """Return True; pyarrow checks this before it reads."""
+        return True
+
+    def close(self) -> None:
+        """Do nothing: the iterator owns what it reads."""
+
+
+def gathered(rows: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield rows in pieces of about a megabyte."""
+    some: list[bytes] = []
+    size = 0
+    for row in rows:
+        some.append(row)
+        size += len(row)
+        if size >= CHUNK:
+            yield b"".join(some)
+            some, size = [], 0
+    yield b"".join(some)
+
+
+def pieces(file: Any) -> Iterator[bytes]:
+    """Yield a file's content, a megabyte at a time. Raises LoadObjectError if the compressed data are corrupt."""
+    try:
+        while piece := file.read(CHUNK):
+            yield piece
+    except OSError as e:
+        raise LoadObjectError(f"its compressed content is broken: {e}") from e
