@@ -25,7 +25,7 @@ PARAMS = {
         title="Workload",
         section="Load",
         values_display={"read": "Random reads", "write": "Writes", "mixed": "Half reads, half writes"},
-        description="Operations of the loader",
+        description="Operations of the loaders",
     ),
     "object_size": Param(
         "10MiB",
@@ -42,7 +42,16 @@ PARAMS = {
         maximum=4096,
         title="Concurrency",
         section="Load",
-        description="Number of the loader's workers",
+        description="Number of workers of each loader",
+    ),
+    "loaders": Param(
+        1,
+        type="integer",
+        minimum=1,
+        maximum=64,
+        title="Loaders",
+        section="Load",
+        description="Number of load generators that run at the same time on the worker",
     ),
     "seconds": Param(
         60,
@@ -144,12 +153,12 @@ with DAG(
     doc_md="""
 ### Cluster throughput
 
-1. **measure**: AIStore's own `aisloader` reads or writes objects of one size, from the worker of this task. Every
-   second the task reads the counters of each target. It compares the figures with the limit in the form and with
-   earlier runs of the same load. It removes the objects that it wrote, even if it is killed.
+1. **measure**: one or more of AIStore's own `aisloader` read or write objects of one size, from the worker of this
+   task. Every second the task reads the counters of each target. It compares the figures with the limit in the form
+   and with earlier runs of the same load. It removes the objects that it wrote, even if it is killed.
 
-`SELECT began, nodes, mean / 1e6, time_variance, node_variance, share, verdict FROM storeside.throughput_runs FINAL
-ORDER BY began`; each second of each target is in `storeside.throughput`.
+`SELECT began, nodes, loaders, mean / 1e6, time_variance, node_variance, share, verdict
+FROM storeside.throughput_runs FINAL ORDER BY began`; each second of each target is in `storeside.throughput`.
 
 One machine with one network interface cannot saturate a cluster of sixteen nodes: `docs/throughput.md` describes how
 to use several machines.
@@ -161,6 +170,7 @@ to use several machines.
         workload="{{ params.workload }}",
         object_size="{{ params.object_size }}",
         concurrency="{{ params.concurrency }}",
+        loaders="{{ params.loaders }}",
         seconds="{{ params.seconds }}",
         dataset_size="{{ params.dataset_size or '' if params.workload != 'write' else '' }}",
         prefix="{{ params.prefix or '' }}",

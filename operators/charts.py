@@ -1,4 +1,6 @@
-"""Checks the URLs of charts and other results, which go only to object storage: they overwrite no file of the worker.
+"""Base class of operators that draw charts, and checks of the URLs of charts and other results.
+
+Results go only to object storage: they overwrite no file of the worker.
 
 The URL may come from a form that any user with the right to start the DAG fills in.
 """
@@ -6,9 +8,10 @@ The URL may come from a form that any user with the right to start the DAG fills
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from storeside.operators.errors import OperatorInputError
+from storeside.operators.forms import FormOperator
 
 if TYPE_CHECKING:
     from airflow.sdk import ObjectStoragePath
@@ -47,3 +50,15 @@ def object_at(url: str) -> ObjectStoragePath:
             f"{url!r} is not a URL of object storage: use a URL such as s3://aws_default@samples/first.wav"
         )
     return ObjectStoragePath(url)
+
+
+class ChartOperator(FormOperator):
+    """Draws a chart of its measurements.
+
+    :param chart: URL in object storage for the chart, such as ``s3://aws_default@reports/chart.svg``: an SVG file of
+        the throughput of a cluster, a PNG file of backends; empty for none
+    """
+
+    def __init__(self, *, chart: str = "", **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.chart = chart

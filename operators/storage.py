@@ -7,7 +7,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from storeside.operators.charts import chart_at
+from storeside.operators.charts import ChartOperator, chart_at
 from storeside.operators.errors import OperatorInputError, airflow_errors
 from storeside.operators.forms import FormOperator
 from storeside.operators.hooks.storage import backend, check_endpoint, connection_of, profile, store, through
@@ -210,7 +210,7 @@ class StorageTuneOperator(FormOperator):
             self._stop.set()
 
 
-class StorageBenchmarkOperator(FormOperator):
+class StorageBenchmarkOperator(ChartOperator):
     """Compares backends with the requests of AIStore's published comparison of OCI's APIs.
 
     The task writes each measurement to ``storeside.backend_benchmark``, the medians to the log, and a chart of the
@@ -224,8 +224,6 @@ class StorageBenchmarkOperator(FormOperator):
         The task sets the bucket's property ``extra.aws.multipart_size`` for each of them, and restores it
     :param rounds: measurements per backend; the backends take turns
     :param megabytes: size in MB (10^6 bytes) of the object that PUTs write
-    :param chart: URL in object storage for the chart, a PNG file, such as ``s3://aws_default@reports/backends.png``;
-        empty for none
     """
 
     template_fields: Sequence[str] = (
@@ -242,7 +240,6 @@ class StorageBenchmarkOperator(FormOperator):
         change_parts: bool | str = False,
         rounds: int | str = 3,
         megabytes: int | str = 64,
-        chart: str = "",
         clickhouse_conn_id: str = "clickhouse_default",
         **kwargs: Any,
     ) -> None:
@@ -252,7 +249,6 @@ class StorageBenchmarkOperator(FormOperator):
         self.change_parts = change_parts
         self.rounds = rounds
         self.megabytes = megabytes
-        self.chart = chart
         self.clickhouse_conn_id = clickhouse_conn_id
         self._stop: threading.Event | None = None
 

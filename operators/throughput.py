@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowFailException
 
-from storeside.operators.charts import chart_at
+from storeside.operators.charts import ChartOperator, chart_at
 from storeside.operators.deprecated import warn_of
 from storeside.operators.errors import airflow_errors
-from storeside.operators.forms import FormOperator
 from storeside.operators.hooks.aistore import AIStoreHook
 from storeside.operators.links import BenchmarksPageLink, RunPageLink
 from storeside.operators.outcome import check_policy
@@ -25,32 +24,32 @@ if TYPE_CHECKING:
     from storeside.measure.throughput.load import Load
 
 
-class AISMeasureThroughputOperator(FormOperator):
-    """Measures a cluster with AIStore's own load generator, `aisloader`, which runs on the worker.
+class AISMeasureThroughputOperator(ChartOperator):
+    """Measures a cluster with one or more of AIStore's own load generators, `aisloader`, on the worker.
 
     The connection's extra ``aisloader`` is the loader's path; without it the loader must be on the PATH.
 
     While the load runs, the task reads each target's counters every second. It writes them to
     ``storeside.throughput`` and the result to ``storeside.throughput_runs``, and compares the mean with earlier runs
-    of the same load. A task that is killed ends the loader and removes the objects that it wrote. After a
+    of the same load. If one loader fails, the task ends the others and fails with its reason. A task that is killed
+    ends its loaders and removes the objects that it wrote. After a
     ``kill -9``, the next try removes them. Returns the engine's `Report` as a dictionary.
 
     :param bucket: URI of an existing bucket, such as ``ais://bench``
     :param workload: ``read``, ``write``, or ``mixed`` (half reads, half writes)
     :param object_size: size of each object, such as ``10MiB``
-    :param concurrency: number of the loader's workers
+    :param concurrency: number of workers of each loader
     :param seconds: duration of the load in seconds
     :param dataset_size: size of the data that the task writes before a read load and removes afterwards; empty reads
         the bucket's existing objects
     :param prefix: without `dataset_size`, read only objects whose names start with this
-    :param write_limit: size at which a load that writes stops early
+    :param write_limit: size at which a load that writes stops early; each loader writes an equal part
+    :param loaders: number of loaders that run at the same time, 1 to 64
     :param nic_gbit: a target's network bandwidth, in Gbit/s; 0 means unknown
     :param disk_gb_per_second: bandwidth of all disks of a target, in 10^9 bytes per second; 0 means unknown
     :param compare_runs: number of earlier runs to compare the mean with; 0 starts a new series of runs
     :param tolerance: percentage by which the mean may be below the median of these runs
     :param on_regression: if the mean is lower than that: ``fail`` the task, or ``report`` it in the log
-    :param chart: URL in object storage for an SVG file of rates and disk use over time, such as
-        ``s3://aws_default@reports/throughput.svg``; empty for none
     """
 
     template_fields: Sequence[str] = (
@@ -68,6 +67,7 @@ class AISMeasureThroughputOperator(FormOperator):
         "tolerance",
         "on_regression",
         "chart",
+        "loaders",
     )
     ui_color = "#d7e9f7"
     operator_extra_links = (RunPageLink(), BenchmarksPageLink())
@@ -88,7 +88,7 @@ class AISMeasureThroughputOperator(FormOperator):
         compare_runs: int | str = 5,
         tolerance: float | str = 10,
         on_regression: str = "fail",
-        chart: str = "",
+        loaders: int | str = 1,
         aistore_conn_id: str = AIStoreHook.default_conn_name,
         clickhouse_conn_id: str = "clickhouse_default",
         **kwargs: Any,
@@ -111,7 +111,7 @@ class AISMeasureThroughputOperator(FormOperator):
         self.compare_runs = compare_runs
         self.tolerance = tolerance
         self.on_regression = on_regression
-        self.chart = chart
+        self.loaders = loaders
         self.aistore_conn_id = aistore_conn_id
         self.clickhouse_conn_id = clickhouse_conn_id
         self._measurement: Measurement | None = None
@@ -130,6 +130,7 @@ class AISMeasureThroughputOperator(FormOperator):
             size(self.dataset_size) if self.dataset_size else 0,
             self.prefix,
             size(self.write_limit),
+            as_number(self.loaders, "loaders", int),
         )
 
     def measurement(self, context: Context) -> Measurement:
@@ -181,7 +182,7 @@ class AISMeasureThroughputOperator(FormOperator):
         return dict(plain(asdict(report)))
 
     def on_kill(self) -> None:
-        """End the loader; `execute` then removes the objects that it wrote."""
+        """End the loaders; `execute` then removes the objects that it wrote."""
         if self._measurement is not None:
             self._measurement.cancel()
 
@@ -189,9 +190,9 @@ class AISMeasureThroughputOperator(FormOperator):
         from storeside.measure.throughput.chart import draw
 
         assert self._measurement is not None  # noqa: S101 - it was run
-        title = f"{self.workload}, {self.object_size} objects, {self.concurrency} workers, {self.bucket}"
+        load = f"{self.workload}, {self.object_size} objects, loaders: {self.loaders} of {self.concurrency} workers"
         tables, name = self._measurement.tables, self._measurement.name
-        chart.write_text(draw(title, tables.rates(name), bound, tables.seconds(name)))
+        chart.write_text(draw(f"{load}, {self.bucket}", tables.rates(name), bound, tables.seconds(name)))
         self.log.info("chart: %s", chart)
 
     def _record(self, context: Context, report: Any) -> None:
@@ -207,6 +208,12 @@ class AISMeasureThroughputOperator(FormOperator):
                 "done": report.outcome.requests,
                 "bytes_out": report.outcome.bytes,
                 "seconds": report.outcome.seconds,
-                "detail": json.dumps({"mean": report.figures.mean, "measurement": report.measurement}),
+                "detail": json.dumps(
+                    {
+                        "mean": report.figures.mean,
+                        "measurement": report.measurement,
+                        "loaders": as_number(self.loaders, "loaders", int),
+                    }
+                ),
             }
         )

@@ -26,7 +26,8 @@ from storeside.aistore import jobs
 from storeside.aistore.buckets import Bucket
 from storeside.aistore.spec import EtlSpec
 from storeside.measure.throughput.chart import draw
-from storeside.measure.throughput.load import Load, Loader, environment
+from storeside.measure.throughput.group import LoaderGroup
+from storeside.measure.throughput.load import Load, environment
 from storeside.operators.aistore import ALL_WORKERS
 from storeside.stack import aisloader_build, aistore_build
 from storeside.stack.settings import default_folder
@@ -74,22 +75,16 @@ def read(cluster: LineCluster, loaders: list[Node], program: str, options: argpa
     seconds = options.seconds + WARM_UP_SECONDS + 3
     load = Load(OBJECTS, "read", options.object_kib << 10, options.concurrency, seconds)
     sent = sum(cluster.sent())
-    started = [
-        Loader("ip", [*node.command[1:], program, *load.arguments("")], environment(cluster.cluster))
-        for node in loaders[:number]
-    ]
-    try:
+    commands = [["ip", *node.command[1:], program, *load.arguments("")] for node in loaders[:number]]
+    with LoaderGroup(commands, environment(cluster.cluster)) as started:
         time.sleep(WARM_UP_SECONDS)
         ticks = [(time.monotonic(), cluster.sent())]
         for second in range(options.seconds):
             time.sleep(max(0.0, ticks[0][0] + second + 1 - time.monotonic()))
             ticks.append((time.monotonic(), cluster.sent()))
-        for loader in started:
-            loader.wait(60)
-        payload = sum(loader.outcome().bytes for loader in started)  # raises if requests failed
-    finally:
-        for loader in started:
-            loader.__exit__()
+        if not started.wait(60):
+            sys.exit("error: the loaders did not end within 60 s")
+        payload = started.outcome().bytes  # raises if requests failed
     # The loaders count whole objects. Over the whole load they are this part of the frames.
     return figures(payload / (sum(cluster.sent()) - sent), ticks)
 

@@ -47,6 +47,10 @@ def loaders(stack: Stack) -> list[psutil.Process]:
     return [p for p in found if p.environ().get("AIS_ENDPOINT", "").endswith(port)]
 
 
+def gone(process: psutil.Process) -> bool:
+    return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+
+
 def test_a_run_from_the_form_is_measured_and_drawn(
     api: AirflowApi, airflow: Stack, aistore: Any, s3_client: S3Client, bucket: Bucket
 ) -> None:
@@ -77,21 +81,22 @@ def test_a_missing_bucket_fails_once_with_the_remedy(api: AirflowApi) -> None:
 
 
 @pytest.mark.parametrize("by", ["hand", "SIGKILL"])
-def test_a_killed_task_ends_the_loader_and_leaves_nothing(
+def test_a_killed_task_ends_its_loaders_and_leaves_nothing(
     api: AirflowApi, airflow: Stack, aistore: Any, bucket: Bucket, by: str
 ) -> None:
-    conf = {"bucket": str(bucket), "workload": "write", "object_size": "64KiB", "concurrency": 2}
+    conf = {"bucket": str(bucket), "workload": "write", "object_size": "64KiB", "concurrency": 2, "loaders": 2}
     run = api.trigger(DAG, {**conf, "seconds": 20, "write_limit": "1GiB"})
-    until(lambda: len(sizes(aistore, bucket)) > 20, 60, "objects of the loader")
-    (loader,) = loaders(airflow)
+    until(lambda: len(sizes(aistore, bucket)) > 20, 60, "objects of the loaders")
+    running = loaders(airflow)
+    assert len(running) == 2
     if by == "hand":
         instance = f"dags/{DAG}/dagRuns/{run}/taskInstances/measure"
         api.request("PATCH", instance, json={"new_state": "failed"})
-        until(lambda: not loader.is_running(), 20, "end of the loader")
+        until(lambda: not any(loader.is_running() for loader in running), 20, "end of the loaders")
     else:
-        task = loader.parent()
+        task = running[0].parent()
         assert task is not None
         task.send_signal(signal.SIGKILL)
-        until(lambda: not loader.is_running() or loader.status() == psutil.STATUS_ZOMBIE, 5, "end of the loader")
+        until(lambda: all(map(gone, running)), 5, "end of the loaders")
         assert api.wait(DAG, run, 120)["state"] == "success"  # on its second attempt
     until(lambda: not sizes(aistore, bucket), 20, "removal")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import psutil
@@ -11,8 +13,8 @@ import pytest
 from aistore.sdk.errors import ErrBckNotFound
 
 from storeside.aistore.buckets import Bucket
-from storeside.measure.errors import MeasureCancelled
-from storeside.measure.throughput.cluster import Measurement
+from storeside.measure.errors import MeasureCancelled, MeasureTransientError
+from storeside.measure.throughput.cluster import WARM_UP_SECONDS, Measurement
 from storeside.measure.throughput.load import Load
 from storeside.measure.throughput.nodes import Sample, Targets
 from storeside.measure.throughput.tables import Measurements, Second
@@ -56,6 +58,13 @@ def columns(**given: Any) -> dict[str, Any]:
     figures = dict.fromkeys(("peak", "time_variance", "node_variance", "latency"), 0.0)
     unknown = dict.fromkeys(("disk_use_min", "disk_use", "disk_use_max", "bound", "share", "baseline"))
     return {**figures, **unknown, "loader_bytes": 0, "requests": 0, **given}
+
+
+def arguments(process: psutil.Process) -> list[str]:
+    try:
+        return process.cmdline()
+    except psutil.Error:
+        return []
 
 
 def loaders() -> list[psutil.Process]:
@@ -107,6 +116,76 @@ def test_seconds_of_a_measurement_have_the_rate_of_all_targets_and_the_use_of_al
     assert tables.seconds(name) == [Second(1.0, 12e6, None), Second(2.0, 12e6, (10.0, 40.0, 80.0))]
 
 
+def test_several_loaders_are_one_measurement(
+    stack: Stack, clickhouse: Any, aistore: Any, bucket: Bucket, loader: str
+) -> None:
+    run = measurement(stack, clickhouse, bucket, loader, load={"loaders": 3, "seconds": 15})
+    seen: set[int] = set()
+    ended = threading.Event()
+
+    def watch() -> None:
+        while not ended.wait(0.2):
+            seen.add(len([p for p in loaders() if "-pctput=0" in arguments(p)]))
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        report = run.run()
+    finally:
+        ended.set()
+        watcher.join()
+    assert max(seen) == 3
+    outcome = report.outcome
+    assert sizes(aistore, bucket) == {"theirs": 5}
+    assert outcome.bytes == outcome.requests * OBJECT
+    assert 0 < outcome.latency_min_seconds < outcome.latency_seconds < outcome.latency_max_seconds
+    since, until = outcome.together
+    assert outcome.began <= since < until <= outcome.began + outcome.seconds + 0.01
+    read, reads = clickhouse.query(
+        "SELECT sum(read_bytes), sum(reads) FROM storeside.throughput FINAL WHERE measurement = {m:String}",
+        parameters={"m": run.name},
+    ).first_row
+    # the targets counted the requests of all three
+    assert 0.5 * outcome.requests < reads < 1.1 * outcome.requests
+    assert 0.5 * outcome.bytes < read < 1.1 * outcome.bytes
+    row = clickhouse.query(
+        "SELECT loaders, concurrency, requests, latency_min < latency AND latency < latency_max,"
+        " toUnixTimestamp64Milli(began) / 1000"
+        " FROM storeside.throughput_runs FINAL WHERE measurement = {m:String}",
+        parameters={"m": run.name},
+    ).first_row
+    assert row == (3, 4, outcome.requests, True, pytest.approx(since + WARM_UP_SECONDS, abs=0.01))
+
+
+def test_one_of_several_loaders_that_dies_fails_the_measurement(
+    stack: Stack, clickhouse: Any, aistore: Any, bucket: Bucket, loader: str
+) -> None:
+    run = measurement(stack, clickhouse, bucket, loader, load={"loaders": 3, "seconds": 120})
+    failures: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            run.run()
+        except BaseException as e:
+            failures.append(e)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    reading: list[psutil.Process] = []
+
+    def all_read() -> bool:
+        reading[:] = [p for p in loaders() if "-pctput=0" in arguments(p)]
+        return len(reading) == 3
+
+    until(all_read, 60, "three loaders")
+    reading[1].kill()
+    thread.join(60)
+    assert [type(e) for e in failures] == [MeasureTransientError]
+    assert re.match(r"loader \d of 3: aisloader exited with -9", str(failures[0]))
+    assert loaders() == []
+    assert sizes(aistore, bucket) == {"theirs": 5}
+
+
 def test_existing_objects_are_read_and_left_alone_and_a_slower_cluster_is_a_regression(
     stack: Stack, clickhouse: Any, aistore: Any, bucket: Bucket, loader: str
 ) -> None:
@@ -125,7 +204,7 @@ def test_existing_objects_are_read_and_left_alone_and_a_slower_cluster_is_a_regr
 def test_a_cancelled_load_ends_and_leaves_nothing(
     stack: Stack, clickhouse: Any, aistore: Any, bucket: Bucket, loader: str
 ) -> None:
-    run = measurement(stack, clickhouse, bucket, loader, "write", load={"seconds": 60})
+    run = measurement(stack, clickhouse, bucket, loader, "write", load={"seconds": 60, "loaders": 2})
     failures: list[BaseException] = []
 
     def work() -> None:
@@ -136,7 +215,8 @@ def test_a_cancelled_load_ends_and_leaves_nothing(
 
     thread = threading.Thread(target=work)
     thread.start()
-    until(lambda: len(sizes(aistore, bucket)) > 20, 20, "objects of the loader")
+    until(lambda: len(sizes(aistore, bucket)) > 20, 20, "objects of the loaders")
+    assert len(loaders()) == 2
     run.cancel()
     thread.join(20)
     assert [type(e) for e in failures] == [MeasureCancelled]
@@ -176,9 +256,9 @@ def test_runs_are_compared_with_those_before(clickhouse: Any) -> None:
     cluster = unique("cluster")
     load = Load(Bucket("ais", "b"), "read", OBJECT, 4, 5, 8 << 20)
 
-    def add(at: int, mean: float, verdict: str, **other: Any) -> None:
+    def add(at: int, mean: float, verdict: str, loaders: int = 1, **other: Any) -> None:
         row = columns(**{"cluster": cluster, "nodes": 2, "mean": mean, "verdict": verdict, **other})
-        tables.record(f"{cluster}/{at}", load, began=float(at), ended=at + 5.0, **row)
+        tables.record(f"{cluster}/{at}", replace(load, loaders=loaders), began=float(at), ended=at + 5.0, **row)
 
     def baseline(last: int = 5) -> tuple[float | None, int]:
         return tables.compare("now", load, cluster, 2, last)
@@ -190,6 +270,7 @@ def test_runs_are_compared_with_those_before(clickhouse: Any) -> None:
     add(400, 110, "held")
     add(500, 5, "regression")
     add(600, 1, "held", nodes=4)
+    add(700, 1, "held", loaders=2)
     assert baseline() == (110, 3)
     assert baseline(last=2) == (105, 2)
     assert tables.compare(f"{cluster}/400", load, cluster, 2, 1) == (100, 1)

@@ -737,6 +737,19 @@ def test_benchmarks_are_read_by_the_kinds_of_their_columns(client: Client) -> No
     assert "backend_benchmark" not in benchmarks.missing(tables)
 
 
+def test_measurements_with_different_numbers_of_loaders_have_different_bars(client: Client) -> None:
+    """Even if other columns differ, too: a median over both would be of neither."""
+    for number, loaders in enumerate((1, 1, 4)):
+        client.fill(
+            "throughput_runs", measurement=f"d/r/t/{number}", cluster=f"c{loaders}", nodes=loaders + 1,
+            loaders=loaders, bucket=f"ais://b{loaders}", workload=str(loaders), object_bytes=loaders,
+            dataset_bytes=loaders, mean=100.0 * loaders,
+        )  # fmt: skip
+    (chart,) = (chart for chart in benchmarks.charts(Tables(client)) if chart.measure == "mean")
+    assert chart.by[2] == "loaders"
+    assert [(bar.count, bar.value) for bar in chart.bars] == [(2, 100), (1, 400)]
+
+
 @pytest.mark.parametrize("name", ["100%", "%s", "{all_dags:Bool}", "it's", "a`b"])
 def test_columns_of_benchmarks_may_have_any_name(client: Client, name: str) -> None:
     client.command("DROP TABLE storeside.backend_benchmark")

@@ -79,6 +79,7 @@ PARAMETERS: dict[str, Any] = {
     "dataset_bytes": 20,
     "prefix": "",
     "concurrency": 4,
+    "loaders": 1,
     "last": 5,
     "limit": 20,
     "collection": "storeside_aistore",

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -24,6 +25,7 @@ from storeside.measure.errors import MeasureTransientError
 from storeside.measure.throughput import tables
 from storeside.measure.throughput.chart import draw
 from storeside.measure.throughput.cluster import Comparison, Measurement, Report
+from storeside.measure.throughput.group import LoaderGroup, merged
 from storeside.measure.throughput.load import Load, Loader, Outcome, environment, find, size
 from storeside.measure.throughput.model import Model, disk_limit, node_bound
 from storeside.measure.throughput.nodes import Counters, Differences
@@ -68,6 +70,9 @@ def test_sizes_that_are_none(text: str) -> None:
         ({"workload": "mixed", "dataset_bytes": 0}, "needs a dataset"),
         ({"workload": "write", "dataset_bytes": 0, "prefix": "in/"}, "only reads"),
         ({"write_bytes": 1}, "less than one object"),
+        ({"loaders": 0}, "loaders 0: use 1 to 64"),
+        ({"loaders": 65}, "loaders 65"),
+        ({"loaders": 2, "write_bytes": 19 << 20}, "less than one object for each of 2 loaders"),
     ],
 )
 def test_loads_that_are_refused(change: dict[str, Any], message: str) -> None:
@@ -93,6 +98,7 @@ def test_existing_objects_are_read_below_their_prefix() -> None:
 def test_writing_has_an_end() -> None:
     assert f"-totalputsize={10 << 30}" in replace(READ, workload="write").arguments("own")
     assert not any("totalputsize" in a for a in READ.arguments("own"))
+    assert f"-totalputsize={5 << 30}" in replace(READ, workload="write", loaders=2).arguments("own")
 
 
 def test_a_token_is_in_the_environment_and_no_foreign_endpoint_is() -> None:
@@ -114,7 +120,7 @@ TOTALS = """[
 {"get": {"start_time": "2026-11-21T10:00:00.123456789Z", "count": "3", "bytes": "300", "errors": 0,
   "latency": 2000000, "duration": 5000000000, "min_latency": 1, "max_latency": 2, "throughput": "60"},
  "put": {"start_time": "2026-11-21T10:00:00.123456789Z", "count": "1", "bytes": "100", "errors": 0,
-  "latency": 6000000, "duration": 5000000000, "min_latency": 1, "max_latency": 2, "throughput": "20"},
+  "latency": 6000000, "duration": 5000000000, "min_latency": 3, "max_latency": 4, "throughput": "20"},
  "get_batch": null}
 ]"""
 
@@ -123,7 +129,15 @@ FAILED = TOTALS.replace('"errors": 0', '"errors": 7')
 
 def test_totals_are_of_reads_and_writes_together() -> None:
     outcome = Outcome.parse(TOTALS)
-    assert outcome == Outcome(pytest.approx(1795255200.123456), 5.0, 4, 0, 400, pytest.approx(0.003))
+    began = pytest.approx(1795255200.123456)
+    together = (began, pytest.approx(1795255205.123456))
+    assert outcome == Outcome(began, 5.0, 4, 0, 400, pytest.approx(0.003), 1e-9, 4e-9, together)
+
+
+def test_latencies_are_those_of_requests_that_were_made() -> None:
+    """`aisloader` writes 0 where there were no requests, which would be the smallest latency."""
+    no_writes = TOTALS.replace('"count": "1"', '"count": "0"').replace('"min_latency": 3', '"min_latency": 0')
+    assert Outcome.parse(no_writes).latency_min_seconds == 1e-9
 
 
 def script(folder: Path, *lines: str) -> str:
@@ -166,17 +180,82 @@ def test_a_loader_ends_with_its_block(tmp_path: Path) -> None:
     assert not process.is_running()
 
 
-def test_a_loader_does_not_outlive_a_process_that_is_killed(tmp_path: Path) -> None:
+def gone(process: psutil.Process) -> bool:
+    return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+
+
+def test_loaders_do_not_outlive_a_process_that_is_killed(tmp_path: Path) -> None:
     program = (
-        "import os, time; from storeside.measure.throughput.load import Loader;"
-        f"print(Loader({script(tmp_path, 'exec sleep 60')!r}, [], dict(os.environ)).pid, flush=True); time.sleep(60)"
+        "import os, time; from storeside.measure.throughput.group import LoaderGroup;"
+        f"group = LoaderGroup([[{script(tmp_path, 'exec sleep 60')!r}]] * 3, dict(os.environ));"
+        "print(*group.pids, flush=True); time.sleep(60)"
     )
     with subprocess.Popen([sys.executable, "-c", program], cwd=CHECKOUT, stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None
-        loader = psutil.Process(int(parent.stdout.readline()))
-        until(lambda: loader.name() == "sleep", 10, "loader")
+        loaders = [psutil.Process(int(pid)) for pid in parent.stdout.readline().split()]
+        assert len(loaders) == 3
+        until(lambda: all(loader.name() == "sleep" for loader in loaders), 10, "loaders")
         parent.send_signal(signal.SIGKILL)
-    until(lambda: not loader.is_running() or loader.status() == psutil.STATUS_ZOMBIE, 5, "end of the loader")
+    until(lambda: all(map(gone, loaders)), 5, "end of the loaders")
+
+
+# ---- several loaders
+
+
+def outcome(began: float, seconds: float, requests: int, **other: Any) -> Outcome:
+    """Return the outcome of one loader, whose requests of 10 bytes took `mean` seconds each."""
+    mean, low, high = (other.get(name, 0.0) for name in ("mean", "low", "high"))
+    return Outcome(began, seconds, requests, 0, 10 * requests, mean, low, high, (began, began + seconds))
+
+
+def test_outcomes_of_several_loaders_are_merged() -> None:
+    slow, fast = outcome(100, 10, 10, mean=4.0, low=2.0, high=9.0), outcome(102, 10, 30, mean=1.0, low=0.5, high=3.0)
+    assert merged([slow, fast]) == Outcome(100, 12, 40, 0, 400, 1.75, 0.5, 9.0, (102, 110))
+    assert merged([slow]) == slow
+
+
+def test_a_loader_without_requests_has_no_latency() -> None:
+    assert merged([outcome(0, 9, 0), outcome(0, 9, 3, mean=2.0, low=1.0, high=3.0)]).latency_min_seconds == 1.0
+
+
+def test_loaders_that_did_not_run_together_are_no_measurement() -> None:
+    with pytest.raises(MeasureTransientError, match=r"2 loaders did not run at the same time.*6\.0 s after"):
+        merged([outcome(0, 5, 1), outcome(6, 5, 1)])
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        (["echo 'ERROR: bucket on fire' >&2; exit 3"], "^loader 2 of 3: aisloader exited with 3: ERROR: bucket"),
+        (["echo 'GET failed: x'", f"cat > $out <<'E'\n{FAILED}\nE"], "^loader 2 of 3: 14 requests .*GET failed: x"),
+    ],
+)  # fmt: skip
+def test_one_failed_loader_ends_the_others_with_its_own_reason(
+    tmp_path: Path, lines: list[str], message: str
+) -> None:
+    (tmp_path / "well").mkdir()
+    well = script(tmp_path / "well", "exec sleep 60")
+    with LoaderGroup([[well], [script(tmp_path, *lines)], [well]], dict(os.environ)) as group:
+        processes = [psutil.Process(pid) for pid in (group.pids[0], group.pids[2])]
+        until(lambda: group.wait(0.1), 10, "end of all loaders")
+        assert all(map(gone, processes))
+        with pytest.raises(MeasureTransientError, match=message):
+            group.outcome()
+
+
+def test_the_totals_of_all_loaders_count(tmp_path: Path) -> None:
+    well = script(tmp_path, f"cat > $out <<'E'\n{TOTALS}\nE")
+    with LoaderGroup([[well]] * 3, dict(os.environ)) as group:
+        until(lambda: group.wait(1), 10, "end of all loaders")
+        assert (group.outcome().requests, group.outcome().bytes) == (12, 1200)
+
+
+def test_loaders_end_if_another_cannot_be_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "which", lambda name: None)  # setpriv would start, and fail later
+    well = script(tmp_path, f"echo $$ > {tmp_path}/pid; exec sleep 60")
+    with pytest.raises(FileNotFoundError):
+        LoaderGroup([[well], [str(tmp_path / "absent")]], dict(os.environ))
+    assert not [p for p in psutil.Process().children() if not gone(p)]
 
 
 # ---- the targets
@@ -288,7 +367,7 @@ class Measured:
 
     def __init__(self, verdict: Verdict) -> None:
         figures = Figures(58, 80e6, 90e6, 2.0, 3.0, None, None, None)
-        outcome = Outcome(0.0, 60.0, 480, 0, 4_800_000_000, 0.01)
+        outcome = Outcome(0.0, 60.0, 480, 0, 4_800_000_000, 0.01, 0.002, 0.2, (0.0, 60.0))
         self.report = Report(self.name, 2, figures, outcome, verdict, 100e6, 80.0, 8 << 30)
         rates, seconds = {"t1": [(0.0, 1e6), (1.0, 2e6)]}, [Second(0.0, 1e6, None)]
         self.tables = SimpleNamespace(rates=lambda name: rates, seconds=lambda name: seconds)
@@ -322,13 +401,18 @@ def test_a_regression_is_reported_if_so_wanted(monkeypatch: pytest.MonkeyPatch) 
 def test_a_chart_goes_where_it_is_wanted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "reports").mkdir()
     attach("s3", "disk", fs=DirFileSystem(str(tmp_path), LocalFileSystem()))
-    run(monkeypatch, Verdict("first"), chart="s3://disk@reports/chart.svg")
-    assert "<polyline" in (tmp_path / "reports" / "chart.svg").read_text()
+    _, recorded = run(monkeypatch, Verdict("first"), chart="s3://disk@reports/chart.svg", loaders=3)
+    chart = (tmp_path / "reports" / "chart.svg").read_text()
+    assert "<polyline" in chart
+    assert "loaders: 3 of 16 workers" in chart
+    assert json.loads(recorded["detail"])["loaders"] == 3
 
 
 def test_lines_say_what_was_measured() -> None:
-    text = "\n".join(Measured(Verdict("held", 79e6, 3)).report.lines(READ))
+    text = "\n".join(Measured(Verdict("held", 79e6, 3)).report.lines(replace(READ, loaders=3)))
     for part in (
+        "loaders: 3 of 16 workers",
+        "10.0 ms per request (2.0 to 200.0)",
         "mean 80.0 MB/s, peak 90.0 MB/s over 58 s",
         "80.0 % of the limit",
         "no disks",
@@ -344,6 +428,8 @@ def test_lines_say_what_was_measured() -> None:
         ({"object_size": "10"}, "size '10'"),
         ({"object_size": "6GiB"}, "object size"),
         ({"concurrency": "many"}, "concurrency 'many' is not a whole number"),
+        ({"loaders": "two"}, "loaders 'two' is not a whole number"),
+        ({"loaders": "0"}, "loaders 0: use 1 to 64"),
         ({"seconds": "1.5"}, "seconds '1.5' is not a whole number"),
         ({"nic_gbit": "fast"}, "nic_gbit 'fast' is not a number"),
         ({"disk_gb_per_second": ""}, "disk_gb_per_second '' is not a number"),

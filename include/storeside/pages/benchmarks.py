@@ -16,6 +16,7 @@ EXPECTED = {
 }
 _MOST_BARS = 40
 _MOST_METRICS = 4
+_MOST_LABELS = 6
 # Columns that identify a measurement but do not describe it.
 _NAMES = frozenset({"run_id", "measurement", "round", "tick", "host", "note", "detail", "error"})
 # Columns that begin with the DAG. Rows of tables without one are only for visitors who may read all DAGs.
@@ -84,7 +85,7 @@ def _charts(tables: Tables, table: str) -> list[Chart]:
     counted = ", ".join(f"uniq({identifier(name)})" for name in candidates)
     (values,) = tables.rows(f"SELECT [{counted}] AS distinct_values, count() AS number FROM {source}")
     several = zip(candidates, values["distinct_values"], strict=True)
-    by = tuple(name for name, count in several if count > 1)[:5] or (candidates[0],)
+    by = tuple(name for name, count in several if count > 1)[:_MOST_LABELS] or (candidates[0],)
     keys = ", ".join(identifier(name) for name in by)
     medians = ", ".join(f"median({identifier(name)}) AS median_{n}" for n, name in enumerate(measures))
     if not values["number"]:

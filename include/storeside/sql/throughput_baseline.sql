@@ -5,7 +5,8 @@ WITH same AS
     WHERE cluster = {cluster:String} AND nodes = {nodes:UInt32} AND bucket = {bucket:String}
         AND workload = {workload:String} AND object_bytes = {object_bytes:UInt64}
         AND dataset_bytes = {dataset_bytes:UInt64} AND prefix = {prefix:String}
-        AND concurrency = {concurrency:UInt32} AND measurement != {measurement:String}
+        AND concurrency = {concurrency:UInt32} AND loaders = {loaders:UInt16}
+        AND measurement != {measurement:String}
 )
 SELECT count(), medianOrNull(mean)
 FROM

@@ -15,7 +15,8 @@ from storeside.aistore.buckets import list_aistore
 from storeside.aistore.cluster import Cluster
 from storeside.aistore.names import THROUGHPUT
 from storeside.measure.errors import MeasureCancelled, MeasureInputError, MeasureTransientError
-from storeside.measure.throughput.load import Load, Loader, Outcome, environment, find
+from storeside.measure.throughput.group import LoaderGroup
+from storeside.measure.throughput.load import Load, Outcome, environment, find
 from storeside.measure.throughput.nodes import Differences, Sample, Targets, answering
 from storeside.measure.throughput.tables import Figures, Measurements, Verdict, judge
 
@@ -66,13 +67,14 @@ class Report:
         """Yield the report as lines of text."""
         f = self.figures
         yield (
-            f"{load.workload}, objects of {load.object_bytes} bytes, {load.concurrency} workers, {self.nodes}"
-            f" targets: mean {f.mean / _MB:.1f} MB/s, peak {f.peak / _MB:.1f} MB/s over {f.ticks} s;"
-            f" time variance {f.time_variance:.1f} %, node variance {f.node_variance:.1f} %"
+            f"{load.workload}, objects of {load.object_bytes} bytes, loaders: {load.loaders} of {load.concurrency}"
+            f" workers, {self.nodes} targets: mean {f.mean / _MB:.1f} MB/s, peak {f.peak / _MB:.1f} MB/s"
+            f" over {f.ticks} s; time variance {f.time_variance:.1f} %, node variance {f.node_variance:.1f} %"
         )
         yield (
             f"aisloader: {self.outcome.requests} requests, {self.outcome.bytes / _MB:.1f} MB,"
             f" {1000 * self.outcome.latency_seconds:.1f} ms per request"
+            f" ({1000 * self.outcome.latency_min_seconds:.1f} to {1000 * self.outcome.latency_max_seconds:.1f})"
         )
         if self.share is not None and self.bound is not None:
             yield f"{self.share:.1f} % of the limit of {self.bound / _MB:.1f} MB/s"
@@ -124,7 +126,7 @@ class Measurement:
         self._program = find(loader)
         self._bound = bound
         self._comparison = comparison or Comparison()
-        self._loader: Loader | None = None
+        self._loaders: LoaderGroup | None = None
         self._cancelled = False
 
     @property
@@ -155,10 +157,10 @@ class Measurement:
                 targets.close()
 
     def cancel(self) -> None:
-        """Kill the loader; `run` then removes the written objects and raises MeasureCancelled."""
+        """Kill the loaders; `run` then removes the written objects and raises MeasureCancelled."""
         self._cancelled = True
-        if self._loader is not None:
-            self._loader.kill()
+        if self._loaders is not None:
+            self._loaders.kill()
 
     def remove(self) -> None:
         """Remove the objects of this measurement and of earlier tries.
@@ -200,9 +202,10 @@ class Measurement:
         if self.load.reads_own:
             self._fill()
         outcome = self._follow(targets)
-        until = outcome.began + min(outcome.seconds, self.load.seconds)
+        since, ended = outcome.together
+        since, until = since + WARM_UP_SECONDS, min(ended, since + self.load.seconds)
         nodes = len(targets.names)
-        figures = self._tables.figures(self.name, nodes, outcome.began + WARM_UP_SECONDS, until)
+        figures = self._tables.figures(self.name, nodes, since, until)
         last = self._comparison.last
         baseline = self._tables.compare(self.name, self.load, targets.cluster, nodes, last) if last else (None, 0)
         verdict = judge(figures.mean, *baseline, self._comparison.tolerance)
@@ -210,19 +213,20 @@ class Measurement:
         share = 100 * figures.mean / bound if bound else None
         columns = {key: value for key, value in asdict(figures).items() if key != "ticks"}
         self._tables.record(
-            self.name, self.load, cluster=targets.cluster, nodes=nodes, began=outcome.began + WARM_UP_SECONDS,
-            ended=until, bound=bound, share=share, loader_bytes=outcome.bytes, requests=outcome.requests,
-            latency=outcome.latency_seconds, baseline=verdict.baseline, verdict=verdict.name, **columns,
+            self.name, self.load, cluster=targets.cluster, nodes=nodes, began=since, ended=until, bound=bound,
+            share=share, loader_bytes=outcome.bytes, requests=outcome.requests,
+            latency=outcome.latency_seconds, latency_min=outcome.latency_min_seconds,
+            latency_max=outcome.latency_max_seconds, baseline=verdict.baseline, verdict=verdict.name, **columns,
         )  # fmt: skip
         return Report(self.name, nodes, figures, outcome, verdict, bound, share, targets.memory())
 
     def _fill(self) -> None:
         started = time.monotonic()
-        with self._start(self.load.fill_arguments(self.prefix)) as loader:
-            while not loader.wait(REPORT_SECONDS):
+        with self._start(self.load.fill_arguments(self.prefix), 1) as loaders:
+            while not loaders.wait(REPORT_SECONDS):
                 log.info("writing the dataset (%.0f s)", time.monotonic() - started)
             self._check_cancelled()
-            written = loader.outcome()
+            written = loaders.outcome()
         log.info("dataset: %d objects, %.1f MB, in %.1f s", written.requests, written.bytes / _MB, written.seconds)
 
     def _follow(self, targets: Targets) -> Outcome:
@@ -230,9 +234,9 @@ class Measurement:
         differences = Differences(targets.read())
         waiting: list[Sample] = []
         reported = time.monotonic()
-        with self._start(self.load.arguments(self.prefix)) as loader:
+        with self._start(self.load.arguments(self.prefix), self.load.loaders) as loaders:
             next_tick = time.monotonic() + TICK_SECONDS
-            while not loader.wait(next_tick - time.monotonic()):
+            while not loaders.wait(next_tick - time.monotonic()):
                 next_tick = max(next_tick + TICK_SECONDS, time.monotonic())
                 waiting += (now := differences.take(targets.read()))
                 if time.monotonic() - reported >= REPORT_SECONDS:
@@ -242,14 +246,14 @@ class Measurement:
                     waiting = []
             self._tables.add(self.name, [*waiting, *differences.take(targets.read())])
             self._check_cancelled()
-            return loader.outcome()
+            return loaders.outcome()
 
-    def _start(self, arguments: list[str]) -> Loader:
-        log.info("%s %s", self._program, " ".join(arguments))
-        self._loader = Loader(self._program, arguments, environment(self._cluster))
+    def _start(self, arguments: list[str], number: int) -> LoaderGroup:
+        log.info("%d of %s %s", number, self._program, " ".join(arguments))
+        self._loaders = LoaderGroup([[self._program, *arguments]] * number, environment(self._cluster))
         if self._cancelled:
-            self._loader.kill()
-        return self._loader
+            self._loaders.kill()
+        return self._loaders
 
     def _check_cancelled(self) -> None:
         if self._cancelled:

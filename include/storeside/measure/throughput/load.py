@@ -1,4 +1,4 @@
-"""The load: a process of AIStore's generator `aisloader`, which ends with the process that started it."""
+"""The load, and a process of AIStore's generator `aisloader`, which ends with the process that started it."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 OBJECT_BYTES = range(1 << 10, (5 << 30) + 1)
 CONCURRENCY = range(1, 4097)
 SECONDS = range(5, 86_401)
+LOADERS = range(1, 65)
 _REMEDY = (
     "install AIStore's aisloader on the workers and set its path in the extra 'aisloader' of the AIStore connection;"
     " 'python -m storeside.stack.aisloader_build' builds it"
@@ -41,10 +42,12 @@ def size(text: str) -> int:
 
 @dataclass(frozen=True)
 class Load:
-    """Random reads, random writes, or half of each, by `concurrency` workers for `seconds`, with objects of one size.
+    """Random reads, random writes, or half of each, for `seconds`, with objects of one size.
+
+    `loaders` processes run the load at the same time, with `concurrency` workers each.
 
     A dataset of `dataset_bytes` is written before and removed after the load. Without it, the loader reads the
-    bucket's objects below `prefix`. Writes stop early at a total of `write_bytes`.
+    bucket's objects below `prefix`. Writes stop early at a total of `write_bytes`: each loader writes its part.
 
     Raises:
         MeasureInputError: a value is out of range, or values contradict each other.
@@ -58,6 +61,7 @@ class Load:
     dataset_bytes: int = 0
     prefix: str = ""
     write_bytes: int = 10 << 30
+    loaders: int = 1
 
     def __post_init__(self) -> None:
         if self.workload not in WORKLOADS:
@@ -66,6 +70,7 @@ class Load:
             ("object size", self.object_bytes, OBJECT_BYTES),
             ("concurrency", self.concurrency, CONCURRENCY),
             ("seconds", self.seconds, SECONDS),
+            ("loaders", self.loaders, LOADERS),
         ):
             if value not in allowed:
                 raise MeasureInputError(f"{name} {value}: use {allowed[0]} to {allowed[-1]}")
@@ -84,8 +89,11 @@ class Load:
             raise MeasureInputError(
                 f"dataset of {self.dataset_bytes} bytes: needs at least two objects of {self.object_bytes} bytes"
             )
-        if self.write_bytes < self.object_bytes:
-            raise MeasureInputError(f"limit of {self.write_bytes} bytes for writes: is less than one object")
+        if self.write_bytes < self.loaders * self.object_bytes:
+            raise MeasureInputError(
+                f"limit of {self.write_bytes} bytes for writes: is less than one object for each of"
+                f" {self.loaders} loaders"
+            )
 
     @property
     def reads_own(self) -> bool:
@@ -98,13 +106,13 @@ class Load:
         return self.workload != "read" or self.reads_own
 
     def arguments(self, own_prefix: str) -> list[str]:
-        """Return the loader's arguments; it writes objects below `own_prefix`."""
+        """Return the arguments of each loader; it writes objects below `own_prefix`."""
         below = own_prefix if self.writes else self.prefix
-        most = [] if self.workload == "read" else [f"-totalputsize={self.write_bytes}"]
+        most = [] if self.workload == "read" else [f"-totalputsize={self.write_bytes // self.loaders}"]
         return [*self._common(below), f"-pctput={WORKLOADS[self.workload]}", f"-duration={self.seconds}s", *most]
 
     def fill_arguments(self, own_prefix: str) -> list[str]:
-        """Return the loader's arguments for writing the dataset."""
+        """Return the arguments of the one loader that writes the dataset."""
         most = f"-totalputsize={self.dataset_bytes}"
         return [*self._common(own_prefix), "-pctput=100", "-skiplist=true", "-duration=0", most]
 
@@ -121,7 +129,10 @@ class Load:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The loader's report: start time in seconds since the epoch, duration, totals, and mean latency."""
+    """The report of one or more loaders: start in seconds since the epoch, duration, totals, and latencies.
+
+    `together` is the time, in seconds since the epoch, in which all loaders ran.
+    """
 
     began: float
     seconds: float
@@ -129,6 +140,9 @@ class Outcome:
     errors: int
     bytes: int
     latency_seconds: float
+    latency_min_seconds: float
+    latency_max_seconds: float
+    together: tuple[float, float]
 
     @classmethod
     def parse(cls, text: str) -> Outcome:
@@ -137,13 +151,18 @@ class Outcome:
         parts = [totals["get"], totals["put"]]
         requests = sum(int(part["count"]) for part in parts)
         waited = sum(int(part["count"]) * int(part["latency"]) for part in parts)
+        began, seconds = datetime.fromisoformat(parts[0]["start_time"]).timestamp(), parts[0]["duration"] / 1e9
+        busy = [part for part in parts if int(part["count"])]  # the latencies of no requests are 0
         return cls(
-            began=datetime.fromisoformat(parts[0]["start_time"]).timestamp(),
-            seconds=parts[0]["duration"] / 1e9,
+            began=began,
+            seconds=seconds,
             requests=requests,
             errors=sum(int(part["errors"]) for part in parts),
             bytes=sum(int(part["bytes"]) for part in parts),
             latency_seconds=waited / requests / 1e9 if requests else 0.0,
+            latency_min_seconds=min((int(part["min_latency"]) for part in busy), default=0) / 1e9,
+            latency_max_seconds=max((int(part["max_latency"]) for part in busy), default=0) / 1e9,
+            together=(began, began + seconds),
         )
 
 
@@ -191,8 +210,7 @@ class Loader:
         return self
 
     def __exit__(self, *error: Any) -> None:
-        self.kill()
-        self._process.wait()
+        self.end()
         shutil.rmtree(self._folder, ignore_errors=True)
 
     @property
@@ -212,6 +230,11 @@ class Loader:
         """Kill the loader at once; its totals are lost."""
         if self._process.poll() is None:
             self._process.kill()
+
+    def end(self) -> None:
+        """Kill the loader and wait for its end."""
+        self.kill()
+        self._process.wait()
 
     def outcome(self) -> Outcome:
         """Return the totals of a loader that has ended.

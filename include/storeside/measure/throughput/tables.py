@@ -150,6 +150,7 @@ def _load(load: Load) -> dict[str, Any]:
         "dataset_bytes": load.dataset_bytes,
         "prefix": load.prefix,
         "concurrency": load.concurrency,
+        "loaders": load.loaders,
     }
 
 
