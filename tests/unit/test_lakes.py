@@ -1,4 +1,4 @@
-"""Tables of Iceberg and Delta: what needs no table."""
+"""Snapshots of Iceberg and Delta tables, as far as no table is needed."""
 
 from __future__ import annotations
 
