@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -107,8 +108,9 @@ def test_a_mixed_load_is_measured_at_its_targets_and_leaves_nothing(
 
 def test_seconds_of_a_measurement_have_the_rate_of_all_targets_and_the_use_of_all_disks(clickhouse: Any) -> None:
     def sample(tick: int, node: str, disk_use: tuple[float, ...]) -> Sample:
-        return Sample(tick, node, 1000.0 + tick, 1001.0 + tick, 5_000_000, 5, 1, 1_000_000, 1, 1, 0, disk_use)
+        return Sample(tick, node, began + tick, began + tick + 1, 5_000_000, 5, 1, 1_000_000, 1, 1, 0, disk_use)
 
+    began = round(time.time()) - 60.0  # older rows are removed by a TTL
     tables, name = Measurements(clickhouse), unique("measurement")
     tables.create()
     samples = [sample(0, "a", ()), sample(0, "b", ()), sample(1, "a", (10.0, 30.0)), sample(1, "b", (80.0,))]
