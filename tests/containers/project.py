@@ -21,6 +21,7 @@ UP_SECONDS = 900
 PROFILES = ("hsds", "demo", "doctor")
 # Services with published ports that use TLS.
 TLS = ("clickhouse", "s3")
+_CONNECTION, DATABASE = "AIRFLOW_CONN_CLICKHOUSE_DEFAULT", "data"
 _CAP_SYS_RESOURCE = 24
 
 
@@ -131,7 +132,11 @@ def remove(project: Project) -> None:
 
 
 def _override(services: Mapping[str, Any], ports: Mapping[str, int], tag: str | None) -> str:
-    """Return a file for Compose that publishes other ports, and asks for no limits that this machine cannot set."""
+    """Return a file for Compose that publishes other ports, and asks for no limits that this machine cannot set.
+
+    Loads use the database `DATABASE`: in the stand-in's database `default`, tables are files as well, which the
+    loading user may not read.
+    """
     lines = ["services:"]
     for service, settings in services.items():
         changes = []
@@ -140,6 +145,9 @@ def _override(services: Mapping[str, Any], ports: Mapping[str, int], tag: str | 
             changes.append(f'    ports: !override ["{HOST}:{ports[service]}:{inner}"]')
         if "ulimits" in settings and not _may_raise_limits():
             changes.append("    ulimits: !reset {}")
+        if connection := tag is None and settings.get("environment", {}).get(_CONNECTION):
+            value = json.dumps(json.loads(connection) | {"schema": DATABASE})
+            changes.append(f"    environment: {json.dumps({_CONNECTION: value})}")
         if tag and settings["image"].startswith("storeside/"):
             changes += [f"    image: {settings['image'].partition(':')[0]}:{tag}", "    pull_policy: never"]
         if changes:

@@ -267,7 +267,7 @@ def test_the_demo_runs(running: Project) -> None:
 
 def test_clickhouse_reads_objects_of_a_load_from_aistore(running: Project, api: AirflowApi) -> None:
     """With its own token and the right to read AIStore's URLs; the load fails if ClickHouse cannot read."""
-    dag, source, table, texts = "transform_to_clickhouse", "texts", "default.pulled_facts", 3
+    dag, source, table, texts = "transform_to_clickhouse", "texts", "data.pulled_facts", 3
     client = s3_of(running)
     client.create_bucket(Bucket=source)
     for n in range(texts):

@@ -63,7 +63,7 @@ def main() -> int:
         try:
             ENGINE.set_signal_handlers_enabled(False)
             ENGINE.query(
-                "SYSTEM START LISTEN HTTP; SYSTEM START LISTEN TCP;"
+                "CREATE DATABASE IF NOT EXISTS data; SYSTEM START LISTEN HTTP; SYSTEM START LISTEN TCP;"
                 f"SELECT * FROM file('{pipe}', 'LineAsString', 'l String')"
                 " SETTINGS storage_file_read_method = 'read';",
                 "TabSeparated",
