@@ -273,6 +273,7 @@ def test_clickhouse_reads_objects_of_a_load_from_aistore(running: Project, api: 
     for n in range(texts):
         client.put_object(Bucket=source, Key=f"pull/{n}.txt", Body=b"It was a dark and stormy night. " * (n + 1))
     fields = {"source": f"s3://{source}", "destination": "ais://text-facts", "prefix": "pull/", "table": table}
+    until(lambda: dag in {found["dag_id"] for found in api.get("dags", limit=100)["dags"]}, 120, "DAG")
     api.request("PATCH", f"dags/{dag}", json={"is_paused": False})
     run = api.trigger(dag, {**fields, "options": {"loader": "pull"}})
     assert api.wait(dag, run)["state"] == "success", api.log(dag, run, "load")[-3000:]
