@@ -89,6 +89,7 @@ def servers(stack: Stack) -> list[psutil.Process]:
     return [server for server in etl_servers(stack) if "audio_utterances" in server.cmdline()]
 
 
+@pytest.mark.chaos  # minutes
 def test_each_recording_has_one_shard_and_each_utterance_one_row(stack: Stack, cutting: Cutting) -> None:  # noqa: F811
     recordings = {f"{n:02}/talk.wav": talk(n % 5, (n + 1) % 5, (n + 2) % 5, n % 3) for n in range(MANY)}
     put(cutting.aistore, cutting.recordings, recordings)
