@@ -18,7 +18,7 @@ from typing import Any, BinaryIO, Literal, cast
 from storeside.transfer.errors import LoadObjectError, TransferError
 from storeside.transfer.formats import TYPED, Csv, compression_of, format_by_name
 from storeside.transfer.json_array import is_array, peeked
-from storeside.transfer.streams import CHUNK, Limited, Pieces, gathered, opened, pieces
+from storeside.transfer.streams import CHUNK, Pieces, gathered, limited, opened, pieces
 from storeside.transfer.strict_json import checked, objects
 from storeside.transformers.tar_archive import TarArchive, TarError
 
@@ -123,8 +123,7 @@ class Archive:
             file: Any = io.BufferedReader(self._file, _BUFFER)
             size = self._size
         else:
-            opened_stream = self._stream()
-            file = _Forward(Limited(opened_stream, self._most) if self._most else opened_stream)
+            file = _Forward(limited(self._stream(), self._most))
             size = _UNKNOWN
         archive = TarArchive(cast(BinaryIO, file), size)
         try:
@@ -160,7 +159,7 @@ class Archive:
         """Return the rows of one member, without its byte order mark and all headers but the first."""
         head, content = peeked(content)
         file = opened(Pieces(content), compression_of(head))
-        text = _unmarked(pieces(Limited(file, self._most) if self._most else file))
+        text = _unmarked(pieces(limited(file, self._most)))
         if self._format == "jsonl":
             if strict:
                 return checked(text)

@@ -23,12 +23,15 @@ from storeside.transfer.errors import (
 )
 from storeside.transfer.formats import compression_of, is_hadoop_snappy, typed_format
 from storeside.transfer.source import in_aistore
-from storeside.transfer.streams import CHUNK, Limited, Pieces, opened, pieces
+from storeside.transfer.streams import CHUNK, Pieces, limited, opened, pieces
 from storeside.transfer.strict_json import checked
 
 if TYPE_CHECKING:
     from aistore.sdk import Client
     from types_boto3_s3 import S3Client
+
+    from storeside.transfer.loads import Planned
+    from storeside.transfer.request import Request
 
 # Bytes per read: a sample ends within a compressed stream, and a single read beyond that end would fail.
 _SIP = 1 << 6
@@ -193,18 +196,16 @@ class Content(io.RawIOBase):
         A read raises LimitError when compressed content decompresses to more than `most` bytes.
         """
         if self.archive:
-            file: Any = Pieces(self.archive.pieces())
-            return Limited(file, self.most) if self.most else file
+            return limited(Pieces(self.archive.pieces()), self.most)
         kind = self.compression
         file = opened(_Body(self._get(), self), kind)
-        return Limited(file, self.most) if kind and self.most else file
+        return limited(file, self.most) if kind else file
 
     def json_lines(self) -> Iterator[bytes]:
         """Yield the decompressed content after the checks of `strict_json`, those of an archive by member."""
         if not self.archive:
             return checked(pieces(self.plain()))
-        found = Pieces(self.archive.pieces(strict=True))
-        return pieces(Limited(found, self.most) if self.most else found)
+        return pieces(limited(Pieces(self.archive.pieces(strict=True)), self.most))
 
     def sample(self, most: int) -> bytes:
         """Return about the first `most` bytes, decompressed; a truncated text ends with its last whole line."""
@@ -231,6 +232,12 @@ class Content(io.RawIOBase):
             if not content:
                 raise
         return bytes(content[: content.rfind(b"\n") + 1] or content)
+
+
+def content_of(client: S3Client | Client, request: Request, o: Planned, etag: str = "") -> Content:
+    """Return the content of an object as a load reads it; for `etag` see `Content`."""
+    members = Members(request.format, request.read.csv)
+    return Content(client, request.source.bucket, o.key, o.size, etag, request.limits.bytes_of(o.size), members)
 
 
 def _beginning(raw: bytes, kind: str, most: int) -> tuple[bytes, OSError | None]:

@@ -13,8 +13,7 @@ from clickhouse_connect.driver.exceptions import DatabaseError
 
 from storeside.sql.answers import first_row
 from storeside.transfer import aistore_urls, queries
-from storeside.transfer.archives import Members
-from storeside.transfer.content import Content
+from storeside.transfer.content import content_of
 from storeside.transfer.creation import create
 from storeside.transfer.durability import require_right
 from storeside.transfer.errors import (
@@ -248,7 +247,7 @@ class Preparation:
         while True:
             sample = self.plan.sample(sample_size)
             try:
-                form, samples = recognise(self.request, [self._content(o) for o in sample])
+                form, samples = recognise(self.request, [content_of(self.s3, self.request, o) for o in sample])
                 return form, columns_of(self.client, self.request, form, samples) if with_columns else []
             except NoRowsError:
                 if self._are_all(sample):
@@ -280,11 +279,6 @@ class Preparation:
             "%d objects have no rows, such as %r: %s is created when an object has one",
             len(objects), objects[0].key, self.request.table,
         )  # fmt: skip
-
-    def _content(self, o: Planned) -> Content:
-        members = Members(self.request.format, self.request.read.csv)
-        most = self.request.limits.bytes_of(o.size)
-        return Content(self.s3, self.request.source.bucket, o.key, o.size, most=most, members=members)
 
     def _create(self, columns: list[Column], form: Format) -> Destination:
         options = self.request.table_options
@@ -336,7 +330,7 @@ class Preparation:
             return self.snapshot.stored
         try:
             sample = self.plan.sample(self.request.read.sample_objects)
-            _, contents = recognise(self.request, [self._content(o) for o in sample])
+            _, contents = recognise(self.request, [content_of(self.s3, self.request, o) for o in sample])
             return columns_of(self.client, self.request, form, contents)
         except (TransferInputError, DatabaseError) as e:
             if is_transient(e):

@@ -32,10 +32,23 @@ def opened(file: Any, kind: str) -> Any:
     return _Decompressed(pa.CompressedInputStream(pa.PythonFile(file, mode="r"), kind))
 
 
-class _Decompressed:
-    """A decompressing file, which raises OSError for all decoders' errors."""
+class _Readable:
+    """A file that reads another one, `_file`, and that pyarrow accepts."""
 
     closed = False  # pyarrow reads this attribute
+    _file: Any
+
+    def readable(self) -> bool:
+        """Return True; pyarrow checks this before it reads."""
+        return True
+
+    def close(self) -> None:
+        """Close the file that it reads."""
+        self._file.close()
+
+
+class _Decompressed(_Readable):
+    """A decompressing file, which raises OSError for all decoders' errors."""
 
     def __init__(self, file: Any) -> None:
         self._file = file
@@ -51,20 +64,13 @@ class _Decompressed:
         except (lzma.LZMAError, EOFError, ValueError, pa.ArrowException) as e:
             raise OSError(str(e)) from e
 
-    def readable(self) -> bool:
-        """Return True; pyarrow checks this before it reads."""
-        return True
 
-    def close(self) -> None:
-        """Close the file that it reads."""
-        self._file.close()
+def limited(file: Any, most: int) -> Any:
+    """Return a file whose reads raise LimitError once more than `most` bytes were read; 0 means no limit."""
+    return _Limited(file, most) if most else file
 
 
-class Limited:
-    """A file that raises LimitError once more than `most` bytes were read."""
-
-    closed = False  # pyarrow reads this attribute
-
+class _Limited(_Readable):
     def __init__(self, file: Any, most: int) -> None:
         self._file, self._most, self._read = file, most, 0
 
@@ -76,19 +82,9 @@ class Limited:
             raise LimitError(reason)
         return content
 
-    def readable(self) -> bool:
-        """Return True; pyarrow checks this before it reads."""
-        return True
 
-    def close(self) -> None:
-        """Close the file that it reads."""
-        self._file.close()
-
-
-class Pieces:
+class Pieces(_Readable):
     """A file of the pieces that an iterator yields; its reads raise the iterator's errors."""
-
-    closed = False  # pyarrow reads this attribute
 
     def __init__(self, pieces: Iterable[bytes]) -> None:
         self._pieces = iter(pieces)
@@ -103,10 +99,6 @@ class Pieces:
         found = self._piece[self._at : self._at + size]
         self._at += len(found)
         return found
-
-    def readable(self) -> bool:
-        """Return True; pyarrow checks this before it reads."""
-        return True
 
     def close(self) -> None:
         """Do nothing: the iterator owns what it reads."""

@@ -9,8 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from storeside.aistore.buckets import common_prefix
-from storeside.transfer.archives import Members
-from storeside.transfer.content import Content
+from storeside.transfer.content import Content, content_of
 from storeside.transfer.formats import Format
 from storeside.transfer.loads import Loaded, Loads, Planned
 from storeside.transfer.mirror import Mirror
@@ -82,9 +81,7 @@ class Work:
 
     def content(self, o: Planned) -> Content:
         """Return the content of an object."""
-        most = self.request.limits.bytes_of(o.size)
-        members = Members(self.request.format, self.request.read.csv)
-        return Content(self.s3, self.request.source.bucket, o.key, o.size, o.version, most, members)
+        return content_of(self.s3, self.request, o, o.version)
 
     def source(
         self, objects: Sequence[Planned], form: str, columns: str = "", compression: str = "auto"
