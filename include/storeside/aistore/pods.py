@@ -7,7 +7,7 @@ import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -45,6 +45,13 @@ class Watched:
     reason: str = ""
     is_final: bool = False
     waiting: str = ""
+    _told: set[str] = field(default_factory=set)
+
+    def tell(self, what: str, error: Exception) -> None:
+        """Log once what Kubernetes has refused or not answered; a watch asks again every second."""
+        if what not in self._told:
+            log.info("%s: %s", what, " ".join(str(error).split())[:200])
+            self._told.add(what)
 
     def why(self, aistore_says: str) -> str:
         """Return the best reason why an ETL does not start, given AIStore's own error."""
@@ -124,7 +131,6 @@ class PodWatch:
             thread.join(5)
 
     def _watch(self, etl_name: str, watched: Watched, over: threading.Event) -> None:
-        told = False
         while not over.wait(self.interval):
             try:
                 pods = self.api.list_namespaced_pod(self.namespace, _request_timeout=5).items
@@ -132,9 +138,7 @@ class PodWatch:
                     if pod.metadata.name.startswith(f"{etl_name}-"):
                         self._look(pod, watched)
             except Exception as e:  # the watcher must not affect the start of the ETL, and looks again
-                if not told:
-                    log.info("cannot watch the pods of ETL %s: %s", etl_name, " ".join(str(e).split())[:200])
-                told = True
+                watched.tell(f"cannot watch the pods of ETL {etl_name}", e)
 
     def _look(self, pod: Any, watched: Watched) -> None:
         name = pod.metadata.name
@@ -143,7 +147,7 @@ class PodWatch:
                 watched.reason = f"pod {name} cannot be scheduled: {condition.message or condition.reason}"
         for status in pod.status.container_statuses or []:
             if status.state and status.state.running and not status.ready:
-                log_text = " ".join(self._log(name).split())[-1000:]
+                log_text = " ".join(self._log(name, watched).split())[-1000:]
                 if log_text:
                     watched.waiting = f"pod {name} runs but is not ready ({log_text})"
                 elif not watched.waiting:  # a pod that is being deleted has no log any more
@@ -154,11 +158,11 @@ class PodWatch:
                     watched.reason = f"pod {name}: {waiting.reason}: {waiting.message or status.image}"
                     watched.is_final = waiting.reason in _FINAL
                 elif ended:
-                    said = ended.message or self._log(name)
+                    said = ended.message or self._log(name, watched)
                     watched.reason = _sentence(name, ended.reason, ended.exit_code, said)
                     watched.is_final = _ends_so_again(ended.reason, ended.exit_code)
 
-    def _log(self, pod: str) -> str:
+    def _log(self, pod: str, watched: Watched) -> str:
         """Return the end of a pod's log; empty if there is none, or if this account may not read it."""
         try:
             # Without this option the client returns the text of a Python literal, b'…', as of its version 36.
@@ -167,5 +171,5 @@ class PodWatch:
             )
             return str(answer.data.decode(errors="replace"))
         except Exception as e:  # the log is optional
-            log.info("cannot read the log of pod %s: %s", pod, " ".join(str(e).split())[:200])
+            watched.tell(f"cannot read the log of pod {pod}", e)
             return ""
