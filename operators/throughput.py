@@ -196,6 +196,9 @@ class AISMeasureThroughputOperator(ChartOperator):
         self.log.info("chart: %s", chart)
 
     def _record(self, context: Context, report: Any) -> None:
+        assert self._measurement is not None  # noqa: S101 - it was run
+        load = self._measurement.load
+        detail = {"mean": report.figures.mean, "measurement": report.measurement, "loaders": load.loaders}
         tables = ledger(self.clickhouse_conn_id)
         tables.create()
         tables.record_run(
@@ -208,12 +211,6 @@ class AISMeasureThroughputOperator(ChartOperator):
                 "done": report.outcome.requests,
                 "bytes_out": report.outcome.bytes,
                 "seconds": report.outcome.seconds,
-                "detail": json.dumps(
-                    {
-                        "mean": report.figures.mean,
-                        "measurement": report.measurement,
-                        "loaders": as_number(self.loaders, "loaders", int),
-                    }
-                ),
+                "detail": json.dumps(detail),
             }
         )

@@ -77,6 +77,16 @@ def s3_of(project: Project) -> Any:
     return s3.client("s3", project.url("s3"), *keys, authority=project.trusted())
 
 
+def run_of(api: AirflowApi, dag: str, conf: dict[str, Any]) -> str:
+    """Run a DAG and return the id of the run, as it is in Storeside's tables."""
+    known = lambda: dag in {found["dag_id"] for found in api.get("dags", limit=100)["dags"]}  # noqa: E731
+    until(known, RUN_SECONDS, f"the DAG {dag}", interval=2)
+    api.request("PATCH", f"dags/{dag}", json={"is_paused": False})
+    run = api.trigger(dag, conf)
+    assert api.wait(dag, run, RUN_SECONDS)["state"] == "success", run
+    return f"{dag}/{run}"
+
+
 def rows_below(project: Project, prefix: str) -> tuple[int, int]:
     """Return the number of rows and of distinct objects of the manifest below a prefix."""
     found = clickhouse(project).query(
@@ -273,10 +283,7 @@ def test_clickhouse_reads_objects_of_a_load_from_aistore(running: Project, api: 
     for n in range(texts):
         client.put_object(Bucket=source, Key=f"pull/{n}.txt", Body=b"It was a dark and stormy night. " * (n + 1))
     fields = {"source": f"s3://{source}", "destination": "ais://text-facts", "prefix": "pull/", "table": table}
-    until(lambda: dag in {found["dag_id"] for found in api.get("dags", limit=100)["dags"]}, 120, "DAG")
-    api.request("PATCH", f"dags/{dag}", json={"is_paused": False})
-    run = api.trigger(dag, {**fields, "options": {"loader": "pull"}})
-    assert api.wait(dag, run)["state"] == "success", api.log(dag, run, "load")[-3000:]
+    run = run_of(api, dag, {**fields, "options": {"loader": "pull"}}).removeprefix(f"{dag}/")
     assert "by pull" in api.log(dag, run, "load")
     assert clickhouse(running).query(f"SELECT count() FROM {table}").first_row == (texts,)
 

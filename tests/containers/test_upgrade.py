@@ -25,7 +25,7 @@ from storeside.stack.airflow_api import FINAL, AirflowApi
 from storeside.stack.settings import CHECKOUT
 from tests.containers.conftest import Figures
 from tests.containers.project import BUILD_SECONDS, Project, prepare, remove
-from tests.containers.test_compose import DAG, RUN_SECONDS, STEP, clickhouse, s3_of, upload
+from tests.containers.test_compose import DAG, RUN_SECONDS, STEP, clickhouse, run_of, s3_of, upload
 from tests.support import until
 
 pytestmark = pytest.mark.timeout(3600)
@@ -135,7 +135,7 @@ def _work(previous: Project) -> None:
     previous.up()
     upload(previous, "demo/", sorted(demo.RECORDINGS.glob("*.flac")))
     api = _api(previous)
-    _run(api, DAG, {"prefix": "demo/"})  # as its demo does, which gives up when Airflow is slow
+    run_of(api, DAG, {"prefix": "demo/"})  # as its demo does, which gives up when Airflow is slow
     api.request("PATCH", f"dags/{DAG}", json={"is_paused": True})
     until(lambda: all(run["state"] in FINAL for run in api.runs(DAG)), RUN_SECONDS, "end of all runs", interval=1)
 
@@ -195,16 +195,6 @@ def _api(project: Project) -> AirflowApi:
     return AirflowApi(project.url("api-server"), "admin", project.secrets["AIRFLOW_ADMIN_PASSWORD"])
 
 
-def _run(api: AirflowApi, dag: str, conf: dict[str, Any]) -> str:
-    """Run a DAG and return the id of the run, as it is in Storeside's tables."""
-    known = lambda: dag in {found["dag_id"] for found in api.get("dags", limit=100)["dags"]}  # noqa: E731
-    until(known, RUN_SECONDS, f"the DAG {dag}", interval=2)
-    api.request("PATCH", f"dags/{dag}", json={"is_paused": False})
-    run = api.trigger(dag, conf)
-    assert api.wait(dag, run, RUN_SECONDS)["state"] == "success", run
-    return f"{dag}/{run}"
-
-
 def test_objects_and_the_history_of_airflow_are_kept(upgrade: Upgrade) -> None:
     assert upgrade.before.in_aistore
     assert upgrade.before.in_s3
@@ -219,7 +209,7 @@ def test_the_old_cluster_gets_tls_and_requires_tokens(upgrade: Upgrade) -> None:
 
 def test_the_tables_are_migrated_and_no_recording_is_copied_again(upgrade: Upgrade) -> None:
     conf = {"source": f"s3://{s3.BUCKET}", "prefix": "demo/", "keep_extension": False}
-    run = _run(_api(upgrade.project), DAG, conf)
+    run = run_of(_api(upgrade.project), DAG, conf)
     rows = {table: _rows(upgrade.project, table) for table in TABLES}
     reports = {row["task_id"]: row for row in rows["storeside.runs"] if row["run_id"] == run}
     count = len(upgrade.before.in_s3)

@@ -159,10 +159,8 @@ def test_several_loaders_are_one_measurement(
     assert row == (3, 4, outcome.requests, True, pytest.approx(since + WARM_UP_SECONDS, abs=0.01))
 
 
-def test_one_of_several_loaders_that_dies_fails_the_measurement(
-    stack: Stack, clickhouse: Any, aistore: Any, bucket: Bucket, loader: str
-) -> None:
-    run = measurement(stack, clickhouse, bucket, loader, load={"loaders": 3, "seconds": 120})
+def started(run: Measurement) -> tuple[threading.Thread, list[BaseException]]:
+    """Run a measurement in a thread; return it, and the list to which it adds the error that ends it."""
     failures: list[BaseException] = []
 
     def work() -> None:
@@ -173,6 +171,14 @@ def test_one_of_several_loaders_that_dies_fails_the_measurement(
 
     thread = threading.Thread(target=work)
     thread.start()
+    return thread, failures
+
+
+def test_one_of_several_loaders_that_dies_fails_the_measurement(
+    stack: Stack, clickhouse: Any, aistore: Any, bucket: Bucket, loader: str
+) -> None:
+    run = measurement(stack, clickhouse, bucket, loader, load={"loaders": 3, "seconds": 120})
+    thread, failures = started(run)
     reading: list[psutil.Process] = []
 
     def all_read() -> bool:
@@ -207,16 +213,7 @@ def test_a_cancelled_load_ends_and_leaves_nothing(
     stack: Stack, clickhouse: Any, aistore: Any, bucket: Bucket, loader: str
 ) -> None:
     run = measurement(stack, clickhouse, bucket, loader, "write", load={"seconds": 60, "loaders": 2})
-    failures: list[BaseException] = []
-
-    def work() -> None:
-        try:
-            run.run()
-        except BaseException as e:
-            failures.append(e)
-
-    thread = threading.Thread(target=work)
-    thread.start()
+    thread, failures = started(run)
     until(lambda: len(sizes(aistore, bucket)) > 20, 20, "objects of the loaders")
     assert len(loaders()) == 2
     run.cancel()

@@ -391,6 +391,13 @@ for module in modules:
 """
 
 
+def copied_to(place: Path, source: str) -> None:
+    """Copy a file or a folder of the checkout, as COPY does."""
+    place.parent.mkdir(parents=True, exist_ok=True)
+    copy = shutil.copytree if (CHECKOUT / source).is_dir() else shutil.copy
+    copy(CHECKOUT / source, place)
+
+
 @pytest.mark.parametrize(
     ("target", "modules"),
     [
@@ -419,9 +426,7 @@ def test_an_image_has_the_modules_that_its_processes_import(target: str, modules
     copied = re.findall(r"^COPY (include/\S+) /opt/storeside/(include/\S+)$", stages, re.MULTILINE)
     assert copied
     for source, destination in copied:
-        (tmp_path / destination).parent.mkdir(parents=True, exist_ok=True)
-        copy = shutil.copytree if (CHECKOUT / source).is_dir() else shutil.copy
-        copy(CHECKOUT / source, tmp_path / destination)
+        copied_to(tmp_path / destination, source)
     locked = set(pins(IMAGE_FILES / f"{target}.lock"))
     if target == "aistore":
         locked |= set(pins(IMAGE_FILES / "transformer.lock"))
@@ -441,10 +446,7 @@ def test_a_stage_has_the_modules_that_build_its_programs(stage: str, module: str
     for line in re.findall(r"^COPY (include/\S.*)$", STAGES[stage], re.MULTILINE):
         *sources, destination = line.split()
         for source in sources:
-            place = tmp_path / destination / (Path(source).name if destination.endswith("/") else "")
-            place.parent.mkdir(parents=True, exist_ok=True)
-            copy = shutil.copytree if (CHECKOUT / source).is_dir() else shutil.copy
-            copy(CHECKOUT / source, place)
+            copied_to(tmp_path / destination / (Path(source).name if destination.endswith("/") else ""), source)
     done = subprocess.run(  # without this environment's packages
         [sys.executable, "-I", "-S", "-c", f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import {module}"],
         check=False, capture_output=True, text=True,

@@ -363,9 +363,9 @@ class Measured:
     """A measurement that has ended."""
 
     name = "dag/run/measure/-1/1"
-    load = READ
 
-    def __init__(self, verdict: Verdict) -> None:
+    def __init__(self, verdict: Verdict, load: Load = READ) -> None:
+        self.load = load
         figures = Figures(58, 80e6, 90e6, 2.0, 3.0, None, None, None)
         outcome = Outcome(0.0, 60.0, 480, 0, 4_800_000_000, 0.01, 0.002, 0.2, (0.0, 60.0))
         self.report = Report(self.name, 2, figures, outcome, verdict, 100e6, 80.0, 8 << 30)
@@ -381,7 +381,7 @@ def run(monkeypatch: pytest.MonkeyPatch, verdict: Verdict, **arguments: Any) -> 
     tables = SimpleNamespace(create=lambda: None, record_run=recorded.update)
     monkeypatch.setattr(throughput, "ledger", lambda conn_id: tables)
     operator = AISMeasureThroughputOperator(task_id="measure", bucket="ais://bench", **arguments)
-    monkeypatch.setattr(operator, "measurement", lambda context: Measured(verdict))
+    monkeypatch.setattr(operator, "measurement", lambda context: Measured(verdict, operator.load()))
     return operator.execute(CONTEXT), recorded
 
 
