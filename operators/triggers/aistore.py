@@ -133,7 +133,7 @@ def describe(progress: Progress, total: int, seconds: float) -> str:
     of = f" of {total}" if total else ""
     text = f"{progress.objects}{of} objects, {progress.bytes / 1e6:.1f} MB, {rate:.1f} objects/s"
     if progress.finished:
-        return f"{text}, over after {seconds:.1f} s{f' with error: {progress.error}' if progress.error else ''}"
+        return f"{text}, finished after {seconds:.1f} s{f' with error: {progress.error}' if progress.error else ''}"
     if rate and total > progress.objects:
         text += f", {(total - progress.objects) / rate:.0f} s to go"
     return text

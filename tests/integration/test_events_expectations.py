@@ -55,6 +55,7 @@ def test_an_object_that_breaks_expectations_is_a_dead_letter_and_the_others_are_
     assert mailbox.ledger()["bad.jsonl"][0] == "failed"
     assert found.verdict
     assert (found.verdict["success"], found.verdict["rows"], found.verdict["invalid"]) == (False, 80, 45)
+    assert (found.verdict["by_object"], found.verdict["quarantine"]) == (True, False)
     mailbox.put({"bad.jsonl": rows(80, 90)})
     mailbox.arrive(1)
     again = mailbox.drain(expectations=given, loader=loader)

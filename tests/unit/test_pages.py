@@ -801,3 +801,25 @@ def test_a_verdict_shows_values_as_text(pages: TestClient, tables: Tables) -> No
     tables.answers["pages_verdicts"] = []
     assert pages.get("/verdict?run=d/r&dag=d&task=load").status_code == 404
     assert pages.get("/verdict?run=d/r").status_code == 400
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        ({"quarantine": True}, "The invalid rows are in the table db.t_quarantine; the others were published."),
+        ({"by_object": True}, "Each object with invalid rows failed as a whole; the other objects were published."),
+        ({}, "Nothing of this load was published."),
+    ],
+)
+def test_a_verdict_states_what_was_published(
+    pages: TestClient, tables: Tables, more: dict[str, bool], told: str
+) -> None:
+    verdict = {"expectations": [], "rows": 3, "invalid": 1, "suite": "s", "summary": "", "success": False, **more}
+    tables.answers["pages_verdicts"] = [
+        {
+            "run_id": "d/r", "dag_id": "d", "task_id": "load", "kind": "events", "source": "s3://b/x", "state": "done",
+            "destination": "clickhouse://db.t", "listed": 1, "done": 1, "failed": 0, "seconds": 1.0, "recorded_ms": 1,
+            "detail": json.dumps({"verdict": verdict}),
+        }
+    ]  # fmt: skip
+    assert re.findall(r"[^<>]*published\.", pages.get("/verdict?run=d/r&dag=d&task=load").text) == [told]

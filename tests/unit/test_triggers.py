@@ -535,7 +535,7 @@ def test_trigger_fires_once_when_the_job_is_over(cluster: Cluster, monkeypatch: 
             "objects": 10,
             "error": "",
             "seconds": pytest.approx(2.5),
-            "progress": "10 of 10 objects, 10.0 MB, 4.0 objects/s, over after 2.5 s",
+            "progress": "10 of 10 objects, 10.0 MB, 4.0 objects/s, finished after 2.5 s",
         }
     ]
     assert json.loads(json.dumps(fired)) == fired
@@ -546,7 +546,7 @@ def test_trigger_tells_an_aborted_job(cluster: Cluster, monkeypatch: pytest.Monk
     cluster.targets = {"t1": [snap(objects=1, end=ENDED, aborted=True, **{"abort-err": "user"})]}
     (fired,) = asyncio.run(events(AISJobTrigger(leads_to(monkeypatch, cluster), "etl-1", time.time())))
     assert fired["error"] == "user"
-    assert fired["progress"].endswith("over after 2.5 s with error: user")
+    assert fired["progress"].endswith("finished after 2.5 s with error: user")
 
 
 @pytest.mark.parametrize(("status", "message"), [(401, "token expired"), (403, "no permission to show jobs")])
@@ -622,13 +622,13 @@ def test_killed_trigger_leaves_the_job_of_another_task(cluster: Cluster, monkeyp
         (Progress(10), 10, 2, "10 of 10 objects, 0.0 MB, 5.0 objects/s"),
         (Progress(12), 10, 2, "12 of 10 objects, 0.0 MB, 6.0 objects/s"),
         (Progress(5), 10, -1, "5 of 10 objects, 0.0 MB, 0.0 objects/s"),
-        (Progress(5, 0, 2.5, True), 10, 99, "5 of 10 objects, 0.0 MB, 2.0 objects/s, over after 2.5 s"),
-        (Progress(5, 0, 0, True), 0, 10, "5 objects, 0.0 MB, 0.5 objects/s, over after 10.0 s"),
+        (Progress(5, 0, 2.5, True), 10, 99, "5 of 10 objects, 0.0 MB, 2.0 objects/s, finished after 2.5 s"),
+        (Progress(5, 0, 0, True), 0, 10, "5 objects, 0.0 MB, 0.5 objects/s, finished after 10.0 s"),
         (
             Progress(5, 0, 5, True, "user"),
             10,
             9,
-            "5 of 10 objects, 0.0 MB, 1.0 objects/s, over after 5.0 s with error: user",
+            "5 of 10 objects, 0.0 MB, 1.0 objects/s, finished after 5.0 s with error: user",
         ),
     ],
 )

@@ -79,7 +79,7 @@ def _start(client: Client, spec: EtlSpec, pods: PodWatch | None) -> tuple[str, b
     except AISError as e:
         discard(client, spec.name)  # a failed init leaves an entry that blocks the next init
         return watched.why(said(e)), watched.is_final or is_final(said(e))
-    log.info("ETL %s runs after %.1f s", spec.name, time.monotonic() - started)
+    log.info("ETL %s started in %.1f s", spec.name, time.monotonic() - started)
     return None
 
 

@@ -17,7 +17,8 @@ class Verdict:
     """One validation: the number of rows, the number of invalid rows, and its expectations.
 
     `state` is passed, failed, or quarantined if the invalid rows were quarantined and the others published. `suite`
-    is empty for the speech manifest, whose tasks build their suites.
+    is empty for the speech manifest, whose tasks build their suites. `by_object` states that only the objects with
+    invalid rows failed, and the others were published.
     """
 
     run_id: str
@@ -33,6 +34,7 @@ class Verdict:
     suite: str
     summary: str
     expectations: tuple[dict[str, Any], ...]
+    by_object: bool = False
 
     @property
     def failed(self) -> tuple[dict[str, Any], ...]:
@@ -84,5 +86,5 @@ def _verdict(row: dict[str, Any]) -> Verdict:
     return Verdict(
         row["run_id"], row["dag_id"], row["task_id"], row["source"], row["destination"], state,
         int(found.get("rows", 0)), int(found.get("invalid", 0)), row["seconds"], row["recorded_ms"] / 1000,
-        str(found.get("suite", "")), str(found.get("summary", "")), expectations,
+        str(found.get("suite", "")), str(found.get("summary", "")), expectations, bool(found.get("by_object")),
     )  # fmt: skip

@@ -156,6 +156,7 @@ class Validation:
             "given": self.text,
             "invalid": sum(r.invalid for r in results),
             "quarantine": self.quarantine,
+            "by_object": self.by_object,
         }
 
     def _verdict(self, results: Sequence[_Result]) -> Verdict:
