@@ -113,12 +113,14 @@ doctor: $(STAMP) ## test every connection and permission, from AIRFLOW_CONN_* or
 compose-up: .env ## build changed images and start the whole stack in containers; docker compose down stops it
 	@docker compose up --build --wait --detach
 
+# Most of the other tests wait for servers, so that three at a time use two cores. They start in the order of their
+# files, because those with Airflow, which one worker runs, take the longest.
 .PHONY: test
 test: $(STAMP) ## unit, integration and end-to-end tests against the embedded stack; ARGS="-k name" selects tests
 	@$(STACK) build
 ifeq ($(ARGS),)
 	@$(PYTHON) -m pytest tests/unit -n 2
-	@$(PYTHON) -m pytest tests/e2e tests/integration tests/attacks -n 2
+	@$(PYTHON) -m pytest tests/e2e tests/integration tests/attacks -n 3 --no-loadscope-reorder
 else
 	@$(PYTHON) -m pytest $(ARGS)
 endif

@@ -37,6 +37,8 @@ os.environ.update(proxies.direct(os.environ))
 os.environ["PYTHONPATH"] = str(SOURCES)
 # Each worker of pytest-xdist has its own stack.
 FOLDER = default_folder() / "-".join(["test", *filter(None, [os.environ.get("PYTEST_XDIST_WORKER")])])
+# Tests that need Airflow.
+WITH_AIRFLOW = ("tests/e2e/", "tests/attacks/test_forms.py")
 
 # The same examples in every run, so that results are reproducible.
 settings.register_profile("repeatable", derandomize=True, deadline=None)
@@ -67,7 +69,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
     class ByStack(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            return "airflow" if nodeid.startswith("tests/e2e/") else super()._split_scope(nodeid)
+            return "airflow" if nodeid.startswith(WITH_AIRFLOW) else super()._split_scope(nodeid)
 
     return ByStack(config, log)
 

@@ -8,7 +8,7 @@ import json
 import os
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -175,9 +175,39 @@ def set_variable(api: AirflowApi, name: str, content: object) -> None:
         api.request("PATCH", f"variables/{name}", json=value)
 
 
+def parse_again(api: AirflowApi, dag: str) -> None:
+    """Have Airflow parse a DAG's file now, as a user does in the UI; otherwise it does within half a minute."""
+    api.request("PUT", f"parseDagFile/{api.get(f'dags/{dag}')['file_token']}")
+
+
+@contextlib.contextmanager
+def started_by_events(api: AirflowApi, dag: str, tasks: set[str], **settings: object) -> Iterator[None]:
+    """Give a DAG settings with which it has these tasks and is started by events; then take them away again."""
+
+    def parsed(wanted: set[str]) -> None:
+        parse_again(api, dag)
+        until(lambda: task_ids(api, dag) == wanted, 120, f"tasks {', '.join(sorted(wanted))} of {dag}", 1)
+
+    before = task_ids(api, dag)
+    set_variable(api, f"storeside_{dag}", settings)
+    try:
+        parsed(tasks)
+        yield
+    finally:
+        api.request("DELETE", f"variables/storeside_{dag}")
+        parsed(before)
+
+
+def task_ids(api: AirflowApi, dag: str) -> set[str]:
+    """Return the tasks that a DAG has, as Airflow has parsed it."""
+    return {task["task_id"] for task in api.get(f"dags/{dag}/tasks")["tasks"]}
+
+
 def configure(api: AirflowApi, dag: str, **settings: object) -> None:
     """Set the Variable with a DAG's settings, and wait until Airflow has parsed the DAG with them."""
     set_variable(api, f"storeside_{dag}", settings)
+    if any(found["dag_id"] == dag for found in api.get("dags")["dags"]):  # otherwise the first parse is still to come
+        parse_again(api, dag)
     wanted = settings.get("table") or settings.get("source")
 
     def has_settings() -> bool:

@@ -18,7 +18,7 @@ from tests import accessibility
 from tests.e2e.test_pages import DESK, Site, browser  # noqa: F401 (fixture)
 from tests.integration.test_utterances import talk
 from tests.mailboxes import Mailbox
-from tests.support import read, sizes, unique, until
+from tests.support import read, sizes, started_by_events, unique, until
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -114,20 +114,15 @@ def _look(site: Site, browser: Browser) -> None:  # noqa: F811
 def test_events_start_runs_when_the_variable_names_a_queue(
     api: AirflowApi, airflow: Stack, clickhouse: Any, s3_client: S3Client, sqs_client: Any
 ) -> None:
-    """The last test of this module, because the DAG keeps its tasks until Airflow parses it without the Variable."""
     mailbox = Mailbox(airflow, clickhouse, s3_client, sqs_client)
     settings = {
         "source": f"s3://{mailbox.bucket}", "table": mailbox.table, "queue": mailbox.name,
         "utterances": f"ais://{unique('utterances')}", "facts": f"ais://{unique('facts')}",
     }  # fmt: skip
-    api.request("POST", "variables", json={"key": f"storeside_{DAG}", "value": json.dumps(settings)})
-    try:
-        wanted = {"lease_events", "cut", "facts", "load", "settle_events"}
-        until(lambda: {t["task_id"] for t in api.get(f"dags/{DAG}/tasks")["tasks"]} == wanted, 120, "the tasks", 1)
+    tasks = {"lease_events", "cut", "facts", "load", "settle_events"}
+    with started_by_events(api, DAG, tasks, **settings):
         for name, content in {"one.wav": talk(1), "cut.wav": talk(1)[:-40_000]}.items():
             s3_client.put_object(Bucket=mailbox.bucket, Key=name, Body=content)
         until(lambda: list(mailbox.dead()) == ["cut.wav"] and mailbox.depth() == (0, 0), 200, "settled messages", 1)
         assert clickhouse.query(f"SELECT member FROM {mailbox.table}").result_rows == [("one-00001.flac",)]
         assert {state for found in mailbox.events().values() for state, _ in found} == {"loaded", "dead"}
-    finally:
-        api.request("DELETE", f"variables/storeside_{DAG}")

@@ -16,14 +16,14 @@ from storeside.operators.aistore import TRANSFORMER_IMAGE, transformer_command
 from storeside.stack.airflow_api import AirflowApi
 from storeside.stack.settings import CHECKOUT, Stack
 from tests.mailboxes import Mailbox
-from tests.support import allow_in_forms, put, read, sizes, unique, until
+from tests.support import allow_in_forms, put, read, sizes, started_by_events, unique, until
 
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
 
 pytestmark = pytest.mark.timeout(400)
 
-DAG, VARIABLE = "transform_bucket", "storeside_transform_bucket"
+DAG = "transform_bucket"
 TEXTS = {path.name: path.read_bytes() for path in sorted((CHECKOUT / "tests" / "data" / "texts").glob("*.txt"))}
 WORDS = (1554, 1962, 1534, 1945, 1021)
 
@@ -102,19 +102,13 @@ def test_an_existing_etl_survives_its_runs(api: AirflowApi, aistore: Any) -> Non
         etls.discard(aistore, name)
 
 
-def tasks(api: AirflowApi) -> set[str]:
-    return {task["task_id"] for task in api.get(f"dags/{DAG}/tasks")["tasks"]}
-
-
 def test_events_start_runs_when_the_variable_names_a_queue(
     api: AirflowApi, airflow: Stack, clickhouse: Any, s3_client: S3Client, sqs_client: Any, aistore: Any
 ) -> None:
     mailbox, to = Mailbox(airflow, clickhouse, s3_client, sqs_client), Bucket("ais", unique("facts"))
     settings = {"source": f"s3://{mailbox.bucket}", "destination": str(to), "queue": mailbox.name}
     put(aistore, to, {})
-    api.request("POST", "variables", json={"key": VARIABLE, "value": json.dumps(settings)})
-    try:
-        until(lambda: tasks(api) == {"lease_events", "transform", "settle_events"}, 120, "the DAG with a queue", 1)
+    with started_by_events(api, DAG, {"lease_events", "transform", "settle_events"}, **settings):
         for name, content in {**TEXTS, "cover.txt": b"\xff\xd8\xff\xe0"}.items():
             s3_client.put_object(Bucket=mailbox.bucket, Key=name, Body=content)
         until(lambda: len(sizes(aistore, to)) == 5, 150, "results", 1)
@@ -122,6 +116,3 @@ def test_events_start_runs_when_the_variable_names_a_queue(
         assert list(mailbox.dead()) == ["cover.txt"]
         assert {state for found in mailbox.events().values() for state, _ in found} == {"loaded", "dead"}
         assert any(found["run_type"] == "asset_triggered" for found in api.runs(DAG))
-    finally:
-        api.request("DELETE", f"variables/{VARIABLE}")
-        until(lambda: tasks(api) == {"transform"}, 120, "the DAG without a queue", 1)

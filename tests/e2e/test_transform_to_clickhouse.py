@@ -15,7 +15,7 @@ from storeside.stack.settings import CHECKOUT, Stack
 from tests import accessibility
 from tests.e2e.test_pages import DESK, PHONE, Site, browser  # noqa: F401 (fixture)
 from tests.mailboxes import Mailbox
-from tests.support import allow_in_forms, unique, until
+from tests.support import allow_in_forms, started_by_events, unique, until
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -134,16 +134,12 @@ def _verdict(site: Site, run: str) -> str:
 def test_events_start_runs_when_the_variable_names_a_queue(
     api: AirflowApi, airflow: Stack, clickhouse: Any, s3_client: S3Client, sqs_client: Any, suite: Path
 ) -> None:
-    """The last test of this module, because the DAG keeps its tasks until Airflow parses it without the Variable."""
     mailbox = Mailbox(airflow, clickhouse, s3_client, sqs_client)
     settings = {
         "source": f"s3://{mailbox.bucket}", "destination": f"ais://{unique('facts')}", "table": mailbox.table,
         "queue": mailbox.name, "suite": str(suite), "on_failed_expectations": "quarantine",
     }  # fmt: skip
-    api.request("POST", "variables", json={"key": f"storeside_{DAG}", "value": json.dumps(settings)})
-    try:
-        wanted = {"lease_events", "transform", "load", "settle_events"}
-        until(lambda: {t["task_id"] for t in api.get(f"dags/{DAG}/tasks")["tasks"]} == wanted, 120, "the tasks", 1)
+    with started_by_events(api, DAG, {"lease_events", "transform", "load", "settle_events"}, **settings):
         for name, content in {**TEXTS, "cover.txt": b"\xff\xd8\xff\xe0"}.items():
             s3_client.put_object(Bucket=mailbox.bucket, Key=name, Body=content)
         until(lambda: list(mailbox.dead()) == ["cover.txt"] and mailbox.depth() == (0, 0), 200, "settled messages", 1)
@@ -151,5 +147,3 @@ def test_events_start_runs_when_the_variable_names_a_queue(
         assert clickhouse.query(f"SELECT count() FROM {mailbox.table}_quarantine").first_row == (1,)
         assert {state for found in mailbox.events().values() for state, _ in found} == {"loaded", "dead"}
         assert any(found["run_type"] == "asset_triggered" for found in api.runs(DAG))
-    finally:
-        api.request("DELETE", f"variables/storeside_{DAG}")

@@ -19,7 +19,6 @@ from storeside.stack.settings import Stack
 from tests.support import ask_aistore, process, small_spec, unique, until
 
 STRESS_SECONDS = 12.0
-# The longest of these calls ends a pod, which AIStore polls every 4.7 s.
 ANSWER_SECONDS = 25.0
 
 

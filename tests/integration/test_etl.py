@@ -120,6 +120,15 @@ def test_nothing_is_stopped_while_a_transform_runs(
     assert not progress.error
 
 
+@pytest.mark.usefixtures("embedded_only")
+def test_an_etl_ends_with_its_pod(aistore: Any) -> None:
+    """The stock AIStore checks only after 4.7 s whether the service is gone, and then as late for the pod."""
+    (name,) = etls.ensure(aistore, spec("upper", etl_name="brief-etl"))
+    started = time.monotonic()
+    etls.discard(aistore, name)
+    assert time.monotonic() - started < 9
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [

@@ -156,6 +156,13 @@ PATCHES = (
         file="ext/etl/transform.go",
         sha256="463752ee26c31b261b7371151834dcf479f304289819c16928bbab867705a35e",
         replacements=(
+            # The stock code checks only 4.7 s after each deletion whether the service, then the pod, is gone.
+            (
+                "\tinterval := cos.ProbingFrequency(DefaultInitTimeout)\n"
+                "\terr = wait.PollUntilContextTimeout(context.Background(), interval, DefaultInitTimeout, false,",
+                "\tinterval := cos.PollSleepShort\n"
+                "\terr = wait.PollUntilContextTimeout(context.Background(), interval, DefaultInitTimeout, true,",
+            ),
             (
                 "\t// 2. Create communicator\n",
                 "\tboot.pw = newPodWatcher(boot.pod.GetName(), nil)\n\n\t// 2. Create communicator\n",
