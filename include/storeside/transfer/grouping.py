@@ -7,10 +7,12 @@ from dataclasses import replace
 from typing import Any
 
 from storeside.transfer.avro import AvroObject
+from storeside.transfer.avro_schema import AvroShape
 from storeside.transfer.columnar import ColumnarObject
 from storeside.transfer.errors import DELETED, LoadObjectError, about
 from storeside.transfer.footer import OTHER_ROWS, UNKNOWN
 from storeside.transfer.loads import LONG_STATEMENT, Loaded, Planned
+from storeside.transfer.messages import message_shape
 from storeside.transfer.nulls import miscounted, possible, present, wanted
 from storeside.transfer.parquet import Facts, Nested, ParquetObject, Shape
 from storeside.transfer.partitions import check_key
@@ -53,6 +55,9 @@ class Grouping:
                 raise about(e, o.key) from e
         if form.is_text:
             reading = self.work.readings.text(form, destination, how.rest, empty_nulls=self._empties)
+            return [Group(reading, [Loaded(o, -1) for o in objects])]
+        if form.by_schema:
+            reading = self._reading(message_shape(form, destination), destination)
             return [Group(reading, [Loaded(o, -1) for o in objects])]
         if form.name != "parquet":
             return self._by_header(objects, destination)
@@ -97,7 +102,7 @@ class Grouping:
 
     def _reading(self, shape: Any, destination: Destination) -> Reading:
         keep_rest, refuse_nulls, form = self._keeps_rest, not self._empties, self.work.form
-        if form.name == "avro":
+        if isinstance(shape, AvroShape):
             return self.work.readings.avro(form, destination, shape, keep_rest=keep_rest, refuse_nulls=refuse_nulls)
         return self.work.readings.typed(form, destination, *shape, keep_rest=keep_rest, refuse_nulls=refuse_nulls)
 

@@ -22,6 +22,7 @@ from storeside.transfer.errors import (
 from storeside.transfer.formats import BY_WORKER, Format, compression_by_name, typed_format
 from storeside.transfer.inference import wider
 from storeside.transfer.loads import Loaded, Planned
+from storeside.transfer.messages import message_columns
 from storeside.transfer.reading import Reading
 from storeside.transfer.records import is_untidy
 from storeside.transfer.salvage import Rejected, RejectedRows, salvage
@@ -62,7 +63,7 @@ class Mending:
 
     def _by_its_compression(self, o: Planned, error: LoadObjectError) -> Staged | None:
         """Read an object with the compression of its content, if its name suggests another one."""
-        if self.staging.reader.pushed or not self.work.form.is_text:
+        if self.staging.reader.pushed or not self.work.form.is_stream:
             return None
         compression = self._compression(o)
         if compression == "auto":
@@ -200,6 +201,8 @@ class Mending:
     def _columns(self, o: Planned) -> list[Column]:
         """Return an object's columns: from the whole object if ClickHouse can read it, else from a sample."""
         if not self.work.form.is_text:
+            if self.work.form.by_schema:
+                return message_columns(self.work.form, self.request.table_options.columns)
             return typed_columns(self.work.form, self.work.content(o))
         if self.staging.reader.pushed or not self.work.form.is_native:
             return sample_columns(self.work.client, self.request, self.work.form, [self.work.content(o)])
@@ -208,13 +211,13 @@ class Mending:
     def _hint(self, o: Planned) -> str:
         """Return the likely cause of a failure, by the object's first bytes; empty if they suggest none."""
         try:
-            head = self.work.content(o).range(0, 10 if self.work.form.is_text else 64)
+            head = self.work.content(o).range(0, 10 if self.work.form.is_stream else 64)
         except TransferError:
             return ""
         if not head:
-            return "" if self.work.form.is_text else " (the object is empty)"
+            return "" if self.work.form.is_stream else " (the object is empty)"
         found, wanted = typed_format(head), self.work.form
-        if found != (None if wanted.is_text else wanted.name):
+        if found != (None if wanted.is_stream else wanted.name):
             kind = f"is {Format(found).title} file" if found else f"does not begin like {wanted.title} file"
             return f" (the object {kind}: move it to a separate prefix)"
         return ""

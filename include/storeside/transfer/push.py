@@ -56,7 +56,7 @@ def push(
     Lines while it sends them; see `strict_json`. With `tidy`, it sends the rows that `records` yields.
     """
     form = reading.form
-    if form.is_text and not planned.size:  # ClickHouse reports an empty request as a missing header
+    if form.is_stream and not planned.size:  # ClickHouse reports an empty request as a missing header
         return 0
     if form.name == "avro" and reading.by_arrow:
         body = AvroObject(content).sent(reading.wrapped)
@@ -85,7 +85,7 @@ def _unparsed(content: Content, form: Format, *, strict: bool, tidy: bool) -> tu
         return (checked(body) if form.name == "jsonl" and strict else body), None
     if form.name == "jsonl" and strict:
         return content.json_lines(), None
-    if not form.is_text:
+    if not form.is_stream:
         return content.stream(), None
     kind = content.compression
     return (content.stream(), _ENCODINGS[kind]) if kind in _ENCODINGS else (pieces(content.plain()), None)

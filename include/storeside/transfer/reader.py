@@ -49,7 +49,7 @@ class Reader:
 
     def _too_large(self, group: Group) -> bool:
         """Return whether ClickHouse would need much memory for an object: it keeps the whole body of a response."""
-        return self.source.by_url and not group.reading.form.is_text and _largest(group.planned) > WHOLE_PARQUET
+        return self.source.by_url and not group.reading.form.is_stream and _largest(group.planned) > WHOLE_PARQUET
 
     def unchecked(self, loaded: Sequence[Loaded], found: Container[int]) -> list[Planned]:
         """Return the objects whose versions must be compared after ClickHouse has read them; `found` are load ids.
@@ -98,14 +98,14 @@ class Reader:
 
     def _pull(self, table: str, group: Group, how: How) -> list[Loaded]:
         reading, objects = group.reading, group.planned
-        if self.source.by_url and reading.form.is_text:  # ClickHouse reads an empty response as a missing header
+        if self.source.by_url and reading.form.is_stream:  # ClickHouse reads an empty response as a missing header
             objects = [o for o in objects if o.size]
         if not objects:
             return list(group.objects)
         source, only = self.work.source(objects, reading.form.clickhouse, structure(reading.columns), how.compression)
         extra = pulled_columns(self.source, objects, self.request.table_options.system_columns)
-        more = {} if reading.form.is_text else cached(objects)
-        if self.source.by_url and not reading.form.is_text and len(objects) > 1:
+        more = {} if reading.form.is_stream else cached(objects)
+        if self.source.by_url and not reading.form.is_stream and len(objects) > 1:
             more = fewer_readers(self.client, _largest(objects))
         # Otherwise ClickHouse treats `_path` in a condition as a missing column.
         if (only or reading.partitions) and not reading.form.is_text:
