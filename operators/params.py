@@ -95,8 +95,8 @@ TABLE: Final = {
             "protobuflist": "Protobuf, an envelope of messages",
             "msgpack": "MsgPack",
         },
-        description="Format of the objects; compression (gzip, zstd, xz, bzip2) is always detected; text may also be"
-        " in .tar, .tar.gz, .tgz, .tar.zst or .zip archives",
+        description="Format of the objects; compression (gzip, zstd, xz, bzip2) is always detected;"
+        " objects may be in .tar, .tar.gz, .tgz, .tar.zst or .zip archives",
     ),
     "delimiter": Param(
         ",",

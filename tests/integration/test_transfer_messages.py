@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import gzip
+import io
 import struct
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf.proto import serialize_length_prefixed
 
 from storeside.stack.settings import Stack
 from storeside.transfer.columns import Columns
@@ -45,8 +48,8 @@ TRIP = MessageSchema(PROTO, "Trip")
 Field = descriptor_pb2.FieldDescriptorProto
 
 
-def message_class() -> Any:
-    """Return the class of Trip in Python's protobuf, from a descriptor that was written by hand from `PROTO`."""
+def message_classes() -> tuple[Any, Any]:
+    """Return Python's classes of Trip and of an envelope, from descriptors that were written by hand from `PROTO`."""
     file = descriptor_pb2.FileDescriptorProto(name="trip.proto", package="shop", syntax="proto3")
     color = file.enum_type.add(name="Color")
     color.value.add(name="RED", number=0)
@@ -81,12 +84,14 @@ def message_class() -> Any:
     add(trip, "f", 13, Field.TYPE_FLOAT)
     add(trip, "o", 2, Field.TYPE_INT32, optional=True)
     add(trip, "c", 8, Field.TYPE_ENUM, optional=True, type_name=".shop.Color")
+    add(file.message_type.add(name="Trips"), "rows", 1, Field.TYPE_MESSAGE, repeated=True, type_name=".shop.Trip")
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)  # type: ignore[no-untyped-call]
-    return message_factory.GetMessageClass(pool.FindMessageTypeByName("shop.Trip"))
+    classes = (message_factory.GetMessageClass(pool.FindMessageTypeByName(f"shop.{n}")) for n in ("Trip", "Trips"))
+    return next(classes), next(classes)
 
 
-Trip = message_class()
+Trip, Trips = message_classes()
 
 
 def trip(n: int) -> Any:
@@ -129,23 +134,12 @@ def row_of(made: Any) -> tuple[Any, ...]:
     )  # fmt: skip
 
 
-def varint(number: int) -> bytes:
-    found = bytearray()
-    while number > 0x7F:
-        found.append(number & 0x7F | 0x80)
-        number >>= 7
-    return bytes([*found, number])
-
-
-def delimited(messages: Any) -> bytes:
+def delimited(messages: Iterable[Any]) -> bytes:
     """Return messages, each after its length."""
-    return b"".join(varint(len(one)) + one for one in (made.SerializeToString() for made in messages))
-
-
-def envelope(messages: Any) -> bytes:
-    """Return messages as the repeated field 1 of another one, after its length."""
-    inner = b"".join(b"\x0a" + varint(len(one)) + one for one in (made.SerializeToString() for made in messages))
-    return varint(len(inner)) + inner
+    written = io.BytesIO()
+    for made in messages:
+        serialize_length_prefixed(made, written)
+    return written.getvalue()
 
 
 @pytest.fixture(params=["s3", "ais"])
@@ -206,7 +200,12 @@ def test_single_messages_and_envelopes(stack: Stack, clickhouse: Any, s3_client:
     if form == "protobufsingle":
         loading.put({f"{n}": made.SerializeToString() for n, made in enumerate(messages)})
     else:
-        loading.put({"a": envelope(messages[:10]), "b.gz": gzip.compress(envelope(messages[10:]))})
+        loading.put(
+            {
+                "a": delimited([Trips(rows=messages[:10])]),
+                "b.gz": gzip.compress(delimited([Trips(rows=messages[10:])])),
+            }
+        )
     assert loading.load(format=form, schema=TRIP, loader=loader).failed == 0
     assert stored(loading) == [row_of(made) for made in messages]
 
@@ -253,7 +252,7 @@ def test_a_bad_schema_fails_the_load(
 def test_quotes_and_backslashes_in_a_schema_are_no_sql(stack: Stack, clickhouse: Any, s3_client: Any) -> None:
     loading = Loading(stack, clickhouse, s3_client)
     loading.put({"a": delimited([trip(7)])})
-    hostile = f"// '); DROP TABLE {loading.table}; -- \\' {{x:String}} %s &settings=1 é\n{PROTO}"
+    hostile = f"// '); DROP TABLE {loading.table}; -- \\' {{x:String}} %s &settings=1 {'é ' * 10_000}\n{PROTO}"
     assert loading.load(format="protobuf", schema=MessageSchema(hostile, "Trip")).loaded == 1
 
 

@@ -117,7 +117,7 @@ def test_a_bad_schema_is_refused(engine: Described, text: str, reason: str) -> N
         (MessageSchema("message A {}", "A"), "csv", "has no schema"),
         (MessageSchema("message A {}", "A"), "msgpack", "has no schema"),
         (MessageSchema("message A {}", "A", ("n",)), "protobuf", "schema.names"),
-        (MessageSchema("//" + "x" * (1 << 17), "A"), "protobuflist", "exceeds 128 KB"),
+        (MessageSchema("//" + "x" * (1 << 15), "A"), "protobuflist", "exceeds 32 KB"),
     ],
 )
 def test_schemas_that_do_not_fit_the_format(schema: MessageSchema, format: str, reason: str) -> None:

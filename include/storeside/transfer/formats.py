@@ -56,7 +56,7 @@ TYPED = {
 # Delimiters that ClickHouse's CSV does not accept.
 _NOT_NATIVE = " \"'.UL"
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-_LARGEST_SCHEMA = 128 << 10
+_LARGEST_SCHEMA = 32 << 10
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,7 @@ class MessageSchema:
             raise TransferInputError(f"schema.text, schema.message: format {form!r} has no schema: omit them")
         if self.names and form != "msgpack":
             raise TransferInputError(f"schema.names: only rows of 'msgpack' need names, not {form!r}: omit them")
-        if len(self.text.encode()) > _LARGEST_SCHEMA:  # it is part of each request's URL
+        if len(self.text.encode()) > _LARGEST_SCHEMA:  # a field of a request has 128 KB, with 3 bytes for one
             raise TransferInputError(f"schema.text exceeds {_LARGEST_SCHEMA >> 10} KB: remove comments and messages")
 
 

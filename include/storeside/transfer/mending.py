@@ -20,13 +20,13 @@ from storeside.transfer.errors import (
     kind_of,
 )
 from storeside.transfer.formats import BY_WORKER, Format, compression_by_name, typed_format
-from storeside.transfer.inference import wider
+from storeside.transfer.inference import merge, wider
 from storeside.transfer.loads import Loaded, Planned
 from storeside.transfer.messages import message_columns
 from storeside.transfer.reading import Reading
 from storeside.transfer.records import is_untidy
 from storeside.transfer.salvage import Rejected, RejectedRows, salvage
-from storeside.transfer.samples import sample_columns, typed_columns, whole_columns
+from storeside.transfer.samples import columns_of_members, sample_columns, typed_columns, whole_columns
 from storeside.transfer.schema import Column
 from storeside.transfer.staged import Staged, Staging
 from storeside.transfer.work import How
@@ -203,7 +203,10 @@ class Mending:
         if not self.work.form.is_text:
             if self.work.form.by_schema:
                 return message_columns(self.work.form, self.request.table_options.columns)
-            return typed_columns(self.work.form, self.work.content(o))
+            content = self.work.content(o)
+            if content.archive:
+                return merge(self.work.client, [*columns_of_members(self.work.form, content)], {})
+            return typed_columns(self.work.form, content)
         if self.staging.reader.pushed or not self.work.form.is_native:
             return sample_columns(self.work.client, self.request, self.work.form, [self.work.content(o)])
         return whole_columns(self.work.client, self.request, self.work.form, o.key)
@@ -211,7 +214,9 @@ class Mending:
     def _hint(self, o: Planned) -> str:
         """Return the likely cause of a failure, by the object's first bytes; empty if they suggest none."""
         try:
-            head = self.work.content(o).range(0, 10 if self.work.form.is_stream else 64)
+            if (content := self.work.content(o)).archive:
+                return ""
+            head = content.range(0, 10 if self.work.form.is_stream else 64)
         except TransferError:
             return ""
         if not head:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import logging
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ from storeside.transfer.errors import LoadObjectError, TransferInputError, plain
 from storeside.transfer.formats import BY_SCHEMA, Csv, Format, FormatName, format_of
 from storeside.transfer.inference import deduced, merge, text_columns
 from storeside.transfer.json_array import is_array
+from storeside.transfer.members import about_member, members_of
 from storeside.transfer.messages import message_columns
 from storeside.transfer.parquet import ParquetObject
 from storeside.transfer.private import quiet, without_values
@@ -135,12 +136,24 @@ def _masked(samples: list[list[bytes]], form: Format, names: Collection[str]) ->
 
 
 def typed_columns(form: Format, content: Content) -> list[Column]:
-    """Return the columns that an object of a format with types states. Raises LoadObjectError."""
+    """Return the columns that an object of a format with types states, or the first member of an archive.
+
+    Raises LoadObjectError.
+    """
+    if content.archive:
+        return next(columns_of_members(form, content))
     if form.name == "avro":
         return AvroObject(content).columns()
     if form.name == "parquet":
         return list(ParquetObject(content).facts().shape.columns)
     return ColumnarObject(content, form.name).columns()
+
+
+def columns_of_members(form: Format, content: Content) -> Iterator[list[Column]]:
+    """Yield the columns of each member of an archive. Raises LoadObjectError."""
+    for member in members_of(content):
+        with about_member(member.name):
+            yield typed_columns(form, member)
 
 
 def _rows(sample: bytes, form: Format) -> list[bytes]:
