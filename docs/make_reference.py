@@ -17,7 +17,17 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "reference.md"
 KINDS = ("Operator", "Sensor", "Trigger", "Hook")
 # Classes that group arguments.
-OPTIONS = ("ReadOptions", "Csv", "Columns", "TableOptions", "Expression", "LoadLimits", "AfterLoad", "EtlSpec")
+OPTIONS = (
+    "ReadOptions",
+    "Csv",
+    "MessageSchema",
+    "Columns",
+    "TableOptions",
+    "Expression",
+    "LoadLimits",
+    "AfterLoad",
+    "EtlSpec",
+)
 HEAD = """\
 # Reference
 

@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from storeside.transfer.after_load import AfterLoad as AfterLoad
     from storeside.transfer.columns import Columns as Columns
     from storeside.transfer.formats import Csv as Csv
+    from storeside.transfer.formats import MessageSchema as MessageSchema
     from storeside.transfer.keys import Expression as Expression
     from storeside.transfer.options import LoadLimits as LoadLimits
     from storeside.transfer.options import ReadOptions as ReadOptions
@@ -105,7 +106,7 @@ _NAMES = {
     "speech.columns": ("UTTERANCE_COLUMNS",),
     "transfer.after_load": ("AfterLoad",),
     "transfer.columns": ("Columns",),
-    "transfer.formats": ("Csv",),
+    "transfer.formats": ("Csv", "MessageSchema"),
     "transfer.keys": ("Expression",),
     "transfer.options": ("LoadLimits", "ReadOptions", "TableOptions"),
 }  # fmt: skip

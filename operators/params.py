@@ -10,7 +10,7 @@ from storeside.operators import after_load_params, etl_params, forms, lake_param
 from storeside.operators.forms import form_choices
 from storeside.transfer import named_options
 from storeside.transfer.columns import Columns
-from storeside.transfer.formats import Csv
+from storeside.transfer.formats import BY_SCHEMA, Csv, MessageSchema
 from storeside.transfer.options import ReadOptions, TableOptions
 from storeside.transfer.request import RESERVED
 
@@ -77,7 +77,7 @@ TABLE: Final = {
     "format": Param(
         "auto",
         type="string",
-        enum=["auto", "parquet", "csv", "tsv", "jsonl", "avro", "orc", "arrow", "arrowstream"],
+        enum=["auto", "parquet", "csv", "tsv", "jsonl", "avro", "orc", "arrow", "arrowstream", *BY_SCHEMA],
         title="Format",
         section="Objects",
         values_display={
@@ -90,9 +90,13 @@ TABLE: Final = {
             "orc": "ORC",
             "arrow": "Arrow or Feather file",
             "arrowstream": "Arrow stream",
+            "protobuf": "Protobuf, with its length before each message",
+            "protobufsingle": "Protobuf, one message per object",
+            "protobuflist": "Protobuf, an envelope of messages",
+            "msgpack": "MsgPack",
         },
-        description="Format of the objects; compression (gzip, zstd, xz, bzip2) is always detected; text may also be"
-        " in .tar, .tar.gz, .tgz, .tar.zst or .zip archives",
+        description="Format of the objects; compression (gzip, zstd, xz, bzip2) is always detected;"
+        " objects may be in .tar, .tar.gz, .tgz, .tar.zst or .zip archives",
     ),
     "delimiter": Param(
         ",",
@@ -102,6 +106,22 @@ TABLE: Final = {
         title="Delimiter",
         section="Objects",
         description="Delimiter of CSV fields",
+    ),
+    "schema": Param(
+        None,
+        type=["null", "string"],
+        format="multiline",
+        title="Protobuf schema",
+        section="Objects",
+        description="Text of the .proto file, without imports; only for Protobuf",
+    ),
+    "message": Param(
+        None,
+        type=["null", "string"],
+        pattern=r"^\s*\w*\s*$",
+        title="Message",
+        section="Objects",
+        description="Name of the message in the Protobuf schema that is a row",
     ),
     "partition_columns": Param(
         None,
@@ -203,6 +223,7 @@ LOAD: Final[dict[str, Any]] = {
     "on_overwrite": "{{ params.on_overwrite }}",
     "read": ReadOptions(
         csv=Csv(delimiter="{{ params.delimiter }}"),
+        schema=MessageSchema("{{ params.schema or '' }}", "{{ params.message or '' }}"),
         partition_columns=("{{ params.partition_columns or '' }}",),
         columns=Columns(
             select="{{ params.select_columns or '' }}",  # type: ignore[arg-type]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
+import io
 import logging
 import os
 import random
@@ -22,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from airflow.sdk.exceptions import TaskDeferralTimeout, TaskDeferred
 from clickhouse_connect.driver.exceptions import OperationalError
+from pyarrow.csv import read_csv
 
 from storeside.operators import deferring
 from storeside.operators.clickhouse import S3ToClickHouseOperator
@@ -36,8 +39,10 @@ from storeside.transfer.keys import Expression
 from storeside.transfer.request import Request
 from storeside.transfer.source import Source
 from storeside.transfer.staging import BROKEN, STAGING
+from tests.shards import tar
 from tests.support import unique, until
-from tests.transfers import Loading, request_of
+from tests.transfers import Loading, parquet, request_of
+from tests.unit.test_transfer_archives import zipped
 
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
@@ -57,6 +62,20 @@ def loading(stack: Stack, clickhouse: Any, s3_client: S3Client) -> Loading:
 def csv(number: int) -> bytes:
     lines = (f"{number},{number * ROWS + n},value {number}-{n}" for n in range(ROWS))
     return ("object,row,text\n" + "\n".join(lines) + "\n").encode()
+
+
+def packed_csv(number: int) -> bytes:
+    """Return an archive with the rows of `csv` in two members."""
+    header, *lines = csv(number).splitlines(keepends=True)
+    halves = (lines[: ROWS // 2], lines[ROWS // 2 :])
+    return gzip.compress(tar((f"{n}.csv", header + b"".join(half)) for n, half in enumerate(halves)))
+
+
+def packed_parquet(number: int) -> bytes:
+    """Return an archive with the rows of `csv` in two members."""
+    table = read_csv(io.BytesIO(csv(number)))
+    halves = (table.slice(0, ROWS // 2), table.slice(ROWS // 2))
+    return zipped([(f"{n}.parquet", parquet(half)) for n, half in enumerate(halves)])
 
 
 class Killed(BaseException):
@@ -448,22 +467,28 @@ def test_a_load_whose_time_is_over_leaves_no_query(loading: Loading, monkeypatch
 
 
 @pytest.mark.parametrize(
-    ("anywhere", "objects", "kills"),
+    ("anywhere", "objects", "kills", "form"),
     [
-        ("table", 200, 6),
-        pytest.param("table", 2000, 50, marks=[pytest.mark.chaos, pytest.mark.timeout(1800)]),
-        pytest.param("shards", 400, 20, marks=[pytest.mark.chaos, pytest.mark.timeout(1800)]),
+        ("table", 200, 6, "csv"),
+        ("table", 60, 4, "tgz"),
+        ("table", 60, 4, "zip"),
+        pytest.param("table", 2000, 50, "csv", marks=[pytest.mark.chaos, pytest.mark.timeout(1800)]),
+        pytest.param("table", 400, 20, "zip", marks=[pytest.mark.chaos, pytest.mark.timeout(1800)]),
+        pytest.param("shards", 400, 20, "csv", marks=[pytest.mark.chaos, pytest.mark.timeout(1800)]),
     ],
     indirect=["anywhere"],
 )
-def test_kill_9_of_worker_and_engine_at_random(anywhere: Loading, objects: int, kills: int) -> None:
+def test_kill_9_of_worker_and_engine_at_random(anywhere: Loading, objects: int, kills: int, form: str) -> None:
+    """Archives are of two members: of CSV (tgz), or of Parquet (zip), each of which is an INSERT."""
     loading = anywhere
-    loading.put({f"{n:05}.csv": csv(n) for n in range(objects)})
+    make = {"csv": csv, "tgz": packed_csv, "zip": packed_parquet}[form]
+    loading.put({f"{n:05}.{form}": make(n) for n in range(objects)})
     loading.create("object UInt32, row UInt32, text String", "row")
     chance = random.Random(7)  # noqa: S311
     command = [
         *(sys.executable, "-m", "storeside.transfer", f"s3://{loading.bucket}/", loading.table),
-        *("--format", "csv", "--collection", "storeside_s3", "--run-id", unique("run")),
+        *("--collection", "storeside_s3", "--run-id", unique("run")),
+        *("--format", "parquet" if form == "zip" else "csv"),
         *("--batch-objects", str(max(5, objects // 100))),
     ]
     killed = 0

@@ -6,6 +6,8 @@ import base64
 import gzip
 import io
 import random
+import tarfile
+import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -96,6 +98,52 @@ def test_a_pushed_parquet_is_never_whole_in_the_worker(
     with bounded(most_mb):
         assert loading.load(loader="push", format="parquet").rows == rows
     assert loading.query(f"SELECT count(), sum(toUInt64(n)) FROM {loading.table}") == [(rows, total)]
+
+
+# archives
+
+
+@pytest.mark.parametrize("inside", ["large members", "many members"])
+def test_an_archive_of_text_is_never_whole_in_the_worker(loading: Loading, inside: str) -> None:
+    """160 MB in two members, or in 20,000, in a gzip that does not shrink them."""
+    letters = base64.b64encode(random.Random(1).randbytes(6000))  # noqa: S311
+    rows, members = (10_000, 2) if inside == "large members" else (1, 20_000)
+    member = b"text\n" + (letters + b"\n") * rows
+    packed = io.BytesIO()
+    with (
+        gzip.GzipFile(fileobj=packed, mode="wb", compresslevel=0) as file,
+        tarfile.open(fileobj=file, mode="w|") as archive,
+    ):
+        for n in range(members):
+            info = tarfile.TarInfo(f"{n}.csv")
+            info.size = len(member)
+            archive.addfile(info, io.BytesIO(member))
+    assert packed.tell() > 160_000_000
+    loading.put({"a.tar.gz": packed.getvalue()})
+    del packed, member
+    loading.create("text String")
+    with bounded():
+        assert loading.load(format="csv").rows == rows * members
+
+
+@pytest.mark.parametrize("limit", [None, "push.WHOLE_PARQUET"], ids=["as it is", "by row groups"])
+def test_a_parquet_member_of_an_archive_is_never_whole_in_the_worker(
+    loading: Loading, monkeypatch: pytest.MonkeyPatch, limit: str | None
+) -> None:
+    """Two members of 128 MB in row groups of 8 MB, which are copied to the disk one after the other."""
+    if limit:
+        monkeypatch.setattr(f"storeside.transfer.{limit}", 1000)
+    numbers = pa.array(np.random.default_rng(1).integers(0, 1 << 60, 16_000_000))
+    content = parquet({"n": numbers}, row_group_size=1_000_000, compression="none", use_dictionary=False)
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", compresslevel=1) as archive:
+        for n in range(2):
+            archive.writestr(f"{n}.parquet", content)
+    loading.put({"a.zip": packed.getvalue()})
+    del content, numbers, packed
+    loading.create("n Int64")
+    with bounded(90):
+        assert loading.load(format="parquet").rows == 32_000_000
 
 
 # rows and names of excessive length

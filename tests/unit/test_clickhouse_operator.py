@@ -20,7 +20,7 @@ from storeside.transfer.after_load import AfterLoad
 from storeside.transfer.columns import Columns
 from storeside.transfer.engine import Report
 from storeside.transfer.errors import TransferInputError
-from storeside.transfer.formats import Csv
+from storeside.transfer.formats import Csv, MessageSchema
 from storeside.transfer.options import Batches, Expectations, LoadLimits, ReadOptions, TableOptions
 from storeside.transfer.request import CHOICES, Request
 from storeside.transfer.source import Source
@@ -60,8 +60,11 @@ def test_clickhouse_finds_s3_by_the_connection(extra: dict[str, Any], endpoint: 
 
 def test_arguments_reach_the_engine() -> None:
     given = {
-        "keys": "2026/**", "format": "csv", "loader": "push",
-        "read": ReadOptions(Csv(";", names=("a", "b")), "json", "empty", False, 7, 3, 12, ("year",), Columns(("a",))),
+        "keys": "2026/**", "format": "msgpack", "loader": "push",
+        "read": ReadOptions(
+            Csv(";", names=("a", "b")), "json", "empty", False, 7, 3, 12, ("year",), Columns(("a",)),
+            MessageSchema(names=("a",)),
+        ),
         "table_options": TableOptions({"a": "UInt8"}, ["_object"], "ReplacingMergeTree", "a", "b", "c", "d", "e"),  # type: ignore[arg-type]
         "on_drift": "rest", "on_bad_rows": "keep", "on_overwrite": "replace", "batch_bytes": 11,
         "limits": LoadLimits(1, 2, 3, 4, 5),
@@ -201,6 +204,18 @@ def test_templates_within_options_are_rendered() -> None:
     task.render_template_fields({"delimiter": ";", "null": "NA", "type": "UInt8", "key": "a"})  # type: ignore[arg-type]
     assert task.read == ReadOptions(csv=Csv(delimiter=";", null_values=("", "NA")))
     assert task.table_options == TableOptions(columns={"a": "UInt8"}, order_by="a")
+
+
+def test_the_form_has_the_schema_of_protobuf() -> None:
+    text = 'syntax = "proto3";\nmessage Trip { string s = 1; } // {{ ds }} \''
+    fields = {name: field.resolve() for name, field in params.TABLE.items() if name not in ("table", "schema")}
+    task = operator(**params.LOAD)
+    given = {**fields, "table": "data.trips", "format": "protobuf", "schema": text, "message": "Trip"}
+    task.render_template_fields({"params": given})  # type: ignore[arg-type]
+    assert task.request(AWS).read.schema == MessageSchema(text, "Trip")
+    task = operator(**params.LOAD)
+    task.render_template_fields({"params": {**fields, "table": "data.trips"}})  # type: ignore[arg-type]
+    assert task.request(AWS).read.schema == MessageSchema()
 
 
 @pytest.mark.parametrize("table", ["", "trips", "a.b.c", ".trips", "a."])

@@ -83,6 +83,7 @@ def _of(request: Request, name: str) -> Any:
     prefix, _, last = name.rpartition(".")
     groups: dict[str, Any] = {
         "": request, "read": request.read, "csv": request.read.csv, "columns": request.read.columns,
+        "schema": request.read.schema,
         "table": request.table_options, "batches": request.batches, "limits": request.limits,
     }  # fmt: skip
     return getattr(groups[prefix], last)
@@ -93,6 +94,7 @@ def test_every_option_of_a_load_has_a_name() -> None:
     named = set(named_options())
     for prefix, options in (
         ("", REQUEST), ("read.", REQUEST.read), ("csv.", REQUEST.read.csv), ("columns.", REQUEST.read.columns),
+        ("schema.", REQUEST.read.schema),
         ("table.", REQUEST.table_options), ("batches.", REQUEST.batches), ("limits.", REQUEST.limits),
     ):  # fmt: skip
         for field in fields(options):
@@ -107,7 +109,10 @@ def test_each_option_changes_its_own_value(name: str) -> None:
     value = _value(name)
     more = {"table.sharding_key": "a"} if name == "table.cluster" else {}
     more = {"table.cluster": "shards"} if name == "table.sharding_key" else more
-    found = with_options(REQUEST, {name: value, **more})
+    if name in ("schema.text", "schema.message") or value == "protobuf":
+        more = {"format": "protobuf", "schema.text": "x", "schema.message": "x"}
+    more |= {"format": "msgpack"} if name == "schema.names" else {}
+    found = with_options(REQUEST, {**more, name: value})
     same = tuple(value) if isinstance(value, list) else value
     assert _of(found, name) == same != _of(REQUEST, name)
     changed = {other for other in named_options() if _of(found, other) != _of(REQUEST, other)}

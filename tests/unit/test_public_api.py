@@ -61,6 +61,7 @@ def test_the_exports() -> None:
         "HSDSHook",
         "HSDSImportDatasetOperator",
         "LoadLimits",
+        "MessageSchema",
         "ReadOptions",
         "S3EventsToClickHouseOperator",
         "S3EventsTrigger",

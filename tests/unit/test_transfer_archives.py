@@ -1,4 +1,4 @@
-"""Text members of archives are one text; damaged archives are compared with Python's own readers."""
+"""Text members of archives are one text, others are files; damaged archives, and what Python's own readers say."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import gzip
 import io
 import lzma
 import tarfile
+import tempfile
 import zipfile
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -18,8 +19,9 @@ from hypothesis import strategies as st
 from storeside.transfer import archives
 from storeside.transfer.archives import Members, kind_by_name
 from storeside.transfer.content import Content
-from storeside.transfer.errors import LimitError, LoadObjectError
+from storeside.transfer.errors import LimitError, LoadObjectError, TransferTransientError
 from storeside.transfer.formats import Csv, compression_of
+from storeside.transfer.members import members_of
 from storeside.transfer.source import wild
 from storeside.transfer.streams import opened
 from tests.shards import entry, tar
@@ -109,9 +111,9 @@ def test_a_member_of_json_ends_with_its_last_document() -> None:
     ("key", "content", "reason"),
     [
         ("x.zip", zipped([("a.csv", CSV), ("b.jsonl", b"{}")]), "'b.jsonl': it is jsonl, and 'a.csv' is not"),
-        ("x.zip", zipped([("a.parquet", b"PAR1")]), "'a.parquet': parquet is not read from archives"),
+        ("x.zip", zipped([("a.parquet", b"PAR1")]), "'a.parquet': it is parquet, and the load reads text"),
         ("x.zip", zipped([("a.csv", CSV), ("b.csv", b"s,n\n")]), "'b.csv': its header differs from that of 'a.csv'"),
-        ("x.zip", zipped([("readme.md", b"")]), "the archive has no member that its name shows to be csv"),
+        ("x.zip", zipped([("readme.md", b"")]), "the archive has no member that its name shows to be csv, jsonl"),
         ("x.zip", zipped([("../a.csv", CSV)]), "'../a.csv': its name leads out"),
         ("x.zip", zipped([("a.csv", CSV)], zipfile.ZIP_LZMA), "'a.csv': the compression method lzma is not read"),
         ("x.zip", zipped([("a.csv", CSV)], zipfile.ZIP_BZIP2), "'a.csv': the compression method bzip2 is not read"),
@@ -217,3 +219,41 @@ def test_a_damaged_archive_has_all_rows_that_python_reads_or_fails(key: str, dat
         return
     if content_of(key, damaged).compression == "archive":
         assert found == by_python(key, damaged)
+
+
+@pytest.mark.parametrize("key", KINDS)
+def test_members_that_are_no_text_are_files_one_after_the_other(key: str) -> None:
+    big = bytes(range(256)) * 10_000
+    files = [
+        ("a.parquet", b"PAR1" + big),
+        ("b.md", b"#"),
+        ("sub/b.pq.gz", gzip.compress(b"PAR1")),
+        ("c.parquet", b""),
+    ]
+    content = content_of(key, KINDS[key](files))
+    assert content.sample(7) == b"PAR1\0\1\2"
+    assert content.title == "a.parquet"
+    found = []
+    for member in members_of(content):
+        assert member.archive is None
+        assert b"".join(member.stream()) == member.range(0, member.size) == member.read()
+        assert member.range(4, 3) == b"\0\1\2"[: max(0, member.size - 4)]
+        found.append((member.name, member.range(0, member.size)))
+    assert found == [("a.parquet", b"PAR1" + big), ("sub/b.pq.gz", b"PAR1"), ("c.parquet", b"")]
+
+
+@pytest.mark.parametrize("key", KINDS)
+def test_all_members_together_have_a_limit(key: str) -> None:
+    content = content_of(key, KINDS[key]([("a.parquet", bytes(9_000)), ("b.parquet", bytes(9_000))]), most=17_000)
+    with pytest.raises(LimitError, match="more than 17000 bytes"):
+        list(members_of(content))
+
+
+def test_a_full_disk_is_no_fault_of_the_archive(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Full(io.BytesIO):
+        def write(self, content: Any) -> int:
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", Full)
+    with pytest.raises(TransferTransientError, match="No space left on device: free some space there, or set TMPDIR"):
+        list(members_of(content_of("x.zip", zipped([("a.parquet", b"PAR1")]))))

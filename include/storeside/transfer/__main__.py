@@ -17,6 +17,7 @@ import sys
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from storeside.aistore.cluster import Cluster
@@ -28,7 +29,7 @@ from storeside.transfer.after_load import ACTIONS, AfterLoad
 from storeside.transfer.columns import MASKS, Columns
 from storeside.transfer.engine import Transfer
 from storeside.transfer.errors import TransferInputError, plain, shown
-from storeside.transfer.formats import Csv
+from storeside.transfer.formats import Csv, MessageSchema
 from storeside.transfer.named_options import parsed, with_options
 from storeside.transfer.options import SYSTEM_COLUMNS, Batches, Expectations, ReadOptions, TableOptions
 from storeside.transfer.printing import report_text
@@ -117,6 +118,10 @@ def transfer_arguments(module: str, description: str, source: str = S3_SOURCE) -
     parser.add_argument("--requester-pays", action="store_true", help="pay for requests to another account's bucket")
     parser.add_argument("--delimiter", default=",", help="delimiter of CSV; default: %(default)s")
     parser.add_argument("--names", default="", help="comma-separated column names for CSV without a header")
+    parser.add_argument(
+        "--schema", default="", metavar="FILE", help="file with the .proto schema of Protobuf objects"
+    )
+    parser.add_argument("--message", default="", help="name of the message in the schema that is a row")
     parser.add_argument(
         "--partition-columns", default="", help="comma-separated columns with values in keys: year=2024/x"
     )
@@ -207,6 +212,7 @@ def request(given: argparse.Namespace) -> Request:
             strict_json=given.strict_json,
             sample_objects=given.sample_objects,
             sample_bytes=given.sample_bytes,
+            schema=MessageSchema(_text_of(given.schema), given.message),
             partition_columns=tuple(given.partition_columns.split(",")),
             columns=Columns(tuple(given.select), tuple(given.drop), rename, cast, mask),
             **{name: getattr(given, name) for name in ReadOptions.CHOICES},
@@ -219,6 +225,14 @@ def request(given: argparse.Namespace) -> Request:
         after_load=AfterLoad(given.after_load, given.move_to, _named("tag", given.tag), given.after_load_rejected),
     )
     return with_options(stated, parsed(given.set))
+
+
+def _text_of(file: str) -> str:
+    """Return the text of a schema's file; empty without one. Raises TransferInputError."""
+    try:
+        return Path(file).read_text() if file else ""
+    except (OSError, ValueError) as e:
+        raise TransferInputError(f"--schema {file!r} cannot be read: {e}") from e
 
 
 def _named(option: str, texts: Sequence[str]) -> dict[str, str]:

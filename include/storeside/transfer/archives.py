@@ -1,4 +1,4 @@
-"""Reads the text members of a tar or zip archive, one after the other, as one text; nothing is unpacked to disk.
+"""Reads the members of a tar or zip archive, one after the other: members that are text as one text.
 
 All members belong to one object: it is loaded once and whole, or fails with the name of the member at fault.
 """
@@ -12,6 +12,7 @@ import struct
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO, Literal, cast
 
@@ -50,9 +51,9 @@ def kind_by_name(key: str) -> Kind:
 
 @dataclass(frozen=True)
 class Members:
-    """Which members of an archive are read: those whose names have the extension of a text `format`.
+    """Which members of an archive are read: those whose names have the extension of `format`.
 
-    With ``auto``, all text members must have one format. `csv` is the dialect of CSV members.
+    With ``auto``, all members whose names show a format must have the same one. `csv` is the dialect of CSV members.
     """
 
     format: str = "auto"
@@ -60,7 +61,7 @@ class Members:
 
 
 class Archive:
-    """The text of an archive; `file` can be read at any position and has `size` bytes.
+    """An archive; `file` can be read at any position and has `size` bytes.
 
     For a compressed tar archive, `stream` returns a file that decompresses it from its start. The content that is
     read, including that of other members of a compressed archive, has at most `most` bytes; 0 means no limit.
@@ -73,31 +74,41 @@ class Archive:
         self._stream = stream
         self.first = ""
 
-    def pieces(self, *, strict: bool = False) -> Iterator[bytes]:
+    def pieces(self, *, strict: bool = False, sampled: bool = False) -> Iterator[bytes]:
         """Yield the rows of all text members, with the header of CSV once; each member ends with a line feed.
 
-        `first` is the name of the first one. With `strict`, checks JSON Lines; see `strict_json`. Raises
-        LoadObjectError, which states the member.
+        `first` is the name of the first one. With `strict`, checks JSON Lines; see `strict_json`. If rows are only
+        `sampled`, members may have other formats. Raises LoadObjectError, which states the member.
         """
-        self._format = self._members.format
         self._header: bytes | None = None
+        for name, content in self._read():
+            with _naming(name):
+                yield from _ended(self._rows(content, strict=strict, sampled=sampled))
+
+    def files(self) -> Iterator[tuple[str, Iterator[bytes]]]:
+        """Yield the name and the content of each member. Reading both raises LoadObjectError, as `pieces` does."""
+        for name, content in self._read():
+            yield name, self._file_of(name, content)
+
+    def _file_of(self, name: str, content: Iterator[bytes]) -> Iterator[bytes]:
+        with _naming(name):
+            yield from self._plain(content)
+
+    def _read(self) -> Iterator[tuple[str, Iterator[bytes]]]:
+        """Yield the name and the bytes of each member that is read. Raises LoadObjectError."""
+        self._format = self._members.format
         self.first = ""
         seen: set[int] = set()  # hashes, because names may be long
         for name, content in self._zip() if self._kind == "zip" else self._tar():
-            try:
-                if hash(name) in seen:
-                    raise LoadObjectError("the archive has several members of this name")
-                seen.add(hash(name))
-                if len(seen) > _MOST_MEMBERS:
-                    raise LoadObjectError(f"the archive has more than {_MOST_MEMBERS} text members: divide it")
-                self.first = self.first or name
-                yield from _ended(self._rows(content, strict))
-            except LoadObjectError as e:
-                raise _about(name, e) from e
-            except (TarError, *_ZIP_ERRORS) as e:
-                raise _about(name, LoadObjectError(f"its content is broken: {e}")) from e
+            if hash(name) in seen:
+                raise _about(name, LoadObjectError("the archive has several members of this name"))
+            seen.add(hash(name))
+            if len(seen) > _MOST_MEMBERS:
+                raise _about(name, LoadObjectError(f"the archive has more than {_MOST_MEMBERS} members: divide it"))
+            self.first = self.first or name
+            yield name, content
         if not seen:
-            wanted = "csv, tsv or jsonl" if self._format == "auto" else self._format
+            wanted = "csv, jsonl, parquet, avro, orc or arrow" if self._format == "auto" else self._format
             raise LoadObjectError(
                 f"the archive has no member that its name shows to be {wanted}, such as data.csv or data.jsonl.gz:"
                 " rename the members, or move it to a separate prefix"
@@ -109,8 +120,6 @@ class Archive:
         if form is None or name.rpartition("/")[2].startswith("."):  # macOS adds ._data.csv
             return False
         if self._members.format == "auto":
-            if form in TYPED:
-                raise _about(name, LoadObjectError(f"{form} is not read from archives: unpack it, or set `format`"))
             if self._format not in ("auto", form):
                 raise _about(
                     name, LoadObjectError(f"it is {form}, and {self.first!r} is not: set `format` to read one")
@@ -155,17 +164,27 @@ class Archive:
                 raise _about(info.filename, LoadObjectError(reason))
             yield info.filename, _unpacked(archive, info)
 
-    def _rows(self, content: Iterator[bytes], strict: bool) -> Iterator[bytes]:
-        """Return the rows of one member, without its byte order mark and all headers but the first."""
-        head, content = peeked(content)
-        file = opened(Pieces(content), compression_of(head))
-        text = _unmarked(pieces(limited(file, self._most)))
+    def _rows(self, content: Iterator[bytes], *, strict: bool, sampled: bool) -> Iterator[bytes]:
+        """Return the rows of one member, without its byte order mark and all headers but the first.
+
+        The bytes of a member that is no text are returned as they are, for samples.
+        """
+        if self._format in TYPED:
+            if not sampled:
+                raise LoadObjectError(f"it is {self._format}, and the load reads text: set `format`, or move it")
+            return self._plain(content)
+        text = _unmarked(self._plain(content))
         if self._format == "jsonl":
             if strict:
                 return checked(text)
             head, text = peeked(text)
             return gathered(objects(text)) if is_array(head) else text
         return self._without_header(text)
+
+    def _plain(self, content: Iterator[bytes]) -> Iterator[bytes]:
+        """Return the content of one member, decompressed."""
+        head, content = peeked(content)
+        return pieces(limited(opened(Pieces(content), compression_of(head)), self._most))
 
     def _without_header(self, text: Iterator[bytes]) -> Iterator[bytes]:
         csv = self._members.csv
@@ -237,6 +256,17 @@ def _unpacked(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Iterator[bytes
             yield piece
     if size != info.file_size:
         raise EOFError(f"it has {size} bytes, and the directory states {info.file_size}")
+
+
+@contextmanager
+def _naming(name: str) -> Iterator[None]:
+    """Turn the errors of reading a member into a LoadObjectError that states its name."""
+    try:
+        yield
+    except LoadObjectError as e:
+        raise _about(name, e) from e
+    except (TarError, *_ZIP_ERRORS) as e:
+        raise _about(name, LoadObjectError(f"its content is broken: {e}")) from e
 
 
 def _about(name: str, error: LoadObjectError) -> LoadObjectError:

@@ -59,7 +59,10 @@ class AvroField:
 
 @dataclass(frozen=True)
 class AvroShape:
-    """The columns of an Avro schema. ClickHouse cannot read the schema if it `is_foreign`: see `sent_schema`."""
+    """The columns of an Avro schema, or of a schema of messages.
+
+    ClickHouse cannot read an Avro schema if it `is_foreign`: see `sent_schema`.
+    """
 
     fields: tuple[AvroField, ...]
     is_foreign: bool = False

@@ -224,7 +224,8 @@ class Content(io.RawIOBase):
         return content[: content.rfind(b"\n") + 1] or content
 
     def _sample_of_members(self, most: int) -> bytes:
-        file, content = self.plain(), bytearray()
+        archive = cast("Archive", self.archive)
+        file, content = limited(Pieces(archive.pieces(sampled=True)), self.most), bytearray()
         try:
             while len(content) < most and (piece := file.read(most - len(content))):
                 content += piece

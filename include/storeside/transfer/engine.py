@@ -28,7 +28,6 @@ from storeside.transfer.errors import (
     plain,
     shown,
 )
-from storeside.transfer.formats import Format
 from storeside.transfer.leftovers import sweep
 from storeside.transfer.loads import Loads, Totals
 from storeside.transfer.mirror import Mirror
@@ -175,7 +174,7 @@ class Transfer:
         unavailable: a new run continues after both. Raises ExpectationsError when rows break expectations, and
         QualityError when the suite cannot be loaded or applied.
         """
-        form = Format(prepared.format, self.request.read.csv) if prepared.planned else None  # type: ignore[arg-type]
+        form = self.request.form(prepared.format) if prepared.planned else None  # type: ignore[arg-type]
         mirror = Mirror(self.loads, prepared.listed, prepared.since) if self.request.is_lake else None
         validation = self.validation or (validation_of(self.request) if prepared.planned else None)
         if self.request.source.by_url and not prepared.push:  # another process may have prepared it

@@ -152,6 +152,8 @@ _NOISE = re.compile(
     r"^Received ClickHouse exception, code: \d+, server response: |\(for url [^)]*\)|Code: \d+\. DB::Exception: "
     r"|\(version [^)]*\)|\(in file/uri .+?\):?|While reading from: [^:]*:|:? ?While executing \w+"
     r"|In scope SELECT .*(?= \()"
+    r"| in the schema file '__cache__/\w*-?\w*\.proto'|Cannot parse '__cache__/\w*-?\w*\.proto' file, "
+    r"|: The table structure cannot be extracted from a \w+ format file\. You can specify the structure manually\."
     r"|Set the '\w+' parameter explicitly to ignore and proceed|\(while reading header\):?"
 )
 # A cast names its column in its expression; a parser shows all columns of the row up to the one that failed.
@@ -174,6 +176,9 @@ _REMEDIES = {
     "MEMORY_LIMIT_EXCEEDED": "divide its rows or row groups, or set `max_memory_usage` in the user's profile",
     "TIMEOUT_EXCEEDED": "divide it, or raise the seconds of `limits`",
     "UNKNOWN_DATABASE": "create the database, or correct the table's name",
+    "ATTEMPT_TO_READ_AFTER_EOF": "it is cut off, upload it again, or `format` is not that of the object",
+    "PROTOBUF_BAD_CAST": "add the value to the enum in the schema, or correct the type of the field",
+    "UNKNOWN_PROTOBUF_FORMAT": "it is damaged, or `format`, schema or message are not those of the object",
     "ZLIB_INFLATE_FAILED": "upload it again",
     "LZMA_STREAM_DECODER_FAILED": "upload it again",
 }

@@ -9,8 +9,15 @@ from typing import Any, Literal, get_args
 from storeside.transfer.errors import TransferInputError
 from storeside.transfer.json_array import is_array
 
-FormatName = Literal["parquet", "csv", "tsv", "jsonl", "avro", "orc", "arrow", "arrowstream"]
+FormatName = Literal[
+    "parquet", "csv", "tsv", "jsonl", "avro", "orc", "arrow", "arrowstream", "protobuf", "protobufsingle",
+    "protobuflist", "msgpack",
+]  # fmt: skip
 FORMATS: tuple[FormatName, ...] = get_args(FormatName)
+# Formats whose objects do not state their columns, with ClickHouse's names: see `MessageSchema`.
+BY_SCHEMA = {
+    "protobuf": "Protobuf", "protobufsingle": "ProtobufSingle", "protobuflist": "ProtobufList", "msgpack": "MsgPack",
+}  # fmt: skip
 # Formats of tables, whose metadata state of which Parquet files a snapshot consists.
 LAKES = ("iceberg", "delta")
 
@@ -49,6 +56,7 @@ TYPED = {
 # Delimiters that ClickHouse's CSV does not accept.
 _NOT_NATIVE = " \"'.UL"
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_LARGEST_SCHEMA = 32 << 10
 
 
 @dataclass(frozen=True)
@@ -114,11 +122,44 @@ class Csv:
 
 
 @dataclass(frozen=True)
+class MessageSchema:
+    """The schema of Protobuf and MsgPack objects, which do not state their columns.
+
+    :param text: the text of a ``.proto`` file, in proto3 or proto2 and without imports
+    :param message: the name of the message that is a row, without its package
+    :param names: for MsgPack, the columns of a row's values, in their order; empty for all columns of the table, or
+        of `TableOptions.columns`
+    """
+
+    text: str = ""
+    message: str = ""
+    names: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "names", tuple(self.names))  # JSON has only lists
+
+    def check(self, form: str) -> None:
+        """Raise TransferInputError for a schema that does not fit the format `form`."""
+        is_proto = form in BY_SCHEMA and form != "msgpack"
+        if is_proto and not (self.text.strip() and self.message):
+            raise TransferInputError(
+                f"format {form!r}: set the schema's text and the name of the message (schema.text, schema.message)"
+            )
+        if not is_proto and (self.text or self.message):
+            raise TransferInputError(f"schema.text, schema.message: format {form!r} has no schema: omit them")
+        if self.names and form != "msgpack":
+            raise TransferInputError(f"schema.names: only rows of 'msgpack' need names, not {form!r}: omit them")
+        if len(self.text.encode()) > _LARGEST_SCHEMA:  # a field of a request has 128 KB, with 3 bytes for one
+            raise TransferInputError(f"schema.text exceeds {_LARGEST_SCHEMA >> 10} KB: remove comments and messages")
+
+
+@dataclass(frozen=True)
 class Format:
     """A format with its options; ``tsv`` is ``csv`` with a tab as the delimiter."""
 
     name: FormatName
     csv: Csv = field(default_factory=Csv)
+    schema: MessageSchema = field(default_factory=MessageSchema)
 
     def __post_init__(self) -> None:
         if self.name == "tsv":
@@ -137,7 +178,7 @@ class Format:
             return "CSV" if self.csv.names else "CSVWithNames"
         return {
             "parquet": "Parquet", "jsonl": "JSONEachRow", "avro": "Avro", "orc": "ORC", "arrow": "Arrow",
-            "arrowstream": "ArrowStream",
+            "arrowstream": "ArrowStream", **BY_SCHEMA,
         }[self.name]  # fmt: skip
 
     @property
@@ -148,12 +189,24 @@ class Format:
     @property
     def is_text(self) -> bool:
         """Whether values must be parsed, and so may have any type."""
-        return self.name not in TYPED
+        return self.name not in TYPED and not self.by_schema
+
+    @property
+    def by_schema(self) -> bool:
+        """Whether the request states the columns of objects, which do not."""
+        return self.name in BY_SCHEMA
+
+    @property
+    def is_stream(self) -> bool:
+        """Whether an object consists of rows alone, so that it may be compressed as a whole, or be empty."""
+        return self.is_text or self.by_schema
 
     @property
     def title(self) -> str:
         """The format's name in messages, with its article."""
         names = {"parquet": "a Parquet", "avro": "an Avro", "orc": "an ORC", "arrow": "an Arrow"}
+        if self.by_schema:
+            return "a MsgPack" if self.name == "msgpack" else "a Protobuf"
         return names.get(self.name, "an Arrow stream" if self.name == "arrowstream" else "a text")
 
     @property
@@ -162,8 +215,8 @@ class Format:
         return self.name in ("orc", "arrow", "arrowstream")
 
     def allow_missing(self) -> dict[str, int]:
-        """Return the setting with which ClickHouse accepts columns that an object lacks; none for text."""
-        return {} if self.is_text else {TYPED[self.name]: 1}
+        """Return the setting with which ClickHouse accepts columns that an object lacks, if it needs one."""
+        return {} if self.is_stream else {TYPED[self.name]: 1}
 
     def settings(self) -> dict[str, Any]:
         """Return the settings of statements that read it, so that nothing is dropped, shifted or wrapped silently."""
@@ -188,6 +241,11 @@ class Format:
             }
             if self.csv.null_values:
                 settings["format_csv_null_representation"] = self.csv.null_values[0]
+        if self.by_schema and self.name != "msgpack":
+            settings |= {
+                "format_schema_source": "string", "format_schema": self.schema.text,
+                "format_schema_message_name": self.schema.message,
+            }  # fmt: skip
         if self.name == "jsonl":
             settings["input_format_json_ignore_unknown_keys_in_named_tuple"] = 0
             settings["input_format_json_ignore_unnecessary_fields"] = 0  # parse fields after the last known one

@@ -6,11 +6,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+from storeside.transfer.archives import kind_by_name
 from storeside.transfer.avro import AvroObject
+from storeside.transfer.avro_schema import AvroShape
 from storeside.transfer.columnar import ColumnarObject
+from storeside.transfer.content import Content
 from storeside.transfer.errors import DELETED, LoadObjectError, about
 from storeside.transfer.footer import OTHER_ROWS, UNKNOWN
 from storeside.transfer.loads import LONG_STATEMENT, Loaded, Planned
+from storeside.transfer.messages import message_shape
 from storeside.transfer.nulls import miscounted, possible, present, wanted
 from storeside.transfer.parquet import Facts, Nested, ParquetObject, Shape
 from storeside.transfer.partitions import check_key
@@ -37,11 +41,15 @@ _SMALL = 256 << 10
 
 
 class Grouping:
-    """Groups objects by how they are read. The worker reads the footers of `pushed` objects, ClickHouse others."""
+    """Groups objects by how they are read. The worker reads the footers of `pushed` objects, ClickHouse others.
 
-    def __init__(self, work: Work, *, pushed: bool) -> None:
+    With a `member`, the content of an archive is that of this member.
+    """
+
+    def __init__(self, work: Work, *, pushed: bool, member: Content | None = None) -> None:
         self.work = work
         self.pushed = pushed
+        self._member = member
 
     def groups(self, objects: Sequence[Planned], destination: Destination, how: How = USUAL) -> list[Group]:
         """Return the objects grouped by how they are read."""
@@ -54,6 +62,16 @@ class Grouping:
         if form.is_text:
             reading = self.work.readings.text(form, destination, how.rest, empty_nulls=self._empties)
             return [Group(reading, [Loaded(o, -1) for o in objects])]
+        if form.by_schema:
+            reading = self._reading(message_shape(form, destination), destination)
+            return [Group(reading, [Loaded(o, -1) for o in objects])]
+        archives = [o for o in objects if kind_by_name(o.key) and self._content(o).archive]
+        if archives:
+            others = [o for o in objects if o not in archives]
+            return [
+                Group(Reading(form, (), ()), [Loaded(o, -1) for o in archives], destination),
+                *(self.groups(others, destination, how) if others else ()),
+            ]
         if form.name != "parquet":
             return self._by_header(objects, destination)
         alike: dict[tuple[Shape, frozenset[Nested], bool], Group] = {}
@@ -79,7 +97,7 @@ class Grouping:
         for o in objects:
             try:
                 if self.work.form.name == "avro":
-                    shape: object = AvroObject(self.work.content(o)).shape
+                    shape: object = AvroObject(self._content(o)).shape
                     rows = -1
                 else:
                     shape, rows = self._columnar(o)
@@ -91,15 +109,18 @@ class Grouping:
         return list(alike.values())
 
     def _columnar(self, o: Planned) -> tuple[tuple[Shape, frozenset[Nested]], int]:
-        found = ColumnarObject(self.work.content(o), self.work.form.name)
+        found = ColumnarObject(self._content(o), self.work.form.name)
         told = found.facts()
         return (told.shape, found.nulls()), told.rows
 
     def _reading(self, shape: Any, destination: Destination) -> Reading:
         keep_rest, refuse_nulls, form = self._keeps_rest, not self._empties, self.work.form
-        if form.name == "avro":
+        if isinstance(shape, AvroShape):
             return self.work.readings.avro(form, destination, shape, keep_rest=keep_rest, refuse_nulls=refuse_nulls)
         return self.work.readings.typed(form, destination, *shape, keep_rest=keep_rest, refuse_nulls=refuse_nulls)
+
+    def _content(self, o: Planned) -> Content:
+        return self._member or self.work.content(o)
 
     @property
     def _keeps_rest(self) -> bool:
@@ -138,7 +159,7 @@ class Grouping:
         """Yield Parquet objects with the facts in their footers, which ClickHouse reads if there are several."""
         if self.pushed or len(objects) == 1 or self._reads_whole(objects):
             for o in objects:
-                parquet = ParquetObject(self.work.content(o))
+                parquet = ParquetObject(self._content(o))
                 yield parquet, _facts(parquet)
             return
         source, only = self.work.source(objects, "ParquetMetadata")

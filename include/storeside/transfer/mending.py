@@ -20,12 +20,13 @@ from storeside.transfer.errors import (
     kind_of,
 )
 from storeside.transfer.formats import BY_WORKER, Format, compression_by_name, typed_format
-from storeside.transfer.inference import wider
+from storeside.transfer.inference import merge, wider
 from storeside.transfer.loads import Loaded, Planned
+from storeside.transfer.messages import message_columns
 from storeside.transfer.reading import Reading
 from storeside.transfer.records import is_untidy
 from storeside.transfer.salvage import Rejected, RejectedRows, salvage
-from storeside.transfer.samples import sample_columns, typed_columns, whole_columns
+from storeside.transfer.samples import columns_of_members, sample_columns, typed_columns, whole_columns
 from storeside.transfer.schema import Column
 from storeside.transfer.staged import Staged, Staging
 from storeside.transfer.work import How
@@ -62,7 +63,7 @@ class Mending:
 
     def _by_its_compression(self, o: Planned, error: LoadObjectError) -> Staged | None:
         """Read an object with the compression of its content, if its name suggests another one."""
-        if self.staging.reader.pushed or not self.work.form.is_text:
+        if self.staging.reader.pushed or not self.work.form.is_stream:
             return None
         compression = self._compression(o)
         if compression == "auto":
@@ -200,7 +201,12 @@ class Mending:
     def _columns(self, o: Planned) -> list[Column]:
         """Return an object's columns: from the whole object if ClickHouse can read it, else from a sample."""
         if not self.work.form.is_text:
-            return typed_columns(self.work.form, self.work.content(o))
+            if self.work.form.by_schema:
+                return message_columns(self.work.form, self.request.table_options.columns)
+            content = self.work.content(o)
+            if content.archive:
+                return merge(self.work.client, [*columns_of_members(self.work.form, content)], {})
+            return typed_columns(self.work.form, content)
         if self.staging.reader.pushed or not self.work.form.is_native:
             return sample_columns(self.work.client, self.request, self.work.form, [self.work.content(o)])
         return whole_columns(self.work.client, self.request, self.work.form, o.key)
@@ -208,13 +214,15 @@ class Mending:
     def _hint(self, o: Planned) -> str:
         """Return the likely cause of a failure, by the object's first bytes; empty if they suggest none."""
         try:
-            head = self.work.content(o).range(0, 10 if self.work.form.is_text else 64)
+            if (content := self.work.content(o)).archive:
+                return ""
+            head = content.range(0, 10 if self.work.form.is_stream else 64)
         except TransferError:
             return ""
         if not head:
-            return "" if self.work.form.is_text else " (the object is empty)"
+            return "" if self.work.form.is_stream else " (the object is empty)"
         found, wanted = typed_format(head), self.work.form
-        if found != (None if wanted.is_text else wanted.name):
+        if found != (None if wanted.is_stream else wanted.name):
             kind = f"is {Format(found).title} file" if found else f"does not begin like {wanted.title} file"
             return f" (the object {kind}: move it to a separate prefix)"
         return ""

@@ -13,14 +13,14 @@ from typing import Any
 
 from storeside.transfer.columns import Columns
 from storeside.transfer.errors import TransferInputError
-from storeside.transfer.formats import Csv
+from storeside.transfer.formats import Csv, MessageSchema
 from storeside.transfer.options import Batches, LoadLimits, ReadOptions, TableOptions
 from storeside.transfer.request import CHOICES, Request
 
 # Prefixes of names, with the options that have them.
 _GROUPS: dict[str, type[Any]] = {
-    "": Request, "read.": ReadOptions, "csv.": Csv, "columns.": Columns, "table.": TableOptions,
-    "batches.": Batches, "limits.": LoadLimits,
+    "": Request, "read.": ReadOptions, "csv.": Csv, "schema.": MessageSchema, "columns.": Columns,
+    "table.": TableOptions, "batches.": Batches, "limits.": LoadLimits,
 }  # fmt: skip
 _TABLE = "table"  # a separate argument
 
@@ -113,6 +113,7 @@ def with_options(request: Request, given: Mapping[str, Any]) -> Request:
     read = replace(
         request.read,
         csv=replace(request.read.csv, **groups["csv."]),
+        schema=replace(request.read.schema, **groups["schema."]),
         columns=replace(request.read.columns, **groups["columns."]),
         **groups["read."],
     )

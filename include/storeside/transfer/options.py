@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from storeside.quality.given import check_suite
 from storeside.transfer.columns import Columns
 from storeside.transfer.errors import TransferInputError
-from storeside.transfer.formats import Csv
+from storeside.transfer.formats import Csv, MessageSchema
 from storeside.transfer.keys import Expression, key, ttl
 
 # Optional columns that a load adds to the columns of the data, with their types.
@@ -74,6 +74,7 @@ class ReadOptions:
     :param sample_bytes: bytes read of each sampled text object
     :param partition_columns: columns whose values are in the keys, such as ``("year",)`` for ``year=2024/x.csv``
     :param columns: `Columns`: columns to select, rename, cast, mask and compute, and the rows to load
+    :param schema: `MessageSchema` of Protobuf and MsgPack objects
     """
 
     csv: Csv = field(default_factory=Csv)
@@ -85,6 +86,7 @@ class ReadOptions:
     sample_bytes: int = 1 << 18
     partition_columns: tuple[str, ...] = ()
     columns: Columns = field(default_factory=Columns)
+    schema: MessageSchema = field(default_factory=MessageSchema)
 
     def __post_init__(self) -> None:
         given = self.partition_columns  # a form has one text with commas, JSON has only lists

@@ -26,10 +26,11 @@ from storeside.transfer.errors import (
     kind_of,
     plain,
 )
-from storeside.transfer.formats import TYPED, Format
+from storeside.transfer.formats import BY_SCHEMA, TYPED, Format
 from storeside.transfer.lakes import Snapshot, snapshot_of
 from storeside.transfer.leftovers import settle_doubtful, sweep
 from storeside.transfer.loads import Loaded, Planned
+from storeside.transfer.messages import check_schema
 from storeside.transfer.mirror import Mirror
 from storeside.transfer.options import SYSTEM_COLUMNS
 from storeside.transfer.partitions import deduced
@@ -118,6 +119,8 @@ class Preparation:
     def _prepare(self, objects: Sequence[Listed] | None) -> Prepared:
         begun = time.monotonic()
         _ = self.readings.used  # raises for expressions that are not allowed
+        if self.request.format in BY_SCHEMA:
+            check_schema(self.client, self.request.form(self.request.format))  # type: ignore[arg-type]
         if self.request.is_lake and objects is not None:
             raise TransferInputError(
                 f"format {self.request.format!r}: events name no snapshot: use a load of the table"
@@ -165,7 +168,7 @@ class Preparation:
             form, columns = found
             destination = destination or self._create(columns, form)
         else:
-            form = Format(self.request.format, self.request.read.csv)  # type: ignore[arg-type]
+            form = self.request.form(self.request.format)  # type: ignore[arg-type]
         push = push or not form.is_native
         self._destination = (begun, self._complete(destination, form))
         return Prepared(form.choice, push, listed, planned, size)

@@ -49,22 +49,24 @@ def push(
     *,
     strict: bool = False,
     tidy: bool = False,
+    first_row: int = 0,
 ) -> int:
     """Stream one object into the staging table; return the number of rows that ClickHouse read.
 
     The worker sends the object's bytes unchanged, unless it must parse them first. With `strict`, it checks JSON
     Lines while it sends them; see `strict_json`. With `tidy`, it sends the rows that `records` yields.
+    `first_row` is the number of the first row, if the object is a member of an archive.
     """
     form = reading.form
-    if form.is_text and not planned.size:  # ClickHouse reports an empty request as a missing header
+    if form.is_stream and not planned.size:  # ClickHouse reports an empty request as a missing header
         return 0
     if form.name == "avro" and reading.by_arrow:
         body = AvroObject(content).sent(reading.wrapped)
-        return insert(client, body, form.clickhouse, reading, planned, staging, system, query_id)
-    if form.name in ("parquet", "orc", "arrow", "arrowstream") and (reading.by_arrow or planned.size > WHOLE_PARQUET):
+        return insert(client, body, form.clickhouse, reading, planned, staging, system, query_id, first_row=first_row)
+    if form.name in ("parquet", "orc", "arrow", "arrowstream") and (reading.by_arrow or content.size > WHOLE_PARQUET):
         found = row_groups(content) if form.name == "parquet" else ColumnarObject(content, form.name).rows()
         batches = _sendable(*found, reading)
-        return _insert_arrow(client, batches, reading, planned, staging, system, query_id)
+        return _insert_arrow(client, batches, reading, planned, staging, system, query_id, first_row)
     if not form.is_native:
         return _insert_arrow(client, _csv_batches(content, reading), reading, planned, staging, system, query_id)
     if tidy:
@@ -75,7 +77,10 @@ def push(
         if (first := next(body, None)) is None:
             return 0
         body = itertools.chain([first], body)
-    return insert(client, body, form.clickhouse, reading, planned, staging, system, query_id, encoding=encoding)
+    return insert(
+        client, body, form.clickhouse, reading, planned, staging, system, query_id, encoding=encoding,
+        first_row=first_row,
+    )  # fmt: skip
 
 
 def _unparsed(content: Content, form: Format, *, strict: bool, tidy: bool) -> tuple[Iterator[bytes], str | None]:
@@ -85,7 +90,7 @@ def _unparsed(content: Content, form: Format, *, strict: bool, tidy: bool) -> tu
         return (checked(body) if form.name == "jsonl" and strict else body), None
     if form.name == "jsonl" and strict:
         return content.json_lines(), None
-    if not form.is_text:
+    if not form.is_stream:
         return content.stream(), None
     kind = content.compression
     return (content.stream(), _ENCODINGS[kind]) if kind in _ENCODINGS else (pieces(content.plain()), None)
@@ -133,9 +138,12 @@ def _watched(body: Iterator[bytes], faults: list[TransferError]) -> Generator[by
 
 def _insert_arrow(
     client: Client, batches: tuple[Any, Iterator[Any]], reading: Reading, planned: Planned, staging: str,
-    system: Sequence[str], query_id: str,
+    system: Sequence[str], query_id: str, first_row: int = 0,
 ) -> int:  # fmt: skip
-    return insert(client, _arrow_stream(*batches), "ArrowStream", reading, planned, staging, system, query_id)
+    return insert(
+        client, _arrow_stream(*batches), "ArrowStream", reading, planned, staging, system, query_id,
+        first_row=first_row,
+    )  # fmt: skip
 
 
 def _arrow_stream(schema: Any, batches: Iterator[Any]) -> Iterator[bytes]:

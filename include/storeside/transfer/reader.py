@@ -14,14 +14,18 @@ from storeside.aistore.buckets import common_prefix
 from storeside.transfer import queries
 from storeside.transfer.aistore_objects import changed
 from storeside.transfer.aistore_urls import fewer_readers
+from storeside.transfer.content import Content
 from storeside.transfer.errors import LoadObjectError, TransferCancelled, about, classify, code_of
 from storeside.transfer.formats import compression_by_name
+from storeside.transfer.grouping import Grouping
 from storeside.transfer.json_check import JsonCheck
 from storeside.transfer.loads import LONG_STATEMENT, Loaded, Planned
+from storeside.transfer.members import about_member, members_of
 from storeside.transfer.push import WHOLE_PARQUET, push
 from storeside.transfer.reading import Check, Reading
 from storeside.transfer.schema import structure
 from storeside.transfer.statement import PULLED_VERSION, pulled_columns, settings
+from storeside.transfer.table import Destination
 from storeside.transfer.watch import watched
 from storeside.transfer.work import Group, How, Work, cached
 
@@ -43,13 +47,20 @@ class Reader:
         reading = group.reading
         # ClickHouse 26.9 does not number the rows of ORC and Arrow that it pulls: `_row_number` is NULL.
         is_numbered = reading.form.is_columnar and "_row_number" in self.request.table_options.system_columns
-        if self.pushed or how.push or reading.hides_virtual or reading.by_arrow or is_numbered:
+        if (
+            self.pushed
+            or how.push
+            or group.into is not None
+            or reading.hides_virtual
+            or reading.by_arrow
+            or is_numbered
+        ):
             return True
         return self._too_large(group)
 
     def _too_large(self, group: Group) -> bool:
         """Return whether ClickHouse would need much memory for an object: it keeps the whole body of a response."""
-        return self.source.by_url and not group.reading.form.is_text and _largest(group.planned) > WHOLE_PARQUET
+        return self.source.by_url and not group.reading.form.is_stream and _largest(group.planned) > WHOLE_PARQUET
 
     def unchecked(self, loaded: Sequence[Loaded], found: Container[int]) -> list[Planned]:
         """Return the objects whose versions must be compared after ClickHouse has read them; `found` are load ids.
@@ -98,14 +109,14 @@ class Reader:
 
     def _pull(self, table: str, group: Group, how: How) -> list[Loaded]:
         reading, objects = group.reading, group.planned
-        if self.source.by_url and reading.form.is_text:  # ClickHouse reads an empty response as a missing header
+        if self.source.by_url and reading.form.is_stream:  # ClickHouse reads an empty response as a missing header
             objects = [o for o in objects if o.size]
         if not objects:
             return list(group.objects)
         source, only = self.work.source(objects, reading.form.clickhouse, structure(reading.columns), how.compression)
         extra = pulled_columns(self.source, objects, self.request.table_options.system_columns)
-        more = {} if reading.form.is_text else cached(objects)
-        if self.source.by_url and not reading.form.is_text and len(objects) > 1:
+        more = {} if reading.form.is_stream else cached(objects)
+        if self.source.by_url and not reading.form.is_stream and len(objects) > 1:
             more = fewer_readers(self.client, _largest(objects))
         # Otherwise ClickHouse treats `_path` in a condition as a missing column.
         if (only or reading.partitions) and not reading.form.is_text:
@@ -181,26 +192,63 @@ class Reader:
     def _check_id(self, table: str) -> str:
         return queries.check_id(table, next(self._queries))
 
+    def _check_stop(self) -> None:
+        """Raise TransferCancelled if the transfer is stopped."""
+        if self.work.stop.is_set():
+            raise TransferCancelled("the transfer was stopped")
+
+    def _push_one(
+        self, table: str, o: Planned, content: Content, reading: Reading, *, tidy: bool = False, first_row: int = 0
+    ) -> int:
+        query_id = self.query_id(table)
+        with self._watched(query_id, [o]):
+            return push(
+                self.client, content, reading, o, table, self.request.table_options.system_columns, query_id,
+                strict=self.work.is_strict, tidy=tidy, first_row=first_row,
+            )  # fmt: skip
+
+    def _push_members(self, table: str, o: Loaded, into: Destination) -> Loaded:
+        """Push the members of an archive; return the archive with its number of rows and of NULLs."""
+        rows, found = 0, []
+        for member in members_of(self.work.content(o.planned)):
+            self._check_stop()
+            with about_member(member.name):
+                grouping = Grouping(self.work, pushed=True, member=member)
+                (group,) = grouping.groups([o.planned], into)
+                try:
+                    read = self._push_one(table, o.planned, member, group.reading, first_row=rows)
+                except DatabaseError as e:
+                    raise classify(e) from e
+                (told,) = group.objects
+                if told.rows not in (-1, read):
+                    raise LoadObjectError(f"it has {told.rows} rows, but {read} arrived")
+            found.append(told)
+            rows += read
+        return Loaded(o.planned, rows, nulls=_nulls(found))
+
     def _push(self, table: str, group: Group, how: How) -> list[Loaded]:
         loaded = []
         for o in group.objects:
-            if self.work.stop.is_set():
-                raise TransferCancelled("the transfer was stopped")
+            self._check_stop()
             planned = o.planned
-            query_id = self.query_id(table)
             try:
-                with self._watched(query_id, [planned]):
-                    read = push(
-                        self.client, self.work.content(planned), group.reading, planned, table,
-                        self.request.table_options.system_columns, query_id, strict=self.work.is_strict,
-                        tidy=how.tidy,
-                    )  # fmt: skip
+                if group.into is not None:
+                    loaded.append(self._push_members(table, o, group.into))
+                    continue
+                read = self._push_one(table, planned, self.work.content(planned), group.reading, tidy=how.tidy)
             except DatabaseError as e:
                 raise about(classify(e), planned.key) from e
             except LoadObjectError as e:
                 raise about(e, planned.key) from e
             loaded.append(o if o.rows >= 0 else replace(o, rows=read))
         return loaded
+
+
+def _nulls(loaded: Sequence[Loaded]) -> tuple[tuple[str, int], ...]:
+    """Return the NULLs that the footers of all members count, for the columns that all of them have."""
+    counts = [dict(o.nulls) for o in loaded]
+    names = set.intersection(*(set(each) for each in counts)) if counts else set()
+    return tuple((name, sum(each[name] for each in counts)) for name in sorted(names))
 
 
 def _largest(objects: Sequence[Planned]) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 from storeside.transfer.after_load import AfterLoad
 from storeside.transfer.columns import Columns
 from storeside.transfer.errors import TransferInputError
-from storeside.transfer.formats import FORMATS, LAKES, Csv
+from storeside.transfer.formats import FORMATS, LAKES, Csv, Format, FormatName, MessageSchema
 from storeside.transfer.keys import Expression
 from storeside.transfer.options import Batches, Expectations, LoadLimits, ReadOptions, TableOptions, require_choice
 from storeside.transfer.source import Source
@@ -83,6 +83,7 @@ class Request:
             self.read, self.table_options, self.batches, self.limits, self.expectations, self.after_load,
         ):  # fmt: skip
             options.check()
+        self.read.schema.check(self.format)
         self.after_load.check_source(self.source)
         self._check_lake()
         if self.source.in_aistore:
@@ -147,6 +148,10 @@ class Request:
                 f"overlap_seconds: AIStore lists no times of changes for {self.source.bucket}: omit it"
             )
 
+    def form(self, name: FormatName) -> Format:
+        """Return a format with this request's options."""
+        return Format(name, self.read.csv, self.read.schema)
+
     @property
     def at_once(self) -> bool:
         """Whether all objects of the run are published in one step."""
@@ -168,7 +173,8 @@ class Request:
         given["source"] = Source(**given["source"])
         read = given["read"]
         columns = Columns.from_dict(read.get("columns", {}))
-        given["read"] = ReadOptions(**{**read, "csv": Csv(**read["csv"]), "columns": columns})
+        schema = MessageSchema(**read.get("schema", {}))
+        given["read"] = ReadOptions(**{**read, "csv": Csv(**read["csv"]), "schema": schema, "columns": columns})
         options = dict(given["table_options"])
         for name in ("order_by", "partition_by", "ttl", "sharding_key"):
             if isinstance(options.get(name), Mapping):

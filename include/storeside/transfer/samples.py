@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import logging
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -15,9 +15,11 @@ from storeside.transfer.avro import AvroObject
 from storeside.transfer.columnar import ColumnarObject
 from storeside.transfer.content import Content
 from storeside.transfer.errors import LoadObjectError, TransferInputError, plain
-from storeside.transfer.formats import Csv, Format, FormatName, format_of
+from storeside.transfer.formats import BY_SCHEMA, Csv, Format, FormatName, format_of
 from storeside.transfer.inference import deduced, merge, text_columns
 from storeside.transfer.json_array import is_array
+from storeside.transfer.members import about_member, members_of
+from storeside.transfer.messages import message_columns
 from storeside.transfer.parquet import ParquetObject
 from storeside.transfer.private import quiet, without_values
 from storeside.transfer.push import csv_columns
@@ -39,6 +41,8 @@ def recognise(request: Request, contents: Sequence[Content]) -> tuple[Format, li
 
     The other objects fail when they are loaded. Raises TransferInputError when the objects show no format.
     """
+    if request.format in BY_SCHEMA:  # no content shows these
+        return request.form(request.format), [*contents]  # type: ignore[arg-type]
     found: list[tuple[Content, FormatName]] = []
     for content in contents:
         try:
@@ -59,7 +63,7 @@ def recognise(request: Request, contents: Sequence[Content]) -> tuple[Format, li
         name = Counter(form for _, form in found).most_common(1)[0][0]
     if name == "tsv" and request.format == "auto" and request.read.csv.delimiter != Csv.delimiter:
         name = "csv"  # with the delimiter of the request
-    wanted = Format(name, request.read.csv)  # type: ignore[arg-type]
+    wanted = request.form(name)  # type: ignore[arg-type]
     is_text = wanted.is_text
     fitting = [content for content, form in found if form == name or (is_text and Format(form).is_text)]
     return wanted, fitting
@@ -98,6 +102,8 @@ def sample_columns(client: Client, request: Request, form: Format, contents: Seq
     """
     options = request.read.columns
     given = {options.source(name) or name: kind for name, kind in request.table_options.columns.items()}
+    if form.by_schema:
+        return message_columns(form, given)
     if not form.is_text:
         return merge(client, [typed_columns(form, content) for content in contents], given)
     samples = [content.sample(request.read.sample_bytes) for content in contents]
@@ -130,12 +136,24 @@ def _masked(samples: list[list[bytes]], form: Format, names: Collection[str]) ->
 
 
 def typed_columns(form: Format, content: Content) -> list[Column]:
-    """Return the columns that an object of a format with types states. Raises LoadObjectError."""
+    """Return the columns that an object of a format with types states, or the first member of an archive.
+
+    Raises LoadObjectError.
+    """
+    if content.archive:
+        return next(columns_of_members(form, content))
     if form.name == "avro":
         return AvroObject(content).columns()
     if form.name == "parquet":
         return list(ParquetObject(content).facts().shape.columns)
     return ColumnarObject(content, form.name).columns()
+
+
+def columns_of_members(form: Format, content: Content) -> Iterator[list[Column]]:
+    """Yield the columns of each member of an archive. Raises LoadObjectError."""
+    for member in members_of(content):
+        with about_member(member.name):
+            yield typed_columns(form, member)
 
 
 def _rows(sample: bytes, form: Format) -> list[bytes]:

@@ -126,10 +126,14 @@ USUAL = How()
 
 @dataclass
 class Group:
-    """Objects that are read in the same way, each with its number of rows, or -1 if unknown before reading (text)."""
+    """Objects that are read in the same way, each with its number of rows, or -1 if unknown before reading (text).
+
+    Archives of formats with types are read `into` a table: each member decides how it is read, not `reading`.
+    """
 
     reading: Reading
     objects: list[Loaded]
+    into: Destination | None = None
 
     @property
     def planned(self) -> list[Planned]:
