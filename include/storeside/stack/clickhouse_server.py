@@ -153,9 +153,8 @@ def serve(config: Config) -> int:
     engine = _Engine(load_engine(), _statements(pipe), folder / "data")
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: engine.ended.set())
-    os.chdir(
-        folder / "format_schemas"
-    )  # the engine stores schemas of statements there, and not in its configured path
+    # The engine stores the schemas of statements in its working folder, and not in `format_schema_path`.
+    os.chdir(folder / "format_schemas")
     engine.start()
     while not engine.ended.wait(0.1) and not answers(f"http://{HOST}:{config.http_port}/ping"):
         pass
