@@ -1,7 +1,8 @@
 """Reads Protobuf schemas: the columns of a message, with what ClickHouse's own inference leaves out.
 
 ClickHouse 26.9 infers no presence (`optional`, members of a `oneof`), takes bool for UInt8 and bytes for text, and
-flattens messages of one field. https://protobuf.dev/reference/protobuf/proto3-spec/ has the syntax.
+flattens messages of one field. https://protobuf.dev/reference/protobuf/proto3-spec/ has the syntax. The package
+proto-schema-parser is not used, because it skips text that it does not understand instead of refusing it.
 """
 
 from __future__ import annotations
