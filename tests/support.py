@@ -33,7 +33,6 @@ storeside/transformer-* SUFFIX= SECONDS= MARKS= SHARD_*= {_SERVE.format("tests.t
 storeside/transformer-* {_SERVE.format("tests.unit.transforms_for_tests:*")}
 storeside/transformer-* {_SERVE.format("tests.unit.transforms_for_tests:*")} --server *
 storeside/transformer-* ECHO_BYTES= {_SERVE.format("tests.benchmarks.peers:Echo")}
-storeside/transformer-* AUDIO_*= {_SERVE.format("audio_transcode")} --server *
 storeside/transformer-* AR= AC= python -m tests.benchmarks.peers --server * --host 0.0.0.0 --port 8000
 storeside/transformer-* ECHO_BYTES= python -m tests.benchmarks.peers --server returns --host 0.0.0.0 --port 8000
 storeside/transformer-* python -c 'import os; os.kill(os.getpid(), 9); raise SystemExit(137)'

@@ -76,7 +76,10 @@ def test_sizes_that_are_none(text: str) -> None:
             {"loaders": 2, "write_bytes": 19 << 20},
             r"less than one object of 10485760 bytes for each of 2 loaders: set write_limit to at least 20MiB",
         ),
-        ({"object_bytes": 1500, "write_bytes": 1}, "set write_limit to at least 2KiB, or use smaller objects or fewer"),
+        (
+            {"object_bytes": 1500, "write_bytes": 1},
+            "set write_limit to at least 2KiB, or use smaller objects or fewer",
+        ),
     ],
 )
 def test_loads_that_are_refused(change: dict[str, Any], message: str) -> None:

@@ -97,11 +97,11 @@ class Load:
                 f"dataset of {self.dataset_bytes} bytes: needs at least two objects of {self.object_bytes} bytes"
             )
         if self.write_bytes < self.loaders * self.object_bytes:
-            least = self.loaders * self.object_bytes
+            least = in_units(self.loaders * self.object_bytes)
             raise MeasureInputError(
-                f"limit of {self.write_bytes} bytes for writes: is less than one object of {self.object_bytes} bytes for"
-                f" each of {self.loaders} loaders: set write_limit to at least {in_units(least)}, or use smaller objects"
-                " or fewer loaders"
+                f"limit of {self.write_bytes} bytes for writes: is less than one object of {self.object_bytes} bytes"
+                f" for each of {self.loaders} loaders: set write_limit to at least {least}, or use smaller objects or"
+                " fewer loaders"
             )
 
     @property
