@@ -10,12 +10,11 @@ from typing import Any
 import psutil
 import pytest
 
-from storeside.aistore import lock
 from storeside.aistore.buckets import Bucket
 from storeside.stack.airflow_api import AirflowApi
 from storeside.stack.demo import RECORDINGS
 from storeside.stack.settings import Stack
-from tests.support import put, unique, until, versions
+from tests.support import left_of_benchmarks, put, unique, until, versions
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -39,13 +38,6 @@ def source(aistore: Any) -> Iterator[Bucket]:
     yield bucket
     assert versions(aistore, bucket) == before
     bucket.handle(aistore).delete()
-
-
-def left(aistore: Any) -> list[str]:
-    """Return everything of measurements that the cluster has."""
-    etl = [etl["id"] for etl in aistore.cluster().client.request("get", path="etl").json() or ()]
-    buckets = [bucket.name for bucket in aistore.cluster().list_buckets()]
-    return [name for name in (*etl, *buckets) if name.startswith(("bench-", "storeside-bench-", lock.PREFIX))]
 
 
 def client() -> psutil.Process:
@@ -85,7 +77,7 @@ def test_a_run_from_the_form_is_measured(
         parameters={"run": f"{DAG}/{run}"},
     ).result_rows
     assert recorded == ("transform benchmark", "done", 3, 4)
-    assert left(aistore) == []
+    assert left_of_benchmarks(aistore) == []
 
 
 @pytest.mark.parametrize("by", ["hand", "SIGKILL"])
@@ -93,7 +85,7 @@ def test_a_killed_task_leaves_nothing(api: AirflowApi, aistore: Any, source: Buc
     run = api.trigger(DAG, {"source": str(source), **FEW, "rounds": 1, "servers": ["flask"]})
     measuring = client()
     if by == "hand":
-        until(lambda: any(name.startswith("bench-") for name in left(aistore)), 60, "an ETL", 0.05)
+        until(lambda: any(name.startswith("bench-") for name in left_of_benchmarks(aistore)), 60, "an ETL", 0.05)
         instance = f"dags/{DAG}/dagRuns/{run}/taskInstances/measure"
         api.request("PATCH", instance, json={"new_state": "failed"})
     else:
@@ -104,4 +96,4 @@ def test_a_killed_task_leaves_nothing(api: AirflowApi, aistore: Any, source: Buc
     state = api.wait(DAG, run, 150)["state"]
     assert state == ("failed" if by == "hand" else "success"), api.log(DAG, run, "measure")
     assert {task["task_id"]: task["state"] for task in api.task_instances(DAG, run)}["remove"] == "success"
-    assert left(aistore) == []
+    assert left_of_benchmarks(aistore) == []

@@ -23,7 +23,7 @@ from storeside.stack import authn
 from storeside.stack.demo import RECORDINGS
 from storeside.stack.settings import Stack
 from storeside.transformers.formats import AudioFormat
-from tests.support import IMAGE, INIT_SECONDS, put, read, small_spec, unique, until, versions
+from tests.support import IMAGE, INIT_SECONDS, left_of_benchmarks, put, read, small_spec, unique, until, versions
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.usefixtures("no_etl_is_left")]
 
@@ -67,13 +67,6 @@ def benchmark(stack: Stack, plan: Plan, scope: str, **options: Any) -> Benchmark
     return Benchmark(authn.cluster(stack), plan, scope=scope, **options)
 
 
-def left(aistore: Any) -> list[str]:
-    """Return everything of a measurement that the cluster has."""
-    etl = [etl["id"] for etl in aistore.cluster().client.request("get", path="etl").json() or ()]
-    buckets = [bucket.name for bucket in aistore.cluster().list_buckets()]
-    return [name for name in (*etl, *buckets) if name.startswith(("bench-", "storeside-bench-", lock.PREFIX))]
-
-
 def test_all_variants_and_the_client_are_measured(
     stack: Stack, aistore: Any, clickhouse: Any, source: Bucket
 ) -> None:
@@ -84,7 +77,7 @@ def test_all_variants_and_the_client_are_measured(
     assert {len(result.seconds) for result in report.results} == {2}
     assert (report.objects, report.targets) == (5, stack.targets), "neither the text nor the empty object"
     assert report.size == sum(path.stat().st_size for path in RECORDINGS.glob("*.flac"))
-    assert left(aistore) == []
+    assert left_of_benchmarks(aistore) == []
     results.record(clickhouse, run, report)
     rows = clickhouse.query(
         "SELECT server, channel, file_access, direct_put, count(), min(objects), min(processes), source,"
@@ -131,7 +124,7 @@ def test_a_variant_that_fails_has_its_reason_and_the_others_go_on(stack: Stack, 
     assert reason.startswith("5 of 5 objects have no result, such as 'in/sense")
     assert "its content was sent" in reason
     assert f"| {broken} | failed: 5 of 5" in report.table()
-    assert left(aistore) == []
+    assert left_of_benchmarks(aistore) == []
 
 
 def test_recordings_that_no_variant_can_decode_fail_with_all_reasons(
@@ -140,7 +133,7 @@ def test_recordings_that_no_variant_can_decode_fail_with_all_reasons(
     put(aistore, bucket := Bucket("ais", unique("bad")), {"in/a.flac": b"no audio", "in/b.flac": b"neither"})
     with pytest.raises(MeasureInputError, match=r"client: in/a.flac: not an audio.*; fastapi ws .*: 2 of 2 objects"):
         benchmark(stack, plan(bucket, variants=THREE[:1], parallel=1), "run").run()
-    assert left(aistore) == []
+    assert left_of_benchmarks(aistore) == []
     bucket.handle(aistore).delete()
 
 
@@ -149,7 +142,7 @@ def test_a_bucket_without_recordings_is_refused(stack: Stack, aistore: Any, sour
         benchmark(stack, plan(source, prefix="out/"), "run").run()
     with pytest.raises(ValueError, match="there is no bucket ais://absent"):
         benchmark(stack, plan(Bucket("ais", "absent")), "run").run()
-    assert left(aistore) == []
+    assert left_of_benchmarks(aistore) == []
 
 
 @pytest.mark.parametrize("parallel", [0, 1])
@@ -165,11 +158,11 @@ def test_a_cancelled_measurement_leaves_nothing(stack: Stack, aistore: Any, sour
 
     thread = threading.Thread(target=run)
     thread.start()
-    until(lambda: any(name.endswith("-out-1") for name in left(aistore)), 30, "the first round")
+    until(lambda: any(name.endswith("-out-1") for name in left_of_benchmarks(aistore)), 30, "the first round")
     stop.set()
     thread.join(30)
     assert failure
-    assert left(aistore) == []
+    assert left_of_benchmarks(aistore) == []
 
 
 def test_what_a_killed_try_left_is_removed(stack: Stack, aistore: Any, source: Bucket) -> None:
@@ -182,9 +175,9 @@ def test_what_a_killed_try_left_is_removed(stack: Stack, aistore: Any, source: B
     held.create()  # the lock of a task that was killed while it started the ETL
     others = Bucket("ais", unique("others"))
     put(aistore, others, {})
-    assert len(left(aistore)) == 4
+    assert len(left_of_benchmarks(aistore)) == 4
     scratch.remove()
-    assert left(aistore) == []
+    assert left_of_benchmarks(aistore) == []
     scratch.remove()  # there is nothing
     assert others.name in {bucket.name for bucket in aistore.cluster().list_buckets()}
     others.handle(aistore).delete()
@@ -209,5 +202,5 @@ def test_no_transform_of_another_task_is_measured_or_aborted(stack: Stack, aisto
     assert follower.poll().error == ""
     assert len(versions(aistore, to)) == 6
     scratch.remove()
-    assert left(aistore) == []
+    assert left_of_benchmarks(aistore) == []
     to.handle(aistore).delete()
