@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     from storeside.measure.transforms.benchmark import Benchmark, Plan
     from storeside.measure.transforms.results import Report
 
+# Airflow starts a teardown although the process of a task that a user has marked still runs for some seconds, in
+# which it may start an ETL.
+LEAVING_SECONDS = 12.0
 # The values of a switch, and the variants that each of them measures.
 SWITCHES: Mapping[str, tuple[bool, ...]] = {"both": (True, False), "on": (True,), "off": (False,)}
 
@@ -212,9 +216,11 @@ class AISRemoveMeasurementOperator(FormOperator):
         self.aistore_conn_id = aistore_conn_id
 
     def execute(self, context: Context) -> None:
-        """Remove the buckets and ETLs."""
+        """Remove the buckets and ETLs, until none appears any more."""
         from storeside.measure.transforms.scratch import Scratch
 
         with airflow_errors():
             client = AIStoreHook(self.aistore_conn_id).get_conn()
-            Scratch(client, _scope(context, self.measured)).remove()
+            scratch = Scratch(client, _scope(context, self.measured))
+            while scratch.remove():
+                time.sleep(LEAVING_SECONDS)

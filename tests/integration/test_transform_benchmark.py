@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,12 +19,24 @@ from storeside.measure.transforms import results
 from storeside.measure.transforms.benchmark import Benchmark, Plan
 from storeside.measure.transforms.scratch import Scratch
 from storeside.measure.transforms.variants import Variant
+from storeside.operators import transform_benchmark
 from storeside.operators.aistore import ALL_WORKERS, transformer_command
 from storeside.stack import authn
 from storeside.stack.demo import RECORDINGS
 from storeside.stack.settings import Stack
 from storeside.transformers.formats import AudioFormat
-from tests.support import IMAGE, INIT_SECONDS, left_of_benchmarks, put, read, small_spec, unique, until, versions
+from tests.support import (
+    IMAGE,
+    INIT_SECONDS,
+    left_of_benchmarks,
+    put,
+    read,
+    small_spec,
+    task_context,
+    unique,
+    until,
+    versions,
+)
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.usefixtures("no_etl_is_left")]
 
@@ -176,11 +189,35 @@ def test_what_a_killed_try_left_is_removed(stack: Stack, aistore: Any, source: B
     others = Bucket("ais", unique("others"))
     put(aistore, others, {})
     assert len(left_of_benchmarks(aistore)) == 4
-    scratch.remove()
+    assert scratch.remove()
     assert left_of_benchmarks(aistore) == []
-    scratch.remove()  # there is nothing
+    assert not scratch.remove()
     assert others.name in {bucket.name for bucket in aistore.cluster().list_buckets()}
     others.handle(aistore).delete()
+
+
+@pytest.mark.usefixtures("connections")
+def test_the_teardown_waits_for_the_end_of_a_task_that_still_runs(
+    aistore: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured = task_context("measure")
+    scratch = Scratch(aistore, transform_benchmark._scope(measured, "measure"))
+    put(aistore, scratch.source, {"a.flac": b"a"})
+    others = Scratch(aistore, "another")
+    others.destination()
+    slept: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        if len(slept) == 1:  # the task starts another round before it ends
+            scratch.destination()
+
+    monkeypatch.setattr(transform_benchmark, "time", SimpleNamespace(sleep=sleep))
+    task = transform_benchmark.AISRemoveMeasurementOperator(task_id="remove", measured="measure")
+    task.execute(task_context("remove", measured["dag_run"]))
+    assert slept == [transform_benchmark.LEAVING_SECONDS] * 2
+    assert [name.startswith(others._prefix) for name in left_of_benchmarks(aistore)] == [True]
+    assert others.remove()
 
 
 def test_no_transform_of_another_task_is_measured_or_aborted(stack: Stack, aistore: Any, source: Bucket) -> None:

@@ -55,20 +55,24 @@ class Scratch:
                     ) from e
                 time.sleep(0.2)
 
-    def remove(self) -> None:
+    def remove(self) -> bool:
         """End the jobs, and delete the ETLs and buckets, of this measurement and of a killed try of its task.
 
-        Raises MeasureTransientError as `discard`; the buckets are deleted nevertheless.
+        Returns whether there were any. Raises MeasureTransientError as `discard`; the buckets are deleted
+        nevertheless.
         """
         for job_id in self._jobs():
             jobs.abort(self._client, job_id)
         listed = self._client.cluster().client.request("get", path="etl").json() or ()  # the SDK lists running ones
+        names = [etl["id"] for etl in listed if etl["id"].startswith(f"{self.label}-")]
+        every = self._client.cluster().list_buckets("ais")
+        buckets = [found.name for found in every if found.name.startswith(self._prefix)]
         try:
-            self.discard(*(etl["id"] for etl in listed if etl["id"].startswith(f"{self.label}-")))
+            self.discard(*names)
         finally:
-            for found in self._client.cluster().list_buckets("ais"):
-                if found.name.startswith(self._prefix):
-                    self._client.bucket(found.name).delete(missing_ok=True)
+            for name in buckets:
+                self._client.bucket(name).delete(missing_ok=True)
+        return bool(names or buckets)
 
     def _jobs(self) -> Iterator[str]:
         """Yield the ids of running copies and transforms from or to these buckets."""
