@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -24,9 +23,6 @@ if TYPE_CHECKING:
     from storeside.measure.transforms.benchmark import Benchmark, Plan
     from storeside.measure.transforms.results import Report
 
-# Airflow starts a teardown although the process of a task that a user has marked still runs for some seconds, in
-# which it may start an ETL.
-LEAVING_SECONDS = 12.0
 # The values of a switch, and the variants that each of them measures.
 SWITCHES: Mapping[str, tuple[bool, ...]] = {"both": (True, False), "on": (True,), "off": (False,)}
 
@@ -221,6 +217,4 @@ class AISRemoveMeasurementOperator(FormOperator):
 
         with airflow_errors():
             client = AIStoreHook(self.aistore_conn_id).get_conn()
-            scratch = Scratch(client, _scope(context, self.measured))
-            while scratch.remove():
-                time.sleep(LEAVING_SECONDS)
+            Scratch(client, _scope(context, self.measured)).remove_after_end()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from types import SimpleNamespace
@@ -16,6 +17,7 @@ from storeside.aistore.buckets import Bucket
 from storeside.aistore.spec import EtlSpec
 from storeside.measure.errors import MeasureCancelled, MeasureInputError, MeasureTransientError
 from storeside.measure.transforms import results
+from storeside.measure.transforms import scratch as scratches
 from storeside.measure.transforms.benchmark import Benchmark, Plan
 from storeside.measure.transforms.scratch import Scratch
 from storeside.measure.transforms.variants import Variant
@@ -213,10 +215,10 @@ def test_the_teardown_waits_for_the_end_of_a_task_that_still_runs(
         if len(slept) == 1:  # the task starts another round before it ends
             scratch.destination()
 
-    monkeypatch.setattr(transform_benchmark, "time", SimpleNamespace(sleep=sleep))
+    monkeypatch.setattr(scratches, "time", SimpleNamespace(sleep=sleep, monotonic=time.monotonic))
     task = transform_benchmark.AISRemoveMeasurementOperator(task_id="remove", measured="measure")
     task.execute(task_context("remove", measured["dag_run"]))
-    assert slept == [transform_benchmark.LEAVING_SECONDS] * 2
+    assert slept == [scratches.LEAVING_SECONDS] * 2
     assert [name.startswith(others._prefix) for name in left_of_benchmarks(aistore)] == [True]
     assert others.remove()
 

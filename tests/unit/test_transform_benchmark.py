@@ -193,7 +193,9 @@ def dag() -> Any:
 def test_the_form_becomes_a_plan() -> None:
     found = dag()
     task = copy.copy(found.get_task("measure"))
-    task.render_template_fields({"params": {**found.params.dump(), "source": "s3://in", "servers": ["flask"]}})
+    task.render_template_fields(
+        {"params": {**found.params.dump(), "source": "s3://in", "prefix": None, "servers": ["flask"]}}
+    )
     plan = task.plan()
     assert (plan.source, plan.prefix, plan.objects, plan.rounds, plan.parallel) == (Bucket("s3", "in"), "", 300, 3, 8)
     assert len(plan.variants) == 8

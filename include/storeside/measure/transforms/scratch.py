@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 # Seconds for which an ETL waits for the end of other tasks' transforms, which its end would abort.
 PATIENCE_SECONDS = 60.0
+# Airflow starts a teardown although the process of a task that a user has marked still runs for some seconds, in
+# which it may start an ETL.
+LEAVING_SECONDS = 12.0
 
 
 class Scratch:
@@ -73,6 +76,11 @@ class Scratch:
             for name in buckets:
                 self._client.bucket(name).delete(missing_ok=True)
         return bool(names or buckets)
+
+    def remove_after_end(self) -> None:
+        """Remove everything until nothing new appears, because the task may still be ending. Raises as `remove`."""
+        while self.remove():
+            time.sleep(LEAVING_SECONDS)
 
     def _jobs(self) -> Iterator[str]:
         """Yield the ids of running copies and transforms from or to these buckets."""
