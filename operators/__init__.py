@@ -57,6 +57,8 @@ if TYPE_CHECKING:
     from storeside.operators.storage import StorageCopyBucketOperator as StorageCopyBucketOperator
     from storeside.operators.storage import StorageTuneOperator as StorageTuneOperator
     from storeside.operators.throughput import AISMeasureThroughputOperator as AISMeasureThroughputOperator
+    from storeside.operators.transform_benchmark import AISMeasureTransformsOperator as AISMeasureTransformsOperator
+    from storeside.operators.transform_benchmark import AISRemoveMeasurementOperator as AISRemoveMeasurementOperator
     from storeside.operators.triggers.s3_events import S3EventsTrigger as S3EventsTrigger
     from storeside.operators.utterances import AISCutUtterancesOperator as AISCutUtterancesOperator
     from storeside.speech.columns import UTTERANCE_COLUMNS as UTTERANCE_COLUMNS
@@ -101,6 +103,7 @@ _NAMES = {
     "operators.speech_export": ("ClickHouseExportManifestOperator",),
     "operators.storage": ("StorageBenchmarkOperator", "StorageCopyBucketOperator", "StorageTuneOperator"),
     "operators.throughput": ("AISMeasureThroughputOperator",),
+    "operators.transform_benchmark": ("AISMeasureTransformsOperator", "AISRemoveMeasurementOperator"),
     "operators.triggers.s3_events": ("S3EventsTrigger",),
     "operators.utterances": ("AISCutUtterancesOperator",),
     "speech.columns": ("UTTERANCE_COLUMNS",),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from storeside.aistore.buckets import Bucket, StoredObject, list_s3
 from storeside.aistore.names import expand
-from storeside.aistore.spec import EtlSpec, check_communication, check_direct_put
+from storeside.aistore.spec import EtlSpec, check_communication, check_direct_put, served_by
 from storeside.operators.bucket_job import AnyJob, BucketJobOperator
 from storeside.operators.errors import OperatorInputError
 from storeside.operators.hooks.aistore import AIStoreHook
@@ -31,10 +31,14 @@ ALL_WORKERS = 1024
 _AUDIO_OPTIONS = tuple(AudioFormat.__dataclass_fields__)
 
 
-def transformer_command(transform: str) -> tuple[str, ...]:
-    """Return the command that serves the transformer `transform` in Storeside's image."""
+def transformer_command(transform: str, server: str = "fastapi") -> tuple[str, ...]:
+    """Return the command that serves the transformer `transform` in Storeside's image.
+
+    `server` is ``fastapi``, ``flask`` or ``http``, the SDK's multithreaded server; only the first speaks WebSocket.
+    Raises AIStoreInputError for any other server.
+    """
     serve = ("python", "-m", "storeside.transformers.serve", "--transform", transform)
-    return (*serve, "--host", "0.0.0.0", "--port", "8000")  # noqa: S104 - a pod's own network
+    return served_by((*serve, "--host", "0.0.0.0", "--port", "8000"), server)  # noqa: S104 - a pod's own network
 
 
 class AISCopyBucketOperator(BucketJobOperator):

@@ -17,7 +17,7 @@ from storeside.transfer.request import RESERVED
 described = forms.described
 
 
-def preset(field: Param, default: str) -> Param:
+def preset(field: Param, default: str | int) -> Param:
     """Return the form field with this default. If the default is empty, users must fill in the field."""
     return Param(default, description=field.description, **field.schema) if default else field
 

@@ -190,9 +190,9 @@ class AISMeasureThroughputOperator(ChartOperator):
         from storeside.measure.throughput.chart import draw
 
         assert self._measurement is not None  # noqa: S101 - it was run
-        load = f"{self.workload}, {self.object_size} objects, loaders: {self.loaders} of {self.concurrency} workers"
+        title = f"{self.workload}, {self.object_size} objects, {self._measurement.load.generators}, {self.bucket}"
         tables, name = self._measurement.tables, self._measurement.name
-        chart.write_text(draw(f"{load}, {self.bucket}", tables.rates(name), bound, tables.seconds(name)))
+        chart.write_text(draw(title, tables.rates(name), bound, tables.seconds(name)))
         self.log.info("chart: %s", chart)
 
     def _record(self, context: Context, report: Any) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 import psutil
 import requests
 
+from storeside.aistore import lock
 from storeside.aistore.buckets import Bucket, list_aistore
 from storeside.aistore.spec import EtlSpec
 from storeside.operators.aistore import TRANSFORMER_IMAGE, transformer_command
@@ -33,7 +34,6 @@ storeside/transformer-* SUFFIX= SECONDS= MARKS= SHARD_*= {_SERVE.format("tests.t
 storeside/transformer-* {_SERVE.format("tests.unit.transforms_for_tests:*")}
 storeside/transformer-* {_SERVE.format("tests.unit.transforms_for_tests:*")} --server *
 storeside/transformer-* ECHO_BYTES= {_SERVE.format("tests.benchmarks.peers:Echo")}
-storeside/transformer-* AUDIO_*= {_SERVE.format("audio_transcode")} --server *
 storeside/transformer-* AR= AC= python -m tests.benchmarks.peers --server * --host 0.0.0.0 --port 8000
 storeside/transformer-* ECHO_BYTES= python -m tests.benchmarks.peers --server returns --host 0.0.0.0 --port 8000
 storeside/transformer-* python -c 'import os; os.kill(os.getpid(), 9); raise SystemExit(137)'
@@ -157,6 +157,13 @@ def failures(clickhouse: Any, run: str, destination: Any) -> dict[str, str]:
         parameters={"run": run, "destination": str(destination)},
     )
     return dict(found.result_rows)
+
+
+def left_of_benchmarks(aistore: Any) -> list[str]:
+    """Return the ETLs, buckets and locks that measurements of transforms have in the cluster."""
+    listed = [etl["id"] for etl in aistore.cluster().client.request("get", path="etl").json() or ()]
+    buckets = [bucket.name for bucket in aistore.cluster().list_buckets()]
+    return [name for name in (*listed, *buckets) if name.startswith(("bench-", "storeside-bench-", lock.PREFIX))]
 
 
 def allow_in_forms(api: AirflowApi, **lists: list[str]) -> None:

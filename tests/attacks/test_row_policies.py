@@ -22,7 +22,7 @@ from tests.support import unique
 
 OF_RUNS = (
     *("speech.manifest", "storeside.backend_benchmark", "storeside.event_batches", "storeside.events"),
-    *("storeside.failures", "storeside.loads", "storeside.objects"),
+    *("storeside.failures", "storeside.loads", "storeside.objects", "storeside.transform_benchmark"),
 )
 # Columns on which the table's TTL depends and that have no default: ClickHouse would delete rows of 1970.
 TIMES = {"storeside.failures": "recorded_at", "storeside.throughput": "began"}
@@ -101,19 +101,6 @@ def test_a_queue_of_another_dag(pages: Callable[..., Tables], written: Callable[
         written("storeside.queue_depths", queue=f"{name}-{queue}")
     assert seen(pages(f"{name}-own"), "storeside.queue_depths", "queue", name) == [f"{name}-own"]
     assert len(seen(pages("*"), "storeside.queue_depths", "queue", name)) == 3
-
-
-def test_a_benchmark_of_transforms_belongs_to_no_dag(pages: Callable[..., Tables], clickhouse: Any) -> None:
-    clickhouse.command(
-        "CREATE TABLE IF NOT EXISTS storeside.transform_benchmark (server String) ENGINE = MergeTree ORDER BY server"
-    )
-    name = unique("server")
-    clickhouse.insert("storeside.transform_benchmark", [[name]], column_names=["server"])
-    try:
-        assert seen(pages("*"), "storeside.transform_benchmark", "server", name) == [name]
-        assert seen(pages("own"), "storeside.transform_benchmark", "server", name) == []
-    finally:
-        clickhouse.command(f"DELETE FROM storeside.transform_benchmark WHERE server = '{name}'")
 
 
 def test_each_table_that_the_user_may_read_has_a_policy(pages: Callable[..., Tables], clickhouse: Any) -> None:

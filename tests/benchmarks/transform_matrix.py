@@ -9,58 +9,24 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from storeside import sql
 from storeside.aistore.spec import EtlSpec
+from storeside.measure.transforms.variants import Variant, variants
 from storeside.operators.aistore import TRANSFORMER_IMAGE, transformer_command
 from storeside.stack.supervisor import Supervisor
-from storeside.transfer.__main__ import clickhouse
 from tests.benchmarks import measure
 from tests.benchmarks.measure import Figures, spread
 from tests.benchmarks.transform import STEREO, start
 
-
-@dataclass(frozen=True, order=True)
-class Way:
-    """One cell of the matrix."""
-
-    server: str
-    communication: str
-    file_access: bool
-    direct_put: bool
-
-    @property
-    def spec(self) -> EtlSpec:
-        """The ETL that goes this way."""
-        return EtlSpec(
-            "bench-matrix",
-            TRANSFORMER_IMAGE,
-            (*transformer_command("audio_transcode"), "--server", self.server),
-            STEREO.environment(),
-            {"NUM_WORKERS": "1"},
-            communication=self.communication,
-            file_access=self.file_access,
-            direct_put=self.direct_put,
-            init_timeout=30,
-        )
-
-    def __str__(self) -> str:
-        words = [self.server, self.communication, *(["fqn"] if self.file_access else [])]
-        return " ".join([*words, *(["direct put"] if self.direct_put else [])])
-
-
-def ways() -> Iterator[Way]:
-    """Yield the cells that exist: only the FastAPI server speaks WebSocket, and AIStore needs direct put for it."""
-    for server in ("fastapi", "flask", "http"):
-        for communication in ("ws", "hpush", "hpull"):
-            for file_access in (True, False):
-                for direct_put in (True, False):
-                    if communication != "ws" or (server == "fastapi" and direct_put):
-                        yield Way(server, communication, file_access, direct_put)
+SPEC = EtlSpec(
+    "bench-matrix",
+    TRANSFORMER_IMAGE,
+    transformer_command("audio_transcode"),
+    STEREO.environment(),
+    {"NUM_WORKERS": "1"},
+    init_timeout=30,
+)
 
 
 def main() -> None:
@@ -68,19 +34,13 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=300, help="recordings (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=3, help="interleaved rounds (default: %(default)s)")
     parser.add_argument("--chart", type=Path, help="write the chart to this PNG file")
-    parser.add_argument(
-        "--record",
-        action="store_true",
-        help="keep every round in the ClickHouse at CLICKHOUSE_HOST, for the page Benchmarks",
-    )
     options = parser.parse_args()
-    kept = clickhouse() if options.record else None  # asked before anything is measured
     cluster = start(options.count)
-    found = {way: Figures() for way in ways()}
+    found = {variant: Figures() for variant in variants(SPEC)}
     try:
         for number in range(options.rounds):
             for way, figures in found.items():
-                rate, cpu = cluster.etl(way.spec)
+                rate, cpu = cluster.etl(way.of(SPEC, SPEC.label))
                 figures.add(rate, cpu)
                 print(f"round {number}: {way}: {rate:.1f} objects/s, {sum(cpu.values()):.1f} ms", file=sys.stderr)
     finally:
@@ -100,35 +60,11 @@ def main() -> None:
             f" {'yes' if way.direct_put else ''} | {spread(figures.totals)} | {figures.part('aistore'):.1f} |"
             f" {figures.part('server'):.1f} | {options.count / figures.rate:.1f} |"
         )
-    if kept:
-        record(kept, found)
     if options.chart:
         draw(options.chart, ranked)
 
 
-def record(client: Any, found: dict[Way, Figures]) -> None:
-    """Keep every round in ``storeside.transform_benchmark``."""
-    for statement in sql.schema("transform_benchmark"):
-        client.command(statement)
-    host = measure.machine()
-    rows = [
-        [
-            way.server, way.communication, "file access" if way.file_access else "",
-            "direct put" if way.direct_put else "", number, rate, aistore + server, aistore, server, host,
-        ]
-        for way, figures in found.items()
-        for number, (rate, aistore, server) in enumerate(
-            zip(figures.rates, figures.cpu["aistore"], figures.cpu["server"], strict=True), 1
-        )
-    ]  # fmt: skip
-    columns = [
-        "server", "channel", "file_access", "direct_put", "round", "objects_per_second", "cpu_ms_per_object",
-        "cpu_ms_in_aistore", "cpu_ms_in_server", "host",
-    ]  # fmt: skip
-    client.insert("storeside.transform_benchmark", rows, column_names=columns)
-
-
-def draw(path: Path, ranked: list[tuple[Way, Figures]]) -> None:
+def draw(path: Path, ranked: list[tuple[Variant, Figures]]) -> None:
     """Draw CPU per object of every way, the cheapest on top."""
     import matplotlib as mpl
 

@@ -160,6 +160,32 @@ def test_prefixes_of_results_have_outcomes_of_their_own_in_tables_of_earlier_ver
     assert engine.run(there) == [["older/o"], ["x/o"], ["y/o"]]
 
 
+def test_rows_of_benchmarks_of_transforms_are_kept(engine: Engine) -> None:
+    """Until migration 17, a command of the checkout created the table, with other measures."""
+    for migration in migrations()[:16]:
+        for statement in migration.statements:
+            engine.run(statement)
+    engine.run(
+        "CREATE TABLE storeside.transform_benchmark (server LowCardinality(String), channel LowCardinality(String),"
+        " file_access LowCardinality(String), direct_put LowCardinality(String), round UInt16,"
+        " objects_per_second Float64, cpu_ms_per_object Float64, recorded_at DateTime64(3) DEFAULT now64(3))"
+        " ENGINE = MergeTree ORDER BY (server, channel, file_access, direct_put, recorded_at)"
+    )
+    engine.run(
+        "INSERT INTO storeside.transform_benchmark (server, channel, round, objects_per_second) VALUES"
+        " ('http', 'hpull', 1, 5)"
+    )
+    migrate(Client(engine))
+    engine.run(
+        "INSERT INTO storeside.transform_benchmark (run_id, server, targets, objects, seconds, objects_per_second)"
+        " VALUES ('d/r', 'client', 2, 10, 2.5, 4)"
+    )
+    found = engine.run(
+        "SELECT run_id, server, objects, seconds, objects_per_second FROM storeside.transform_benchmark ORDER BY 1"
+    )
+    assert found == [["", "http", 0, 0, 5], ["d/r", "client", 10, 2.5, 4]]
+
+
 def test_failures_of_the_first_edition_are_tried_again_as_before(engine: Engine) -> None:
     """Version 0.1.0 read from the start of a reason whether the next run tries an object again."""
     expected = {

@@ -25,6 +25,7 @@ from storeside.operators.storage import (
     StorageTuneOperator,
 )
 from storeside.operators.throughput import AISMeasureThroughputOperator
+from storeside.operators.transform_benchmark import AISMeasureTransformsOperator
 
 
 def told(operator: MovementOperator, moved: Movement) -> OutletEventAccessors:
@@ -100,6 +101,7 @@ def test_names_of_places(uri: str, asset: str, dataset: tuple[str, str]) -> None
         (StorageTuneOperator, BenchmarksPageLink, "/storeside/benchmarks"),
         (StorageBenchmarkOperator, BenchmarksPageLink, "/storeside/benchmarks"),
         (AISMeasureThroughputOperator, BenchmarksPageLink, "/storeside/benchmarks"),
+        (AISMeasureTransformsOperator, BenchmarksPageLink, "/storeside/benchmarks"),
         (AISMeasureThroughputOperator, RunPageLink, "/storeside/run?dag=d&run=r&task=t"),
     ],
 )

@@ -782,25 +782,36 @@ def test_queues_of_the_same_name_differ_and_show_no_account(client: Client) -> N
     assert queues.label(found, "https://sqs/33/c") == "c"
 
 
-def test_the_matrix_of_transforms_is_charted(client: Client) -> None:
-    from tests.benchmarks import transform_matrix
-    from tests.benchmarks.measure import Figures
+class Inserting:
+    """Passes rows to the engine as the ledger's client does; the tables exist."""
 
-    found = {way: Figures() for way in transform_matrix.ways()}
-    for number, figures in enumerate(found.values(), 1):
-        for more in (0, 10, 20):
-            figures.add(100.0 * number + more, {"aistore": 1.0, "server": 2.0 * number})
-    transform_matrix.record(client, found)
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    def insert(self, table: str, rows: list[list[Any]], *, column_names: tuple[str, ...], **_: Any) -> None:
+        for row in rows:
+            self._client.fill(table.partition(".")[2], **dict(zip(column_names, row, strict=True)))
+
+
+def test_the_variants_of_transforms_are_charted(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    from storeside.measure.transforms import results
+    from storeside.measure.transforms.variants import Variant
+
+    monkeypatch.setattr(results, "migrate", lambda client: [])
+    ws, push = Variant("fastapi", "ws", True, True), Variant("flask", "hpush", False, True)
+    measured = [(None, (10.0, 20.0, 60.0)), (ws, (2.0, 4.0, 5.0)), (push, (5.0, 5.0, 8.0))]
+    found = [results.Result(variant, seconds) for variant, seconds in measured]
+    report = results.Report("ais://in", "wav", 2, 0, 100, 50_000_000, found, {"http": "it failed"})
+    results.record(Inserting(client), "d/r", report)
     tables = Tables(client)
     by_measure = {chart.measure: chart for chart in benchmarks.charts(tables)}
-    rates, cpu = by_measure["objects_per_second"], by_measure["cpu_ms_per_object"]
-    assert rates.by == ("server", "channel", "file_access", "direct_put")
-    assert {bar.label: bar.value for bar in rates.bars} == {
-        " · ".join(
-            [way.server, way.communication, *["file access"] * way.file_access, *["direct put"] * way.direct_put]
-        ): figures.rate
-        for way, figures in found.items()
-    }
-    assert (len(rates.bars), {bar.count for bar in rates.bars}) == (len(found), {3})
-    assert max(bar.value for bar in cpu.bars) == max(figures.total for figures in found.values())
+    assert list(by_measure) == ["seconds", "objects_per_second", "megabytes_per_second"]
+    assert {chart.by for chart in by_measure.values()} == {("server", "channel", "file_access", "direct_put")}
+    bars = {measure: {bar.label: bar.value for bar in chart.bars} for measure, chart in by_measure.items()}
+    labels = ("client", "fastapi · ws · file access · direct put", "flask · hpush · direct put")
+    assert bars["seconds"] == dict(zip(labels, (20, 4, 5), strict=True))
+    assert bars["objects_per_second"] == dict(zip(labels, (5, 25, 20), strict=True))
+    assert bars["megabytes_per_second"] == dict(zip(labels, (2.5, 12.5, 10), strict=True))
     assert "transform_benchmark" not in benchmarks.missing(tables)
+    assert len(benchmarks.charts(Tables(client, {"d"}))) == 3
+    assert benchmarks.charts(Tables(client, {"e"})) == [], "rows of another DAG"

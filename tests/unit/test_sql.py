@@ -173,7 +173,6 @@ def test_every_statement_parses(engine: Engine, name: str) -> None:
 
 TARRED = ("nemo_tarred", "")  # recordings have no shards
 NEEDS_MORE = (
-    "transform_benchmark",
     "pull_facts",
     "pull_facts_as",
     "export_utterances",

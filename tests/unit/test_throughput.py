@@ -72,7 +72,14 @@ def test_sizes_that_are_none(text: str) -> None:
         ({"write_bytes": 1}, "less than one object"),
         ({"loaders": 0}, "loaders 0: use 1 to 64"),
         ({"loaders": 65}, "loaders 65"),
-        ({"loaders": 2, "write_bytes": 19 << 20}, "less than one object for each of 2 loaders"),
+        (
+            {"loaders": 2, "write_bytes": 19 << 20},
+            r"less than one object of 10485760 bytes for each of 2 loaders: set write_limit to at least 20MiB",
+        ),
+        (
+            {"object_bytes": 1500, "write_bytes": 1},
+            "set write_limit to at least 2KiB, or use smaller objects or fewer",
+        ),
     ],
 )
 def test_loads_that_are_refused(change: dict[str, Any], message: str) -> None:
@@ -404,14 +411,14 @@ def test_a_chart_goes_where_it_is_wanted(monkeypatch: pytest.MonkeyPatch, tmp_pa
     _, recorded = run(monkeypatch, Verdict("first"), chart="s3://disk@reports/chart.svg", loaders=3)
     chart = (tmp_path / "reports" / "chart.svg").read_text()
     assert "<polyline" in chart
-    assert "loaders: 3 of 16 workers" in chart
+    assert "3 loaders with 16 workers each" in chart
     assert json.loads(recorded["detail"])["loaders"] == 3
 
 
 def test_lines_say_what_was_measured() -> None:
     text = "\n".join(Measured(Verdict("held", 79e6, 3)).report.lines(replace(READ, loaders=3)))
     for part in (
-        "loaders: 3 of 16 workers",
+        "3 loaders with 16 workers each",
         "10.0 ms per request (2.0 to 200.0)",
         "mean 80.0 MB/s, peak 90.0 MB/s over 58 s",
         "80.0 % of the limit",

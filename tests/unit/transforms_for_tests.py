@@ -90,6 +90,15 @@ class Told:
         return Result(read(source), b'{"bytes":%d}' % len(read(source)))
 
 
+class OnlyFiles(Told):
+    """Refuses objects whose content is sent."""
+
+    def transform(self, source: Source, _name: str, _arguments: str) -> bytes:
+        if not isinstance(source, str):
+            raise ObjectError("its content was sent")
+        return read(source)
+
+
 def shout(source: Source, _name: str, _arguments: str) -> bytes:
     return read(source) + b"!"
 

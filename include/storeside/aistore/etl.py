@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from storeside.aistore import existing, jobs
 from storeside.aistore.errors import AIStoreInputError, AIStoreTransientError, said
-from storeside.aistore.lock import locked
+from storeside.aistore.lock import break_lock, locked
 from storeside.aistore.pods import PodWatch, Watched, is_final
 from storeside.aistore.spec import MARK, EtlSpec
 
@@ -294,6 +294,19 @@ def stop(client: Client, name: str) -> None:
             client.etl(name).stop()
         except AISError as e:
             raise AIStoreInputError(f"ETL {name} cannot be stopped: {said(e)}") from e
+
+
+def discard_own(client: Client, names: Collection[str]) -> None:
+    """Stop and delete ETLs that no other task uses, and the locks that a killed try held to start them.
+
+    Raises AIStoreTransientError while any transform runs: stopping an ETL would abort it.
+    """
+    with kept(client, names):
+        if names and (running := jobs.running_transforms(client)):
+            raise AIStoreTransientError(f"stopping ETL {', '.join(names)} would abort {running[0]}, which runs")
+        for name in names:
+            discard(client, name)
+            break_lock(client, _lock(name))
 
 
 def discard(client: Client, name: str) -> None:

@@ -39,7 +39,7 @@ def locked(client: Client, what: str, *, stale_seconds: float, patience_seconds:
     `stale_seconds` is longer than any task needs the lock. A task deletes an older lock, because its holder is dead.
     Raises AIStoreTransientError when another task still holds the lock after `patience_seconds`.
     """
-    prefix = f"{PREFIX}{hashlib.sha256(what.encode()).hexdigest()[:24]}-"
+    prefix = _prefix(what)
     deadline = time.monotonic() + patience_seconds
     while (bucket := _taken(client, prefix, stale_seconds)) is None:
         if time.monotonic() > deadline:
@@ -49,6 +49,17 @@ def locked(client: Client, what: str, *, stale_seconds: float, patience_seconds:
         yield
     finally:
         _remove(bucket)
+
+
+def break_lock(client: Client, what: str) -> None:
+    """Delete the lock named `what`, whose holder is known to be dead."""
+    for bucket in client.cluster().list_buckets():
+        if bucket.name.startswith(_prefix(what)):
+            client.bucket(bucket.name).delete(missing_ok=True)
+
+
+def _prefix(what: str) -> str:
+    return f"{PREFIX}{hashlib.sha256(what.encode()).hexdigest()[:24]}-"
 
 
 def _taken(client: Client, prefix: str, stale_seconds: float) -> Any | None:

@@ -8,6 +8,7 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,8 @@ _QUEUE_SECONDS = 60
 _SHARD_SECONDS = 24 * 3600
 # Variables with which Storeside's server transforms members; `storeside.transformers.members` reads them.
 _MEMBERS, _EXTENSIONS, _RESULTS = "SHARD_MEMBERS", "SHARD_EXTENSIONS", "SHARD_RESULTS"
+# The program of Storeside's servers; of them, only the first speaks WebSocket.
+_SERVE, SERVERS = "storeside.transformers.serve", ("fastapi", "flask", "http")
 # The variable with which it makes shards of objects; `storeside.transformers.gathering` reads it.
 _SOURCE_URL = "SHARD_SOURCE_URL"
 
@@ -44,6 +47,27 @@ def check_direct_put(communication: str, direct_put: bool) -> None:
     """Raise AIStoreInputError for a communication type that AIStore does not have without direct put."""
     if communication == "ws" and not direct_put:
         raise AIStoreInputError("AIStore 5.0 has no WebSocket transform without direct put: use hpush, or direct_put")
+
+
+def served_by(command: Sequence[str], server: str) -> tuple[str, ...]:
+    """Return the command of `storeside.transformers.serve` with another of `SERVERS`.
+
+    Raises AIStoreInputError for an unknown server.
+    """
+    if server not in SERVERS:
+        raise AIStoreInputError(f"server {server!r} is not one of {', '.join(SERVERS)}")
+    return (*command, "--server", server) if server != SERVERS[0] else tuple(command)
+
+
+def check_server(command: Sequence[str], communication: str) -> None:
+    """Raise AIStoreInputError if `command` starts a server of Storeside that lacks the communication type."""
+    if communication != "ws" or _SERVE not in command:
+        return
+    for server in SERVERS[1:]:
+        if ("--server", server) in pairwise(command):
+            raise AIStoreInputError(
+                f"the {server} server has no WebSocket: use communication hpush or hpull, or the server fastapi"
+            )
 
 
 @dataclass(frozen=True)
@@ -90,6 +114,7 @@ class EtlSpec:
         if self.communication or not self.is_existing:
             check_communication(self.communication)
         check_direct_put(self.communication, self.direct_put)
+        check_server(self.command, self.communication)
         if self.then and not all(stage.direct_put for stage in self.stages):
             raise AIStoreInputError("the stages of a chain pass objects on by direct put: set it for all of them")
         if self.etl_name:

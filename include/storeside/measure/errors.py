@@ -1,14 +1,15 @@
-"""Errors of throughput measurements.
+"""Errors of measurements of throughput and of transforms.
 
 MeasureError
 ├── MeasureInputError       load, loader or bucket do not allow a measurement; no retry helps
 ├── MeasureTransientError   the cluster or its load generator failed; the same measurement may succeed later
+├── VariantFailedError      one variant of a transform failed; the others are measured
 └── MeasureCancelled        the measurement was cancelled
 """
 
 from __future__ import annotations
 
-from storeside.errors import BadInput, Cancelled, StoresideError, Transient
+from storeside.errors import BadInput, Cancelled, Partial, StoresideError, Transient
 
 
 class MeasureError(StoresideError):
@@ -21,6 +22,10 @@ class MeasureInputError(MeasureError, BadInput):
 
 class MeasureTransientError(MeasureError, Transient):
     """The cluster does not answer, or requests failed, so the measurement is invalid."""
+
+
+class VariantFailedError(MeasureError, Partial):
+    """One variant of a transform failed; the other variants are not affected."""
 
 
 class MeasureCancelled(MeasureError, Cancelled):

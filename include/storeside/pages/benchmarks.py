@@ -9,8 +9,7 @@ from storeside.pages.tables import Tables
 
 # Expected tables, and the command that fills each.
 EXPECTED = {
-    "transform_benchmark": "the command make bench-matrix ARGS=--record, which measures servers and channels of"
-    " transforms",
+    "transform_benchmark": "the DAG transform_benchmark, which measures servers and channels of transforms",
     "backend_benchmark": "the DAG backend_benchmark, which measures requests to storage backends",
     "throughput_runs": "the DAG cluster_throughput, which measures an AIStore cluster",
 }

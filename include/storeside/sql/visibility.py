@@ -44,7 +44,7 @@ POLICIES: Mapping[str, str] = {
     "storeside.runs": _visible("dag_id"),
     "storeside.throughput": _OF_MEASUREMENTS,
     "storeside.throughput_runs": _OF_MEASUREMENTS,
-    "storeside.transform_benchmark": _ALL,
+    "storeside.transform_benchmark": _OF_RUNS,
 }
 
 

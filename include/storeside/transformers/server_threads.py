@@ -1,7 +1,7 @@
 """Push and pull on the SDK's Flask and multithreaded HTTP servers: a thread per request and the same worker pool.
 
-These servers exist for comparisons of the SDK's three servers: see ``make bench-matrix`` and docs/benchmarks.md. By
-default transforms run on `server_asgi`, the only server with WebSocket.
+These servers exist for comparisons of the SDK's three servers: see the DAG ``transform_benchmark`` and
+docs/benchmarks.md. By default transforms run on `server_asgi`, the only server with WebSocket.
 """
 
 from __future__ import annotations

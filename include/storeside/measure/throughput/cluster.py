@@ -67,8 +67,8 @@ class Report:
         """Yield the report as lines of text."""
         f = self.figures
         yield (
-            f"{load.workload}, objects of {load.object_bytes} bytes, loaders: {load.loaders} of {load.concurrency}"
-            f" workers, {self.nodes} targets: mean {f.mean / _MB:.1f} MB/s, peak {f.peak / _MB:.1f} MB/s"
+            f"{load.workload}, objects of {load.object_bytes} bytes, {load.generators},"
+            f" {self.nodes} targets: mean {f.mean / _MB:.1f} MB/s, peak {f.peak / _MB:.1f} MB/s"
             f" over {f.ticks} s; time variance {f.time_variance:.1f} %, node variance {f.node_variance:.1f} %"
         )
         yield (

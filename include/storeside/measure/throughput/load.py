@@ -40,6 +40,13 @@ def size(text: str) -> int:
     return int(match[1]) * UNITS[match[2]]
 
 
+def in_units(count: int) -> str:
+    """Return a text for `size`: the number of bytes in the largest unit that states it exactly, rounded up to KiB."""
+    count = -(-count // UNITS["KiB"]) * UNITS["KiB"]
+    unit = next(name for name, factor in reversed(UNITS.items()) if count % factor == 0)
+    return f"{count // UNITS[unit]}{unit}"
+
+
 @dataclass(frozen=True)
 class Load:
     """Random reads, random writes, or half of each, for `seconds`, with objects of one size.
@@ -90,10 +97,19 @@ class Load:
                 f"dataset of {self.dataset_bytes} bytes: needs at least two objects of {self.object_bytes} bytes"
             )
         if self.write_bytes < self.loaders * self.object_bytes:
+            least = in_units(self.loaders * self.object_bytes)
             raise MeasureInputError(
-                f"limit of {self.write_bytes} bytes for writes: is less than one object for each of"
-                f" {self.loaders} loaders"
+                f"limit of {self.write_bytes} bytes for writes: is less than one object of {self.object_bytes} bytes"
+                f" for each of {self.loaders} loaders: set write_limit to at least {least}, or use smaller objects or"
+                " fewer loaders"
             )
+
+    @property
+    def generators(self) -> str:
+        """The loaders in words, such as ``3 loaders with 64 workers each``."""
+        if self.loaders == 1:
+            return f"1 loader with {self.concurrency} workers"
+        return f"{self.loaders} loaders with {self.concurrency} workers each"
 
     @property
     def reads_own(self) -> bool:

@@ -1,0 +1,1 @@
+"""The published benchmark of transforms on any cluster: servers, channels, and a client for comparison."""

@@ -1,0 +1,275 @@
+"""Transcodes the same objects in each variant in turn, and by a client, as AIStore's published benchmark does.
+
+Each round of a variant is a job of AIStore from bucket to bucket. It counts only if every object has a result: over
+WebSocket, AIStore reports objects as done that failed.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from storeside.aistore import etl as etls
+from storeside.aistore import jobs
+from storeside.aistore.buckets import Bucket, list_aistore
+from storeside.aistore.cluster import Cluster
+from storeside.aistore.errors import NO_REASON, said
+from storeside.aistore.existence import require_bucket
+from storeside.aistore.names import unfit
+from storeside.aistore.pods import PodWatch
+from storeside.aistore.spec import EtlSpec
+from storeside.errors import StoresideError, Transient
+from storeside.measure.errors import (
+    MeasureCancelled,
+    MeasureInputError,
+    MeasureTransientError,
+    VariantFailedError,
+)
+from storeside.measure.transforms import client as clients
+from storeside.measure.transforms.results import CLIENT, Report, Result
+from storeside.measure.transforms.scratch import Scratch
+from storeside.measure.transforms.variants import Variant
+from storeside.transform import submit
+from storeside.transform.journal import failures
+from storeside.transform.naming import Naming
+from storeside.transform.reasons import object_errors
+from storeside.transform.state import Options
+from storeside.transformers.formats import EXTENSIONS, AudioFormat
+
+log = logging.getLogger(__name__)
+
+OBJECTS, ROUNDS, PARALLEL = range(1, 10_001), range(1, 101), range(257)
+_POLL_SECONDS = 0.2
+_STALL_SECONDS = 300.0
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A measurement of up to `objects` recordings of `source` below `prefix`, in each of the `variants`.
+
+    `spec` is the transcoder's ETL on the FastAPI server, and `audio` its format. `workers` is the number of objects
+    in flight per target. The client transcodes `parallel` objects at the same time; without any, it is left out.
+    Raises MeasureInputError for a number out of range.
+    """
+
+    source: Bucket
+    prefix: str
+    objects: int
+    spec: EtlSpec
+    audio: AudioFormat
+    variants: list[Variant]
+    workers: int
+    rounds: int
+    parallel: int
+
+    def __post_init__(self) -> None:
+        for name, value, allowed in (
+            ("objects", self.objects, OBJECTS),
+            ("rounds", self.rounds, ROUNDS),
+            ("client_workers", self.parallel, PARALLEL),
+        ):
+            if value not in allowed:
+                raise MeasureInputError(f"{name} {value}: use {allowed[0]} to {allowed[-1]}")
+
+    @property
+    def naming(self) -> Naming:
+        """The names of the results."""
+        return Naming(self.audio.extensions)
+
+    @property
+    def form(self) -> str:
+        """The format of the results in words."""
+        return f"{self.audio.codec} {self.audio.sample_rate} Hz, channels: {self.audio.channels}"
+
+
+class Benchmark:
+    """Measures a plan. `scope` is the same for all tries of a task: a try removes what a killed one left behind."""
+
+    def __init__(
+        self, cluster: Cluster, plan: Plan, *, scope: str, pods: PodWatch | None = None,
+        stop: threading.Event | None = None,
+    ) -> None:  # fmt: skip
+        self._cluster = cluster
+        self._client = cluster.client()
+        self._plan = plan
+        self._pods = pods
+        self._stop = stop or threading.Event()
+        self._scratch = Scratch(self._client, scope)
+        self._names: Mapping[str, str] = {}
+
+    def run(self) -> Report:
+        """Copy the objects to a scratch bucket, and measure all variants in turn; then remove all scratch.
+
+        Raises:
+            MeasureInputError: there are no recordings, or no variant worked.
+            MeasureTransientError: other transforms run, or the objects could not be copied.
+            MeasureCancelled: `stop` was set.
+            AIStoreError: the bucket does not exist, or a target is stuck.
+            AISError: AIStore refuses a request.
+        """
+        jobs.require_targets(self._client)
+        jobs.wait_for_rebalance(self._client)
+        require_bucket(self._client, self._plan.source)
+        self._scratch.remove()
+        if running := jobs.running_transforms(self._client):
+            raise MeasureTransientError(f"{running[0]} runs and would distort the figures: try later")
+        try:
+            with jobs.naming_stuck_targets(self._client):
+                size = self._copy()
+                return self._measure(size)
+        finally:
+            self._remove()
+
+    def _remove(self) -> None:
+        """Remove the scratch; a failure of it must not hide the outcome of the measurement."""
+        from aistore.sdk.errors import AISError
+        from requests import RequestException
+
+        try:
+            self._scratch.remove()
+        except (StoresideError, AISError, RequestException, Transient) as e:
+            log.warning("the buckets and ETLs of this measurement are not all removed: %s", said(e))
+
+    def _copy(self) -> int:
+        """Copy the objects to the scratch bucket, so that each variant reads them from the targets' disks.
+
+        Returns the sum of their sizes in bytes.
+        """
+        plan, to = self._plan, self._scratch.source
+        self._names = self._selected()
+        names = list(self._names)
+        to.handle(self._client).create()
+        with jobs.submitting(self._client, plan.source, to):
+            group = plan.source.handle(self._client).objects(obj_names=names)
+            job_id = submit.objects(group, to.handle(self._client), None, [], Naming(), Options())
+        self._follow(job_id)
+        jobs.end_idle(self._client, plan.source, to)
+        there = {found.name: found.size for found in list_aistore(self._client, to)}
+        if missing := [name for name in names if name not in there]:
+            raise MeasureTransientError(
+                f"{plan.source}: {len(missing)} of {len(names)} objects could not be copied to the cluster, such as"
+                f" {missing[0]!r}: check whether AIStore can read it"
+            )
+        size = sum(there.values())
+        log.info("%s: %d recordings, %.1f MB", plan.source, len(names), size / 1e6)
+        return size
+
+    def _selected(self) -> dict[str, str]:
+        """Return the first recordings of the source by name, with the names of their results."""
+        plan, chosen = self._plan, dict[str, str]()
+        for found in list_aistore(self._client, plan.source, plan.prefix):
+            if found.size and found.name.rpartition(".")[2].lower() in EXTENSIONS and not unfit(found.name):
+                chosen[found.name] = plan.naming.destination(found.name)
+            if len(chosen) == plan.objects:
+                break
+        if not chosen:
+            below = f" below {plan.prefix!r}" if plan.prefix else ""
+            raise MeasureInputError(
+                f"{plan.source} has no recordings{below}: choose a bucket with objects such as a.flac; known"
+                f" extensions are {', '.join(EXTENSIONS)}"
+            )
+        return chosen
+
+    def _measure(self, size: int) -> Report:
+        plan = self._plan
+        cases: list[Variant | None] = [*([None] if plan.parallel else []), *plan.variants]
+        seconds: dict[Variant | None, list[float]] = {case: [] for case in cases}
+        failed: dict[str, str] = {}
+        for number in range(1, plan.rounds + 1):
+            for case in [case for case in cases if case in seconds]:
+                name = str(case or CLIENT)
+                try:
+                    took = self._once(case)
+                    seconds[case].append(took)
+                    log.info("round %d of %d: %s: %.2f s", number, plan.rounds, name, took)
+                except VariantFailedError as e:
+                    failed[name] = str(e)
+                    del seconds[case]
+                    log.warning("round %d of %d: %s fails and is left out: %s", number, plan.rounds, name, e)
+        results = [Result(case, tuple(found)) for case, found in seconds.items()]
+        if not any(result.variant for result in results):
+            raise MeasureInputError("; ".join(f"{name}: {reason}" for name, reason in failed.items()))
+        targets = len(self._client.cluster().get_info().tmap)
+        processes = int(plan.spec.tuning.get("NUM_WORKERS", 0))
+        return Report(str(plan.source), plan.form, targets, processes, len(self._names), size, results, failed)
+
+    def _once(self, case: Variant | None) -> float:
+        """Transcode all objects; return the seconds. Raises VariantFailedError unless every object has a result."""
+        self._check_stop()
+        with _failing():
+            to = self._scratch.destination()
+            try:
+                if case:
+                    return self._by_etl(case.of(self._plan.spec, self._scratch.label), to)
+                return self._by_client(to)
+            finally:
+                to.handle(self._client).delete(missing_ok=True)
+
+    def _by_client(self, to: Bucket) -> float:
+        spec = self._plan.spec
+        environment = {**spec.environment, "OBJECT_TIMEOUT": str(spec.object_timeout)}
+        seconds = clients.transcode(
+            self._cluster, self._scratch.source, to, self._names, environment, self._plan.parallel, self._stop
+        )
+        self._reconcile(to, {})
+        return seconds
+
+    def _by_etl(self, spec: EtlSpec, to: Bucket) -> float:
+        """Run one job of AIStore, and return its seconds by the targets' clocks."""
+        plan, source = self._plan, self._scratch.source
+        try:
+            names = etls.ensure(self._client, spec, self._pods)
+            self._check_stop()
+            options = Options(workers=plan.workers)
+            with etls.kept(self._client, names):
+                job_id = submit.bucket(self._client, source, to, spec, names, plan.naming, options)
+            seconds = self._follow(job_id)
+            reasons = dict(object_errors(self._client, names, job_id, source))
+            reasons |= {f.object: f.reason for f in failures(self._client, names, job_id, source.name)}
+            self._reconcile(to, reasons)
+            return seconds
+        finally:
+            self._scratch.discard(spec.name)
+
+    def _reconcile(self, to: Bucket, reasons: Mapping[str, str]) -> None:
+        """Raise MeasureTransientError, with a reason, unless every object has a result that is not empty."""
+        there = {found.name for found in list_aistore(self._client, to) if found.size}
+        missing = [name for name, result in self._names.items() if result not in there]
+        if missing:
+            name = next((name for name in missing if name in reasons), missing[0])
+            raise MeasureTransientError(
+                f"{len(missing)} of {len(self._names)} objects have no result, such as {name!r}:"
+                f" {reasons.get(name, NO_REASON)}"
+            )
+
+    def _follow(self, job_id: str) -> float:
+        """Wait for the end of a job and return its seconds. Raises MeasureTransientError if the job failed."""
+        follower = jobs.Follower(self._client, job_id, _STALL_SECONDS)
+        while not (progress := follower.poll()).finished:
+            if self._stop.wait(_POLL_SECONDS):
+                jobs.abort(self._client, job_id)
+                self._check_stop()
+        if progress.error:
+            raise MeasureTransientError(f"job {job_id}: {progress.error}")
+        return max(progress.seconds, 0.001)
+
+    def _check_stop(self) -> None:
+        if self._stop.is_set():
+            raise MeasureCancelled("the measurement was cancelled")
+
+
+@contextmanager
+def _failing() -> Iterator[None]:
+    """Raise every error but a cancellation as VariantFailedError."""
+    from aistore.sdk.errors import AISError
+    from requests import RequestException
+
+    try:
+        yield
+    except MeasureCancelled:
+        raise
+    except (StoresideError, AISError, RequestException, Transient) as e:
+        raise VariantFailedError(said(e)) from e
