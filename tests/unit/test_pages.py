@@ -766,6 +766,15 @@ def test_an_object_loaded_by_events_leads_to_the_run_of_its_batch(pages: TestCli
     assert "run by hand</p>" in page
 
 
+def with_verdict(verdict: dict[str, Any]) -> dict[str, Any]:
+    """Return the row of a load's run with this verdict."""
+    return {
+        "run_id": "d/r", "dag_id": "d", "task_id": "load", "kind": "load", "source": "s3://b/x", "state": "done",
+        "destination": "clickhouse://db.t", "listed": 1, "done": 1, "failed": 0, "seconds": 1.0, "recorded_ms": 1,
+        "detail": json.dumps({"verdict": verdict}),
+    }  # fmt: skip
+
+
 def test_a_verdict_shows_values_as_text(pages: TestClient, tables: Tables) -> None:
     expectation = {
         "expectation": "expect_x", "columns": ["<i>c</i>"], "severity": "critical", "description": "<b>d</b>",
@@ -782,13 +791,7 @@ def test_a_verdict_shows_values_as_text(pages: TestClient, tables: Tables) -> No
         "success": False,
         "quarantine": True,
     }
-    tables.answers["pages_verdicts"] = [
-        {
-            "run_id": "d/r", "dag_id": "d", "task_id": "load", "kind": "load", "source": "s3://b/x", "state": "done",
-            "destination": "clickhouse://db.t", "listed": 1, "done": 1, "failed": 0, "seconds": 1.0, "recorded_ms": 1,
-            "detail": json.dumps({"verdict": verdict}),
-        }
-    ]  # fmt: skip
+    tables.answers["pages_verdicts"] = [with_verdict(verdict)]
     for path in ("/quality", "/verdict?run=d/r&dag=d&task=load"):
         answer = pages.get(path)
         assert answer.status_code == 200
@@ -815,11 +818,5 @@ def test_a_verdict_states_what_was_published(
     pages: TestClient, tables: Tables, more: dict[str, bool], told: str
 ) -> None:
     verdict = {"expectations": [], "rows": 3, "invalid": 1, "suite": "s", "summary": "", "success": False, **more}
-    tables.answers["pages_verdicts"] = [
-        {
-            "run_id": "d/r", "dag_id": "d", "task_id": "load", "kind": "events", "source": "s3://b/x", "state": "done",
-            "destination": "clickhouse://db.t", "listed": 1, "done": 1, "failed": 0, "seconds": 1.0, "recorded_ms": 1,
-            "detail": json.dumps({"verdict": verdict}),
-        }
-    ]  # fmt: skip
+    tables.answers["pages_verdicts"] = [with_verdict(verdict)]
     assert re.findall(r"[^<>]*published\.", pages.get("/verdict?run=d/r&dag=d&task=load").text) == [told]
