@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import io
+from collections import Counter
 from decimal import Decimal
 from typing import Any
 
@@ -12,7 +13,9 @@ import pytest
 from pyarrow import orc
 
 from storeside.stack.settings import CHECKOUT, Stack
-from storeside.transfer import push
+from storeside.transfer import grouping, push
+from storeside.transfer.avro import AvroObject
+from storeside.transfer.content import Content
 from tests.avro_files import CODECS, SYNC, avro, block, header, long, record, sized
 from tests.fuzz.differential import columnar as differential
 from tests.integration.test_transfer_aistore import FromAIStore
@@ -185,6 +188,23 @@ def test_corrupt_bytes_are_refused_or_change_no_count(loading: Loading, loader: 
     assert "good" not in loading.reasons()
     counts = loading.query(f"SELECT _object, count() FROM {loading.table} GROUP BY 1")
     assert {count for key, count in counts if key not in loading.reasons()} == {300}
+
+
+def test_headers_are_read_once_when_a_batch_is_divided(loading: Loading, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = avro(record(n="long"), [{"n": 1}])
+    loading.create("n Int64")
+    loading.put({f"{n:02}": whole[:-8] if n % 4 == 3 else whole for n in range(20)})
+    seen: Counter[str] = Counter()
+
+    class Counted(AvroObject):
+        def __init__(self, content: Content) -> None:
+            seen[content.key] += 1
+            super().__init__(content)
+
+    monkeypatch.setattr(grouping, "AvroObject", Counted)
+    loading.load(format="avro")
+    assert set(loading.reasons()) == {f"{n:02}" for n in range(3, 20, 4)}
+    assert seen == {f"{n:02}": 1 for n in range(20)}
 
 
 def test_orc_that_ends_its_reader_is_refused_alone(loading: Loading) -> None:

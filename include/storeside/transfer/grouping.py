@@ -50,6 +50,7 @@ class Grouping:
         self.work = work
         self.pushed = pushed
         self._member = member
+        self._headers: dict[int, tuple[object, int]] = {}
 
     def groups(self, objects: Sequence[Planned], destination: Destination, how: How = USUAL) -> list[Group]:
         """Return the objects grouped by how they are read."""
@@ -96,11 +97,10 @@ class Grouping:
         alike: dict[object, Group] = {}
         for o in objects:
             try:
-                if self.work.form.name == "avro":
-                    shape: object = AvroObject(self._content(o)).shape
-                    rows = -1
-                else:
-                    shape, rows = self._columnar(o)
+                # A batch with a bad object is divided and grouped again: each header is read once.
+                if o.load_id not in self._headers:
+                    self._headers[o.load_id] = self._header(o)
+                shape, rows = self._headers[o.load_id]
                 if shape not in alike:
                     alike[shape] = Group(self._reading(shape, destination), [])
             except LoadObjectError as e:
@@ -108,7 +108,10 @@ class Grouping:
             alike[shape].objects.append(Loaded(o, rows))
         return list(alike.values())
 
-    def _columnar(self, o: Planned) -> tuple[tuple[Shape, frozenset[Nested]], int]:
+    def _header(self, o: Planned) -> tuple[object, int]:
+        """Return how the columns of an object are read, and its number of rows; -1 if its header does not state it."""
+        if self.work.form.name == "avro":
+            return AvroObject(self._content(o)).shape, -1
         found = ColumnarObject(self._content(o), self.work.form.name)
         told = found.facts()
         return (told.shape, found.nulls()), told.rows
