@@ -109,7 +109,7 @@ class Grouping:
         return list(alike.values())
 
     def _header(self, o: Planned) -> tuple[object, int]:
-        """Return how the columns of an object are read, and its number of rows; -1 if its header does not state it."""
+        """Return how the columns of an object are read, and its number of rows; -1 if the header has none."""
         if self.work.form.name == "avro":
             return AvroObject(self._content(o)).shape, -1
         found = ColumnarObject(self._content(o), self.work.form.name)
