@@ -16,6 +16,7 @@ from aistore.sdk.errors import ErrBckNotFound
 from storeside.aistore.buckets import Bucket
 from storeside.measure.errors import MeasureCancelled, MeasureTransientError
 from storeside.measure.throughput.cluster import WARM_UP_SECONDS, Measurement
+from storeside.measure.throughput.group import LocalLoaders
 from storeside.measure.throughput.load import Load
 from storeside.measure.throughput.nodes import Sample, Targets
 from storeside.measure.throughput.tables import Measurements, Second
@@ -48,8 +49,9 @@ def measurement(
     load = {"seconds": 12, "dataset_bytes": 0 if workload == "write" else 8 << 20, "write_bytes": 1 << 30}
     load |= options.pop("load", {})
     name = options.pop("name", unique("run"))
+    cluster = authn.cluster(stack)
     return Measurement(
-        authn.cluster(stack), clickhouse, Load(bucket, workload, OBJECT, 4, **load), loader=loader,
+        cluster, clickhouse, Load(bucket, workload, OBJECT, 4, **load), loaders=LocalLoaders(cluster, loader),
         name=name, scope=name, **options,
     )  # fmt: skip
 
