@@ -52,9 +52,8 @@ def loaders(cluster: Session, kubectl: Kubectl) -> Iterator[JobLoaders]:
 
 def objects(kubectl: Kubectl, loaders: JobLoaders) -> list[str]:
     """Return the Job, the Secret and the pods of loaders that exist."""
-    found = kubectl(
-        "get", "jobs,pods", "--output=name", f"--selector={job_spec.LABEL}={loaders.labels[job_spec.LABEL]}"
-    )
+    label = f"{job_spec.LABEL}={loaders.labels[job_spec.LABEL]}"
+    found = kubectl("get", "jobs,pods", "--output=name", f"--selector={label}")
     return [*found.split(), *kubectl("get", "secret", loaders.name, "--output=name", "--ignore-not-found").split()]
 
 

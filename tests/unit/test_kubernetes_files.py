@@ -76,8 +76,9 @@ def unknown(value: Any, kind: str, path: str = "") -> Iterator[str]:
 @pytest.mark.parametrize(
     "name",
     [
-        "rbac.yaml", "loaders.yaml", "networkpolicy.yaml", "secrets.yaml", "namespaces.yaml", "storage.yaml", "aistore/accounts.yaml",
-        "aistore/config.yaml", "aistore/services.yaml", "aistore/proxy.yaml", "aistore/target.yaml", "try.yaml",
+        "rbac.yaml", "loaders.yaml", "networkpolicy.yaml", "secrets.yaml", "namespaces.yaml", "storage.yaml",
+        "aistore/accounts.yaml", "aistore/config.yaml", "aistore/services.yaml", "aistore/proxy.yaml",
+        "aistore/target.yaml", "try.yaml",
     ],
 )  # fmt: skip
 def test_the_api_knows_every_key(name: str) -> None:
