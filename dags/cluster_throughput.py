@@ -154,8 +154,9 @@ with DAG(
 ### Cluster throughput
 
 1. **measure**: one or more of AIStore's own `aisloader` read or write objects of one size, from the worker of this
-   task, or from pods on Kubernetes. Every second the task reads the counters of each target. It compares the figures with the limit in the form
-   and with earlier runs of the same load. It removes the objects that it wrote, even if it is killed.
+   task, or from pods on Kubernetes. Every second the task reads the counters of each target. It compares the figures
+   with the limit in the form and with earlier runs of the same load. It removes the objects that it wrote, even if it
+   is killed.
 
 `SELECT began, nodes, loaders, mean / 1e6, time_variance, node_variance, share, verdict
 FROM storeside.throughput_runs FINAL ORDER BY began`; each second of each target is in `storeside.throughput`.

@@ -133,6 +133,8 @@ def test_a_deleted_pod_is_named(loaders: JobLoaders, kubectl: Kubectl, bucket: B
 def test_an_image_that_cannot_run_is_named(
     cluster: Session, loaders: JobLoaders, bucket: Bucket, image: str, words: str
 ) -> None:
+    if cluster.own_folder is None and image.startswith("ais-init"):
+        pytest.skip("AIStore's own image may contain a shell")
     wrong = replace(loaders, image=f"{cluster.images}/{image}")
     with pytest.raises(MeasureInputError, match=words), wrong.group(read(bucket, 1), 1, 5):
         pass

@@ -23,7 +23,7 @@ _ACCESS, _BEGIN = "/etc/storeside/access", "/etc/storeside/start"
 # Kubernetes keeps up to 4 KiB of this file in the status of a pod that has ended; the totals have less than 1 KiB.
 _TOTALS = "/dev/termination-log"
 _TOKEN = "token"  # noqa: S105 - the name of a key
-# The pod has no start time until all pods run. Both conditions are cheap enough to be asked often.
+# The file is empty until all pods run.
 _SCRIPT = f"""
 start=
 while [ -z "$start" ]; do sleep 0.2; start=$(cat {_BEGIN}/at); done

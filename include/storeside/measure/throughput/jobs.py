@@ -223,7 +223,7 @@ class LoaderJob:
             self._failure = self._named(pod, e)
 
     def _failed(self, pod: Any) -> MeasureTransientError:
-        """Return why a pod has failed: what Kubernetes says of the pod or its container, or what the loader wrote."""
+        """Return why a pod has failed: the reason of Kubernetes, or the last output of the loader."""
         ended = _container(pod, "terminated")
         if ended is None:
             return self._named(pod, f"{pod.status.reason or 'failed'}: {pod.status.message or 'no reason is known'}")

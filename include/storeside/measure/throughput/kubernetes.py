@@ -116,7 +116,7 @@ class Kubernetes:
         return str(found.items[-1].message) if found.items else ""
 
     def why_not_started(self, pod: Any) -> Watched:
-        """Return what is known about a pod that does not start."""
+        """Return the reason why a pod does not start, and whether it is final."""
         found = Watched()
         self._pods.look(pod, found)
         return found
