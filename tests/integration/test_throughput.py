@@ -235,6 +235,23 @@ def test_a_try_removes_what_a_killed_one_left(
     assert sizes(aistore, bucket) == {"theirs": 5}
 
 
+def test_a_try_ends_the_loaders_of_a_killed_one_before_it_removes_their_objects(
+    stack: Stack, clickhouse: Any, aistore: Any, bucket: Bucket, loader: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class EndedError(Exception):
+        pass
+
+    def clear(_: LocalLoaders) -> None:
+        assert len(sizes(aistore, bucket)) == 2
+        raise EndedError
+
+    monkeypatch.setattr(LocalLoaders, "clear", clear)
+    run = measurement(stack, clickhouse, bucket, loader)
+    put(aistore, bucket, {f"{run.prefix}/left": b"x"})
+    with pytest.raises(EndedError):
+        run.run()
+
+
 def test_a_missing_bucket_is_not_made(stack: Stack, clickhouse: Any, aistore: Any, loader: str) -> None:
     missing = Bucket("ais", unique("missing"))
     with pytest.raises(ErrBckNotFound):

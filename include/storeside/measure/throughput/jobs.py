@@ -168,7 +168,7 @@ class LoaderJob:
             for pod in pods:
                 if pod.status.phase == "Failed":
                     raise self._failed(pod)
-            time.sleep(_NAP_SECONDS)
+            time.sleep(_LOOK_SECONDS)
 
     def _check_start(self, pods: Sequence[Any], late: bool) -> None:
         """Raise MeasureError if a pod can never start, or if it is too `late`."""
