@@ -147,6 +147,7 @@ def test_throughput_is_measured_from_pods_that_end_with_the_task(airflow: Instal
     assert sizes(cluster.aistore, bucket) == {}
     selector = "--selector=app.kubernetes.io/name=storeside-loader"
     until(lambda: not airflow.kubectl("get", "jobs,pods", selector, "--output=name").split(), 60, "removal")
+    until(lambda: not airflow.active(THROUGHPUT, name), 60, "end of all pods", interval=1)  # they upload their logs
     log = airflow.logs(THROUGHPUT, name)
     assert re.search(r"loaders: storeside-loaders-\S+-0-\S+ on \S+, storeside-loaders-\S+-1-", log), log
 
