@@ -51,7 +51,7 @@ PARAMS = {
         maximum=64,
         title="Loaders",
         section="Load",
-        description="Number of load generators that run at the same time on the worker",
+        description="Number of load generators that run at the same time: on the worker, or in pods",
     ),
     "seconds": Param(
         60,
@@ -154,14 +154,15 @@ with DAG(
 ### Cluster throughput
 
 1. **measure**: one or more of AIStore's own `aisloader` read or write objects of one size, from the worker of this
-   task. Every second the task reads the counters of each target. It compares the figures with the limit in the form
-   and with earlier runs of the same load. It removes the objects that it wrote, even if it is killed.
+   task, or from pods on Kubernetes. Every second the task reads the counters of each target. It compares the figures
+   with the limit in the form and with earlier runs of the same load. It removes the objects that it wrote, even if it
+   is killed.
 
 `SELECT began, nodes, loaders, mean / 1e6, time_variance, node_variance, share, verdict
 FROM storeside.throughput_runs FINAL ORDER BY began`; each second of each target is in `storeside.throughput`.
 
 One machine with one network interface cannot saturate a cluster of sixteen nodes: `docs/throughput.md` describes how
-to use several machines.
+to use several machines, such as the nodes of a Kubernetes cluster.
 """,
 ) as dag:
     AISMeasureThroughputOperator(

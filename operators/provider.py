@@ -80,6 +80,9 @@ def _aistore() -> dict[str, Any]:
             "kube_config": _field("Kubernetes", "path of a kubeconfig file, or in-cluster"),
             "kube_namespace": _field("Namespace", "namespace of AIStore's pods, ais by default"),
             "aisloader": _field("aisloader", "path of AIStore's load generator where tasks run"),
+            "aisloader_image": _field(
+                "aisloader's image", "image with a shell and aisloader, to measure throughput from pods"
+            ),
         },
     }
 

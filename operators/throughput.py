@@ -25,9 +25,11 @@ if TYPE_CHECKING:
 
 
 class AISMeasureThroughputOperator(ChartOperator):
-    """Measures a cluster with one or more of AIStore's own load generators, `aisloader`, on the worker.
+    """Measures a cluster with one or more of AIStore's own load generators, `aisloader`.
 
-    The connection's extra ``aisloader`` is the loader's path; without it the loader must be on the PATH.
+    With ``kube_config`` and ``aisloader_image`` in the extras of the connection, the loaders run as one Kubernetes
+    Job, with one pod per loader. Otherwise they run on the worker: the extra ``aisloader`` is the loader's path;
+    without it the loader must be on the PATH.
 
     While the load runs, the task reads each target's counters every second. It writes them to
     ``storeside.throughput`` and the result to ``storeside.throughput_runs``, and compares the mean with earlier runs
@@ -136,26 +138,29 @@ class AISMeasureThroughputOperator(ChartOperator):
     def measurement(self, context: Context) -> Measurement:
         """Build the engine's measurement. Raises BadInput for invalid arguments and for a missing loader."""
         from storeside.measure.throughput.cluster import Comparison, Measurement
+        from storeside.measure.throughput.group import LocalLoaders
         from storeside.measure.throughput.model import node_bound
 
         check_policy(self.on_regression, "on_regression")
         load = self.load()
+        bound = node_bound(
+            as_number(self.nic_gbit, "nic_gbit", float),
+            as_number(self.disk_gb_per_second, "disk_gb_per_second", float),
+        )
+        comparison = Comparison(
+            as_number(self.compare_runs, "compare_runs", int), as_number(self.tolerance, "tolerance", float)
+        )
         hook = AIStoreHook(self.aistore_conn_id)
         scope = task_key(context)
         return Measurement(
             hook.cluster,
             clickhouse(self.clickhouse_conn_id),
             load,
-            loader=self.loader or hook.loader,
+            loaders=LocalLoaders(hook.cluster, self.loader) if self.loader else hook.loaders(scope),
             name=f"{scope}/{context['ti'].try_number}",
             scope=scope,
-            bound=node_bound(
-                as_number(self.nic_gbit, "nic_gbit", float),
-                as_number(self.disk_gb_per_second, "disk_gb_per_second", float),
-            ),
-            comparison=Comparison(
-                as_number(self.compare_runs, "compare_runs", int), as_number(self.tolerance, "tolerance", float)
-            ),
+            bound=bound,
+            comparison=comparison,
         )
 
     def execute(self, context: Context) -> dict[str, Any]:

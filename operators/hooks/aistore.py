@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseHook
 
 from storeside.aistore.cluster import Cluster, cluster_of
+from storeside.aistore.errors import AIStoreInputError
 from storeside.aistore.pods import PodWatch
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
+
+    from storeside.measure.throughput.group import Loaders
 
 
 class AIStoreHook(BaseHook):
@@ -31,7 +35,9 @@ class AIStoreHook(BaseHook):
     ``transformer_endpoint``: the cluster's proxy for the transformers' pods, if it differs.
     ``kube_config``: path of a kubeconfig file, or ``in-cluster``. ``kube_namespace``: AIStore's namespace (``ais``).
     With them, the error of an ETL that does not start contains Kubernetes' reason.
-    ``aisloader``: path of AIStore's load generator on the workers.
+    ``aisloader``: path of AIStore's load generator on the workers. ``aisloader_image``: an image with a shell and
+    the generator on its PATH; with ``kube_config``, throughput is measured from pods, which reach the cluster at
+    ``transformer_endpoint``.
     """
 
     conn_name_attr = "aistore_conn_id"
@@ -77,10 +83,26 @@ class AIStoreHook(BaseHook):
         """The URL at which transformers reach the cluster's proxy."""
         return str(self._connection.extra_dejson.get("transformer_endpoint") or self.endpoint)
 
-    @property
-    def loader(self) -> str:
-        """AIStore's load generator: its path, or its name if it is on the PATH."""
-        return str(self._connection.extra_dejson.get("aisloader") or "aisloader")
+    def loaders(self, scope: str) -> Loaders:
+        """Return where AIStore's load generator runs. A retry of a task has the same `scope`.
+
+        Raises:
+            AIStoreInputError: the connection has ``aisloader_image`` without ``kube_config``.
+            MeasureInputError: the generator does not exist on this machine.
+        """
+        from storeside.measure.throughput.group import LocalLoaders
+        from storeside.measure.throughput.jobs import JobLoaders
+
+        image = str(self._connection.extra_dejson.get("aisloader_image") or "")
+        if not image:
+            return LocalLoaders(self.cluster, str(self._connection.extra_dejson.get("aisloader") or "aisloader"))
+        if self.pods is None:
+            raise AIStoreInputError(
+                f"connection {self.aistore_conn_id}: the extra aisloader_image needs the extra kube_config,"
+                " a kubeconfig file or in-cluster"
+            )
+        inside = replace(self.cluster, endpoint=self.transformer_endpoint)
+        return JobLoaders(inside, self.pods.kube_config, image, self.pods.namespace, scope)
 
     @cached_property
     def pods(self) -> PodWatch | None:

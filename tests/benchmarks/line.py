@@ -77,6 +77,7 @@ def read(cluster: LineCluster, loaders: list[Node], program: str, options: argpa
     sent = sum(cluster.sent())
     commands = [["ip", *node.command[1:], program, *load.arguments("")] for node in loaders[:number]]
     with LoaderGroup(commands, environment(cluster.cluster)) as started:
+        started.begin()
         time.sleep(WARM_UP_SECONDS)
         ticks = [(time.monotonic(), cluster.sent())]
         for second in range(options.seconds):

@@ -26,6 +26,7 @@ import psutil
 from storeside.aistore.buckets import Bucket
 from storeside.measure.throughput.chart import draw
 from storeside.measure.throughput.cluster import Comparison, Measurement, Report
+from storeside.measure.throughput.group import LocalLoaders
 from storeside.measure.throughput.load import Load
 from storeside.measure.throughput.model import Model, disk_limit
 from storeside.measure.throughput.tables import Measurements
@@ -69,8 +70,9 @@ class Bench:
     def measure(self, load: Load, loader: str, name: str) -> Found:
         """Measure one load; the dataset's writing is in the CPU seconds of no case."""
         run = Timed(
-            self.cluster, self.clickhouse, load, loader=loader, name=name, scope=name, comparison=Comparison(last=0)
-        )
+            self.cluster, self.clickhouse, load, loaders=LocalLoaders(self.cluster, loader), name=name, scope=name,
+            comparison=Comparison(last=0),
+        )  # fmt: skip
         run.nodes = self.nodes
         report = run.run()
         return Found(report, run.cpu / report.outcome.bytes * 1e9)

@@ -16,6 +16,7 @@ from aistore.sdk.errors import ErrBckNotFound
 from storeside.aistore.buckets import Bucket
 from storeside.measure.errors import MeasureCancelled, MeasureTransientError
 from storeside.measure.throughput.cluster import WARM_UP_SECONDS, Measurement
+from storeside.measure.throughput.group import LocalLoaders
 from storeside.measure.throughput.load import Load
 from storeside.measure.throughput.nodes import Sample, Targets
 from storeside.measure.throughput.tables import Measurements, Second
@@ -48,8 +49,9 @@ def measurement(
     load = {"seconds": 12, "dataset_bytes": 0 if workload == "write" else 8 << 20, "write_bytes": 1 << 30}
     load |= options.pop("load", {})
     name = options.pop("name", unique("run"))
+    cluster = authn.cluster(stack)
     return Measurement(
-        authn.cluster(stack), clickhouse, Load(bucket, workload, OBJECT, 4, **load), loader=loader,
+        cluster, clickhouse, Load(bucket, workload, OBJECT, 4, **load), loaders=LocalLoaders(cluster, loader),
         name=name, scope=name, **options,
     )  # fmt: skip
 
@@ -231,6 +233,23 @@ def test_a_try_removes_what_a_killed_one_left(
     put(aistore, bucket, {f"{run.prefix}/left-{n}": b"x" for n in range(200)})
     run.remove()
     assert sizes(aistore, bucket) == {"theirs": 5}
+
+
+def test_a_try_ends_the_loaders_of_a_killed_one_before_it_removes_their_objects(
+    stack: Stack, clickhouse: Any, aistore: Any, bucket: Bucket, loader: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class EndedError(Exception):
+        pass
+
+    def clear(_: LocalLoaders) -> None:
+        assert len(sizes(aistore, bucket)) == 2
+        raise EndedError
+
+    monkeypatch.setattr(LocalLoaders, "clear", clear)
+    run = measurement(stack, clickhouse, bucket, loader)
+    put(aistore, bucket, {f"{run.prefix}/left": b"x"})
+    with pytest.raises(EndedError):
+        run.run()
 
 
 def test_a_missing_bucket_is_not_made(stack: Stack, clickhouse: Any, aistore: Any, loader: str) -> None:

@@ -18,6 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from storeside.stack import aisloader_build
 from storeside.stack.packages import uv
 from storeside.stack.settings import CHECKOUT, StackError
 from tests.containers.base_images import PYTHON_ENVIRONMENT, python_root
@@ -28,7 +29,9 @@ Tell = Callable[[str], object]
 
 TAG = "test"
 # The names of images below the prefix of a registry.
-NODE, INIT, TRANSFORMER = (f"{name}:{TAG}" for name in ("aisnode", "ais-init", "transformer-tests"))
+NODE, INIT, TRANSFORMER, LOADER = (
+    f"{name}:{TAG}" for name in ("aisnode", "ais-init", "transformer-tests", "aisloader")
+)
 # The transformers' name in docs/kubernetes.
 DOCUMENTED = "storeside/transformer-audio:0.1.0"
 PAUSE = "pause:3.10"
@@ -72,6 +75,9 @@ def provide(cache: Path, store: Store) -> None:
     code = store.layer("transformer-code", [tree(path) for path in _transformer_files()], _transformer_code)
     for image in (TRANSFORMER, DOCUMENTED):
         store.image(image, [base, code], _transformer_config())
+    loader = aisloader_build.build(cache.parent, store.tell)
+    layer = store.layer("aisloader", [loader.read_bytes()], partial(_loader, binary=loader))
+    store.image(LOADER, [base, layer], image_config("aisloader"))  # the base has the shell that the pods need
     classes = store.layer("runtime-python-code", [tree(path) for path in _class_files()], _class_code)
     store.image(_class_image(), [base, classes], image_config(*_SERVES_CLASS))
 
@@ -164,6 +170,12 @@ def _go(root: Path, binary: Path) -> None:
     shutil.copy(_CERTIFICATES, root / _CERTIFICATES.lstrip("/"))
     (root / "etc" / "passwd").write_text("root:x:0:0::/root:/bin/sh\n")
     (root / "etc" / "group").write_text("root:x:0:\n")
+
+
+def _loader(root: Path, binary: Path) -> None:
+    folder = root / "usr" / "local" / "bin"
+    folder.mkdir(parents=True)
+    shutil.copy(binary, folder)
 
 
 def _python_tag() -> str:

@@ -26,7 +26,7 @@ from tests.support import until
 
 LOGS = "airflow-logs"  # of airflow-values.yaml
 START_SECONDS = 400
-_DAGS = ("speech_pipeline", "s3_to_clickhouse", "transform_bucket")
+_DAGS = ("cluster_throughput", "speech_pipeline", "s3_to_clickhouse", "transform_bucket")
 
 
 @dataclass

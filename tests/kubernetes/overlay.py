@@ -33,10 +33,12 @@ def write(folder: Path, namespace: str, images: str, own: Path | None) -> None:
     resources = [os.path.relpath(base, folder)]
     (folder / "accounts.json").write_text(json.dumps(_accounts("airflow" if own else namespace)))
     resources.append("accounts.json")
-    if not own:
-        rbac = (DOCS / "rbac.yaml").read_text().replace("namespace: airflow", f"namespace: {namespace}")
-        (folder / "rbac.yaml").write_text(rbac)
-        resources.append("rbac.yaml")
+    for name in ("loaders.yaml",) if own else ("loaders.yaml", "rbac.yaml"):
+        rights = (DOCS / name).read_text()
+        if not own:
+            rights = rights.replace("namespace: airflow", f"namespace: {namespace}")
+        (folder / name).write_text(rights)
+        resources.append(name)
     names = {"aisnode": AISNODE, "ais-init": INIT}
     kustomization: dict[str, Any] = {
         "apiVersion": "kustomize.config.k8s.io/v1beta1",

@@ -22,7 +22,7 @@ from storeside.aistore.cluster import Cluster
 from storeside.aistore.pods import PodWatch
 from storeside.stack.settings import default_folder
 from tests.kubernetes import forward, overlay, stores
-from tests.kubernetes.images import TRANSFORMER
+from tests.kubernetes.images import LOADER, TRANSFORMER
 from tests.kubernetes.kubectl import Kubectl, KubectlError
 from tests.kubernetes.resources import listed
 
@@ -55,6 +55,11 @@ class Session:
         return f"{self.images}/{TRANSFORMER}"
 
     @property
+    def loader(self) -> str:
+        """The image of AIStore's load generator."""
+        return f"{self.images}/{LOADER}"
+
+    @property
     def proxy_url(self) -> str:
         """AIStore's address within the cluster."""
         return f"http://ais-proxy.{self.namespace}:51080"
@@ -64,12 +69,17 @@ class Session:
         """An `aistore` SDK client."""
         return Cluster(self.proxy_url).client()
 
+    @property
+    def airflow(self) -> str:
+        """The namespace of Airflow, where loaders run."""
+        return "airflow" if self.own_folder else self.namespace
+
     def account(self, name: str) -> Path:
-        """Write a kubeconfig with the rights of a service account of Airflow, and return its path."""
-        airflow = "airflow" if self.own_folder else self.namespace
-        token = self.kubectl("create", "token", name, f"--namespace={airflow}", "--duration=2h").strip()
+        """Write a kubeconfig with the rights and the namespace of an account of Airflow, and return its path."""
+        token = self.kubectl("create", "token", name, f"--namespace={self.airflow}", "--duration=2h").strip()
         given = yaml.safe_load(self.kubectl("config", "view", "--raw", "--flatten", "--minify"))
         given["users"][0]["user"] = {"token": token}
+        given["contexts"][0]["context"]["namespace"] = self.airflow
         path = default_folder() / f"kubernetes-{os.getpid()}-{name}.conf"
         path.touch(mode=0o600)
         path.write_text(json.dumps(given))

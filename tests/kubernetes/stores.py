@@ -13,6 +13,7 @@ import yaml
 
 from storeside.stack.s3 import REGION
 from tests.kubernetes.airflow_images import CLICKHOUSE, POSTGRES, S3
+from tests.kubernetes.images import LOADER
 from tests.kubernetes.overlay import DOCS, S3_HOST, S3_PORT, S3_URL
 from tests.kubernetes.resources import RESTRICTED, from_secret, resource, running, service, variables
 
@@ -36,6 +37,9 @@ def filled_secrets() -> list[dict[str, Any]]:
         connections[name] = connections[name].replace("CHANGE-ME", clickhouse[f"{key}_password"])
     # The stand-in's database `default` maps files to tables: there, even the function `format` needs rights on files.
     connections["clickhouse"] = json.dumps(json.loads(connections["clickhouse"]) | {"schema": DATABASE})
+    store = json.loads(connections["aistore"])
+    store["extra"]["aisloader_image"] = f"registry.test/{LOADER}"
+    connections["aistore"] = json.dumps(store)
     aws = json.loads(connections["aws"])
     aws |= {"login": clickhouse["s3_access_key"], "password": clickhouse["s3_secret_key"]}
     aws["extra"] |= {"endpoint_url": S3_URL, "region_name": REGION}

@@ -9,17 +9,19 @@ from typing import Any
 
 import pytest
 
+from storeside.aistore.buckets import Bucket
 from storeside.stack import demo, s3
 from tests.kubernetes.images import DOCUMENTED
 from tests.kubernetes.installation import LOGS, Installation, installation, report
 from tests.kubernetes.session import Session
 from tests.kubernetes.stores import DATABASE
-from tests.support import allow_in_forms, configure, unique, until
+from tests.support import allow_in_forms, configure, put, sizes, unique, until
 
 pytestmark = pytest.mark.timeout(1500)
 
 RUN_SECONDS = 500
 SPEECH, LOAD, TRANSFORM = "speech_pipeline", "s3_to_clickhouse", "transform_bucket"
+THROUGHPUT = "cluster_throughput"
 IMAGE = f"registry.example.com/{DOCUMENTED}"
 RECORDINGS = 4
 # Fewer than 8 MiB: the pod of the task waits for the load, see `S3ToClickHouseOperator`.
@@ -99,6 +101,55 @@ def test_a_deleted_pod_of_a_load_loses_and_duplicates_nothing(airflow: Installat
         "SELECT key, state FROM storeside.loads FINAL WHERE startsWith(key, {prefix:String})", prefix=f"{name}/"
     )
     assert sorted(states) == [(f"{name}/{n}.csv.gz", "loaded") for n in range(OBJECTS)]
+
+
+def test_clickhouse_pulls_the_objects_of_aistore(airflow: Installation, cluster: Session) -> None:
+    name = unique("pulled")
+    table = f"{DATABASE}.{name.replace('-', '_')}"
+    bucket = Bucket("ais", name)
+    put(cluster.aistore, bucket, {f"in/{n}.csv": f"n\n{n}\n{n + 10}\n".encode() for n in range(4)})
+    conf = {"bucket": str(bucket), "keys": "in/", "table": table, "order_by": "n"}
+    airflow.api.trigger(LOAD, conf, name)
+    assert airflow.wait(LOAD, name, RUN_SECONDS) == "success", airflow.logs(LOAD, name)
+    assert airflow.rows(f"SELECT count(), uniqExact(n), sum(n) FROM {table}") == [(8, 8, 52)]
+    airflow.clickhouse.command("SYSTEM FLUSH LOGS")
+    pulled = airflow.rows(
+        "SELECT DISTINCT user FROM system.query_log WHERE type = 'QueryFinish' AND query_kind = 'Insert'"
+        " AND written_rows > 0 AND position(query, {url:String}) > 0",
+        url=f"ais-proxy.ais:51080/v1/objects/{name}/",
+    )
+    assert pulled == [("storeside_loader",)]
+
+
+def test_throughput_is_measured_from_pods_that_end_with_the_task(airflow: Installation, cluster: Session) -> None:
+    """The pod of the first try is deleted, which deletes its loaders; the second try measures."""
+    name = unique("measured")
+    bucket = Bucket("ais", name)
+    bucket.handle(cluster.aistore).create()
+    conf = {
+        "bucket": str(bucket), "object_size": "64KiB", "dataset_size": "8MiB", "seconds": 15, "loaders": 2,
+        "concurrency": 4,
+    }  # fmt: skip
+    airflow.api.trigger(THROUGHPUT, conf, name)
+
+    def loading() -> list[dict[str, Any]]:
+        found = airflow.kubectl.json("get", "jobs", "--selector=app.kubernetes.io/name=storeside-loader")["items"]
+        return [job for job in found if job["spec"]["completions"] == 2 and job["status"].get("ready") == 2]
+
+    (first,) = until(loading, RUN_SECONDS, "two loaders")
+    (pod,) = airflow.active(THROUGHPUT, name)
+    assert [owner["uid"] for owner in first["metadata"]["ownerReferences"]] == [pod["metadata"]["uid"]]
+    airflow.kubectl("delete", "pod", pod["metadata"]["name"], "--grace-period=0", "--force")
+    until(lambda: not loading(), 60, "removal of the loaders without their task")
+    assert airflow.wait(THROUGHPUT, name, RUN_SECONDS) == "success", airflow.logs(THROUGHPUT, name)
+    outcome = report(airflow.api.xcom(THROUGHPUT, name, "measure"))["outcome"]
+    assert outcome["bytes"] == outcome["requests"] * (64 << 10) > 0
+    assert sizes(cluster.aistore, bucket) == {}
+    selector = "--selector=app.kubernetes.io/name=storeside-loader"
+    until(lambda: not airflow.kubectl("get", "jobs,pods", selector, "--output=name").split(), 60, "removal")
+    until(lambda: not airflow.active(THROUGHPUT, name), 60, "end of all pods", interval=1)  # they upload their logs
+    log = airflow.logs(THROUGHPUT, name)
+    assert re.search(r"loaders: storeside-loaders-\S+-0-\S+ on \S+, storeside-loaders-\S+-1-", log), log
 
 
 def test_a_task_reads_with_its_own_account_why_an_etl_does_not_start(airflow: Installation) -> None:

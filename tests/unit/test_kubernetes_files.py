@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 from collections.abc import Iterator
@@ -12,8 +13,10 @@ import pytest
 import yaml
 from kubernetes import client
 
+from storeside.aistore.cluster import Cluster
 from storeside.doctor.aistore import FEATURES
 from storeside.doctor.connections import Connection
+from storeside.measure.throughput import job_spec, kubernetes
 from storeside.operators.aistore import TRANSFORMER_IMAGE
 from storeside.sql.visibility import POLICIES
 from storeside.stack import container
@@ -73,8 +76,9 @@ def unknown(value: Any, kind: str, path: str = "") -> Iterator[str]:
 @pytest.mark.parametrize(
     "name",
     [
-        "rbac.yaml", "networkpolicy.yaml", "secrets.yaml", "namespaces.yaml", "storage.yaml", "aistore/accounts.yaml",
-        "aistore/config.yaml", "aistore/services.yaml", "aistore/proxy.yaml", "aistore/target.yaml", "try.yaml",
+        "rbac.yaml", "loaders.yaml", "networkpolicy.yaml", "secrets.yaml", "namespaces.yaml", "storage.yaml",
+        "aistore/accounts.yaml", "aistore/config.yaml", "aistore/services.yaml", "aistore/proxy.yaml",
+        "aistore/target.yaml", "try.yaml",
     ],
 )  # fmt: skip
 def test_the_api_knows_every_key(name: str) -> None:
@@ -82,6 +86,14 @@ def test_the_api_knows_every_key(name: str) -> None:
     assert found
     for document in found:
         assert list(unknown(document, OWN[document["kind"]])) == [], document["metadata"]["name"]
+
+
+def test_the_api_knows_every_key_of_the_job_of_loaders() -> None:
+    made = job_spec.job(
+        "n", {"a": "b"}, image="i", cluster=Cluster("http://x"), secret="s", arguments=["-x"], number=2, seconds=9,
+        storage="ais", owners=[{"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "u"}],
+    )  # fmt: skip
+    assert list(unknown(made, "V1Job")) == []
 
 
 def test_the_check_sees_a_wrong_key() -> None:
@@ -98,6 +110,18 @@ def test_pods_may_be_read_by_those_who_watch_them() -> None:
     values = documents("airflow-values.yaml")[0]
     accounts = {values[part]["serviceAccount"]["name"] for part in ("workers", "triggerer")}
     assert {s["name"] for s in binding["subjects"]} == accounts
+    assert binding["roleRef"]["name"] == role["metadata"]["name"]
+
+
+def test_workers_may_run_loaders_and_read_no_secret() -> None:
+    role, binding = documents("loaders.yaml")
+    allowed = {(r, v) for rule in role["rules"] for r in rule["resources"] for v in rule["verbs"]}
+    # the calls of storeside.measure.throughput.kubernetes
+    source = inspect.getsource(kubernetes)
+    calls = {(resource, verb) for verb, resource in re.findall(r'_request\("(\w+)", "(\w+)"', source)}
+    assert allowed == calls | {("pods/log", "get")}
+    values = documents("airflow-values.yaml")[0]
+    assert [s["name"] for s in binding["subjects"]] == [values["workers"]["serviceAccount"]["name"]]
     assert binding["roleRef"]["name"] == role["metadata"]["name"]
 
 

@@ -150,7 +150,7 @@ def test_the_log_is_its_text_not_that_of_a_python_literal() -> None:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         configuration = kube.Configuration(host=f"http://127.0.0.1:{server.server_port}")
         pods = watch(kube.CoreV1Api(kube.ApiClient(configuration)))
-        assert pods._log("my-etl-t1", Watched()) == "\u00e4 'waits'\n\ufffd"
+        assert pods.log("my-etl-t1", Watched()) == "\u00e4 'waits'\n\ufffd"
         server.shutdown()
 
 

@@ -25,7 +25,7 @@ from storeside.measure.errors import MeasureTransientError
 from storeside.measure.throughput import tables
 from storeside.measure.throughput.chart import draw
 from storeside.measure.throughput.cluster import Comparison, Measurement, Report
-from storeside.measure.throughput.group import LoaderGroup, merged
+from storeside.measure.throughput.group import LoaderGroup, LocalLoaders, merged
 from storeside.measure.throughput.load import Load, Loader, Outcome, environment, find, size
 from storeside.measure.throughput.model import Model, disk_limit, node_bound
 from storeside.measure.throughput.nodes import Counters, Differences
@@ -194,7 +194,7 @@ def gone(process: psutil.Process) -> bool:
 def test_loaders_do_not_outlive_a_process_that_is_killed(tmp_path: Path) -> None:
     program = (
         "import os, time; from storeside.measure.throughput.group import LoaderGroup;"
-        f"group = LoaderGroup([[{script(tmp_path, 'exec sleep 60')!r}]] * 3, dict(os.environ));"
+        f"group = LoaderGroup([[{script(tmp_path, 'exec sleep 60')!r}]] * 3, dict(os.environ)); group.begin();"
         "print(*group.pids, flush=True); time.sleep(60)"
     )
     with subprocess.Popen([sys.executable, "-c", program], cwd=CHECKOUT, stdout=subprocess.PIPE, text=True) as parent:
@@ -243,6 +243,7 @@ def test_one_failed_loader_ends_the_others_with_its_own_reason(
     (tmp_path / "well").mkdir()
     well = script(tmp_path / "well", "exec sleep 60")
     with LoaderGroup([[well], [script(tmp_path, *lines)], [well]], dict(os.environ)) as group:
+        group.begin()
         processes = [psutil.Process(pid) for pid in (group.pids[0], group.pids[2])]
         until(lambda: group.wait(0.1), 10, "end of all loaders")
         assert all(map(gone, processes))
@@ -253,6 +254,7 @@ def test_one_failed_loader_ends_the_others_with_its_own_reason(
 def test_the_totals_of_all_loaders_count(tmp_path: Path) -> None:
     well = script(tmp_path, f"cat > $out <<'E'\n{TOTALS}\nE")
     with LoaderGroup([[well]] * 3, dict(os.environ)) as group:
+        group.begin()
         until(lambda: group.wait(1), 10, "end of all loaders")
         assert (group.outcome().requests, group.outcome().bytes) == (12, 1200)
 
@@ -260,8 +262,9 @@ def test_the_totals_of_all_loaders_count(tmp_path: Path) -> None:
 def test_loaders_end_if_another_cannot_be_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "which", lambda name: None)  # setpriv would start, and fail later
     well = script(tmp_path, f"echo $$ > {tmp_path}/pid; exec sleep 60")
-    with pytest.raises(FileNotFoundError):
-        LoaderGroup([[well], [str(tmp_path / "absent")]], dict(os.environ))
+    group = LoaderGroup([[well], [str(tmp_path / "absent")]], dict(os.environ))
+    with pytest.raises(FileNotFoundError), group:
+        group.begin()
     assert not [p for p in psutil.Process().children() if not gone(p)]
 
 
@@ -476,7 +479,8 @@ def test_the_objects_of_a_run_have_the_same_prefix_in_every_try(tmp_path: Path) 
 
     def prefix(scope: str, number: int) -> str:
         cluster = Cluster("http://127.0.0.1:9")
-        return Measurement(cluster, None, READ, loader=loader, name=f"{scope}/{number}", scope=scope).prefix
+        loaders = LocalLoaders(cluster, loader)
+        return Measurement(cluster, None, READ, loaders=loaders, name=f"{scope}/{number}", scope=scope).prefix
 
     assert prefix("dag/run/measure/-1", 1) == prefix("dag/run/measure/-1", 2) != prefix("dag/run2/measure/-1", 1)
 

@@ -9,12 +9,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 log = logging.getLogger(__name__)
 
 IN_CLUSTER = "in-cluster"
 _LOG_LINES = 20
+_LOG_BYTES = 64 << 10
+_OWN_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 # Reasons of waiting or terminated containers for which a retry is useless.
 _FINAL = frozenset(
     {
@@ -87,6 +90,22 @@ def _ends_so_again(reason: str | None, exit_code: int) -> bool:
     return reason in _FINAL or 0 < exit_code <= _SIGNALS  # an exit, not a signal
 
 
+def own_namespace(kube_config: str) -> str:
+    """Return the namespace of a kubeconfig's context, or of this process's pod for ``in-cluster``.
+
+    Raises kubernetes.config.ConfigException when the configuration does not exist.
+    """
+    from kubernetes import config
+
+    if kube_config == IN_CLUSTER:
+        try:
+            return _OWN_NAMESPACE.read_text().strip()
+        except OSError as e:
+            raise config.ConfigException(f"this process runs in no pod: {e}") from e
+    _, context = config.list_kube_config_contexts(config_file=kube_config)
+    return str(context["context"].get("namespace") or "default")
+
+
 class PodWatch:
     """Watches the pods of ETLs while they start, because AIStore deletes the pods of a failed start at once.
 
@@ -136,18 +155,19 @@ class PodWatch:
                 pods = self.api.list_namespaced_pod(self.namespace, _request_timeout=5).items
                 for pod in pods:
                     if pod.metadata.name.startswith(f"{etl_name}-"):
-                        self._look(pod, watched)
+                        self.look(pod, watched)
             except Exception as e:  # the watcher must not affect the start of the ETL, and looks again
                 watched.tell(f"cannot watch the pods of ETL {etl_name}", e)
 
-    def _look(self, pod: Any, watched: Watched) -> None:
+    def look(self, pod: Any, watched: Watched) -> None:
+        """Write into `watched` why a pod does not start."""
         name = pod.metadata.name
         for condition in pod.status.conditions or []:
             if condition.type == "PodScheduled" and condition.status == "False":
                 watched.reason = f"pod {name} cannot be scheduled: {condition.message or condition.reason}"
         for status in pod.status.container_statuses or []:
             if status.state and status.state.running and not status.ready:
-                log_text = " ".join(self._log(name, watched).split())[-1000:]
+                log_text = " ".join(self.log(name, watched).split())[-1000:]
                 if log_text:
                     watched.waiting = f"pod {name} runs but is not ready ({log_text})"
                 elif not watched.waiting:  # a pod that is being deleted has no log any more
@@ -158,17 +178,18 @@ class PodWatch:
                     watched.reason = f"pod {name}: {waiting.reason}: {waiting.message or status.image}"
                     watched.is_final = waiting.reason in _FINAL
                 elif ended:
-                    said = ended.message or self._log(name, watched)
+                    said = ended.message or self.log(name, watched)
                     watched.reason = _sentence(name, ended.reason, ended.exit_code, said)
                     watched.is_final = _ends_so_again(ended.reason, ended.exit_code)
 
-    def _log(self, pod: str, watched: Watched) -> str:
-        """Return the end of a pod's log; empty if there is none, or if this account may not read it."""
+    def log(self, pod: str, watched: Watched) -> str:
+        """Return the last 20 lines of a pod's log, of at most 64 KiB; empty if this account cannot read it."""
         try:
             # Without this option the client returns the text of a Python literal, b'…', as of its version 36.
             answer = self.api.read_namespaced_pod_log(
-                pod, self.namespace, tail_lines=_LOG_LINES, _preload_content=False, _request_timeout=5
-            )
+                pod, self.namespace, tail_lines=_LOG_LINES, limit_bytes=_LOG_BYTES, _preload_content=False,
+                _request_timeout=5,
+            )  # fmt: skip
             return str(answer.data.decode(errors="replace"))
         except Exception as e:  # the log is optional
             watched.tell(f"cannot read the log of pod {pod}", e)

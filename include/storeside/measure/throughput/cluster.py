@@ -15,8 +15,8 @@ from storeside.aistore.buckets import list_aistore
 from storeside.aistore.cluster import Cluster
 from storeside.aistore.names import THROUGHPUT
 from storeside.measure.errors import MeasureCancelled, MeasureInputError, MeasureTransientError
-from storeside.measure.throughput.group import LoaderGroup
-from storeside.measure.throughput.load import Load, Outcome, environment, find
+from storeside.measure.throughput.group import Group, Loaders
+from storeside.measure.throughput.load import SECONDS, Load, Outcome
 from storeside.measure.throughput.nodes import Differences, Sample, Targets, answering
 from storeside.measure.throughput.tables import Figures, Measurements, Verdict, judge
 
@@ -111,7 +111,7 @@ class Measurement:
         clickhouse: Client,
         load: Load,
         *,
-        loader: str,
+        loaders: Loaders,
         name: str,
         scope: str,
         bound: float | None = None,
@@ -123,10 +123,10 @@ class Measurement:
         self._cluster = cluster
         self._client = cluster.client()
         self._tables = Measurements(clickhouse)
-        self._program = find(loader)
+        self._loaders = loaders
         self._bound = bound
         self._comparison = comparison or Comparison()
-        self._loaders: LoaderGroup | None = None
+        self._group: Group | None = None
         self._cancelled = False
 
     @property
@@ -148,6 +148,7 @@ class Measurement:
             targets = Targets(self._cluster.client(patient=False))
             try:
                 self._check_bucket()
+                self._loaders.clear()
                 self.remove()
                 try:
                     return self._measure(targets)
@@ -159,8 +160,8 @@ class Measurement:
     def cancel(self) -> None:
         """Kill the loaders; `run` then removes the written objects and raises MeasureCancelled."""
         self._cancelled = True
-        if self._loaders is not None:
-            self._loaders.kill()
+        if self._group is not None:
+            self._group.kill()
 
     def remove(self) -> None:
         """Remove the objects of this measurement and of earlier tries.
@@ -222,7 +223,8 @@ class Measurement:
 
     def _fill(self) -> None:
         started = time.monotonic()
-        with self._start(self.load.fill_arguments(self.prefix), 1) as loaders:
+        with self._prepared(self.load.fill_arguments(self.prefix), 1, SECONDS[-1]) as loaders:
+            self._begin(loaders)
             while not loaders.wait(REPORT_SECONDS):
                 log.info("writing the dataset (%.0f s)", time.monotonic() - started)
             self._check_cancelled()
@@ -231,10 +233,11 @@ class Measurement:
 
     def _follow(self, targets: Targets) -> Outcome:
         """Run the load and sample the targets until the load ends."""
-        differences = Differences(targets.read())
         waiting: list[Sample] = []
-        reported = time.monotonic()
-        with self._start(self.load.arguments(self.prefix), self.load.loaders) as loaders:
+        with self._prepared(self.load.arguments(self.prefix), self.load.loaders, self.load.seconds) as loaders:
+            differences = Differences(targets.read())
+            reported = time.monotonic()
+            self._begin(loaders)
             next_tick = time.monotonic() + TICK_SECONDS
             while not loaders.wait(next_tick - time.monotonic()):
                 next_tick = max(next_tick + TICK_SECONDS, time.monotonic())
@@ -248,12 +251,18 @@ class Measurement:
             self._check_cancelled()
             return loaders.outcome()
 
-    def _start(self, arguments: list[str], number: int) -> LoaderGroup:
-        log.info("%d of %s %s", number, self._program, " ".join(arguments))
-        self._loaders = LoaderGroup([[self._program, *arguments]] * number, environment(self._cluster))
+    def _prepared(self, arguments: list[str], number: int, seconds: int) -> Group:
+        log.info("%d of aisloader %s", number, " ".join(arguments))
+        self._group = self._loaders.group(arguments, number, seconds)
         if self._cancelled:
-            self._loaders.kill()
-        return self._loaders
+            self._group.kill()
+        return self._group
+
+    def _begin(self, loaders: Group) -> None:
+        self._check_cancelled()
+        loaders.begin()
+        if self._cancelled:
+            loaders.kill()
 
     def _check_cancelled(self) -> None:
         if self._cancelled:

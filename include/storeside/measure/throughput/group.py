@@ -5,10 +5,61 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, Protocol, Self
 
+from storeside.aistore.cluster import Cluster
 from storeside.measure.errors import MeasureTransientError
-from storeside.measure.throughput.load import Loader, Outcome
+from storeside.measure.throughput.load import Loader, Outcome, environment, find
+
+
+class Group(Protocol):
+    """Loaders that start together and have one outcome. Leaving the block ends what still runs.
+
+    Entering the block prepares the start, which may take minutes, and raises MeasureError if it fails.
+    """
+
+    def __enter__(self) -> Self: ...
+    def __exit__(self, *error: object) -> None: ...
+    def begin(self) -> None:
+        """Start all loaders, now or in a few seconds."""
+
+    def wait(self, seconds: float) -> bool:
+        """Wait for up to `seconds`; return whether all loaders have ended."""
+
+    def kill(self) -> None:
+        """End all loaders; their totals are lost. A signal handler may call this."""
+
+    def outcome(self) -> Outcome:
+        """Return the merged totals of loaders that have all ended. Raises MeasureTransientError if one failed."""
+
+
+class Loaders(Protocol):
+    """Where loaders run."""
+
+    def clear(self) -> None:
+        """End loaders that an earlier try of the same measurement has left."""
+
+    def group(self, arguments: Sequence[str], number: int, seconds: int) -> Group:
+        """Return `number` loaders with the same arguments, which run for up to `seconds`."""
+
+
+class LocalLoaders:
+    """Loaders on this machine. `loader` is a path, or a name on the PATH.
+
+    Raises:
+        MeasureInputError: the loader does not exist.
+    """
+
+    def __init__(self, cluster: Cluster, loader: str) -> None:
+        self._cluster = cluster
+        self._program = find(loader)
+
+    def clear(self) -> None:
+        """Do nothing: the loaders of an earlier try ended with its process."""
+
+    def group(self, arguments: Sequence[str], number: int, seconds: int) -> LoaderGroup:
+        """Return processes of the loader."""
+        return LoaderGroup([[self._program, *arguments]] * number, environment(self._cluster))
 
 
 class LoaderGroup:
@@ -19,19 +70,23 @@ class LoaderGroup:
     """
 
     def __init__(self, commands: Sequence[Sequence[str]], variables: dict[str, str]) -> None:
+        self._commands = commands
+        self._variables = variables
         self._failure: MeasureTransientError | None = None
         self._outcomes: dict[int, Outcome] = {}
-        with ExitStack() as started:  # ends the first loaders if another one cannot be started
-            self._loaders = [
-                started.enter_context(Loader(program, arguments, variables)) for program, *arguments in commands
-            ]
-            self._closing = started.pop_all()
+        self._loaders: list[Loader] = []
+        self._closing = ExitStack()
 
-    def __enter__(self) -> LoaderGroup:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: Any) -> None:
         self._closing.close()
+
+    def begin(self) -> None:
+        """Start all loaders now."""
+        for program, *arguments in self._commands:
+            self._loaders.append(self._closing.enter_context(Loader(program, arguments, self._variables)))
 
     @property
     def pids(self) -> list[int]:

@@ -8,7 +8,7 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -25,9 +25,12 @@ CONCURRENCY = range(1, 4097)
 SECONDS = range(5, 86_401)
 LOADERS = range(1, 65)
 _REMEDY = (
-    "install AIStore's aisloader on the workers and set its path in the extra 'aisloader' of the AIStore connection;"
-    " 'python -m storeside.stack.aisloader_build' builds it"
+    "install AIStore's aisloader on the workers and set its path in the extra 'aisloader' of the AIStore connection"
+    " ('python -m storeside.stack.aisloader_build' builds it), or name an image in the extra 'aisloader_image' to run"
+    " the loaders on Kubernetes"
 )
+# With an interval, the loader would write separate totals per interval.
+_OUTPUT = ("-quiet", "-json", "-statsinterval=0")
 # Environment variables that the loader needs. Any other could direct it to another cluster or to S3.
 _KEPT = ("PATH", "HOME", "TMPDIR", "LANG")
 
@@ -203,6 +206,37 @@ def environment(cluster: Cluster, variables: Mapping[str, str] = os.environ) -> 
     return {name: variables[name] for name in _KEPT if name in variables} | {k: v for k, v in found.items() if v}
 
 
+def output(totals: str) -> list[str]:
+    """Return the arguments with which a loader writes only its totals, to the file `totals`."""
+    return [*_OUTPUT, f"-stats-output={totals}"]
+
+
+def result(exit_code: int, totals: str, log: Callable[[], str]) -> Outcome:
+    """Return the outcome of a loader that has ended, from its exit code, its totals and its log.
+
+    Raises:
+        MeasureTransientError: the loader or some of its requests failed; the message contains its output.
+    """
+    if exit_code:
+        raise MeasureTransientError(f"aisloader exited with {exit_code}: {_gist(log())}")
+    try:
+        outcome = Outcome.parse(totals)
+    except (ValueError, KeyError, IndexError) as e:
+        raise MeasureTransientError(f"aisloader left no totals ({e}): {_gist(log())}") from e
+    if outcome.errors:
+        raise MeasureTransientError(
+            f"{outcome.errors} requests of aisloader failed and {outcome.requests} succeeded,"
+            f" so the measurement is invalid: {_gist(log())}"
+        )
+    return outcome
+
+
+def _gist(log: str) -> str:
+    lines = [line.strip() for line in log.splitlines() if line.strip()]
+    failed = [line for line in lines if "failed" in line.lower() or "error" in line.lower()]
+    return " | ".join((failed or lines)[-2:])[-600:] or "it wrote no output"
+
+
 class Loader:
     """A running loader. It is killed when the process that started it ends; closing it removes its files."""
 
@@ -210,12 +244,10 @@ class Loader:
         self._folder = Path(tempfile.mkdtemp(prefix="storeside-loader-"))
         self._totals = self._folder / "totals.json"
         self._log = self._folder / "log"
-        # With an interval, the loader would write separate totals per interval.
-        output = ["-quiet", "-json", "-statsinterval=0", f"-stats-output={self._totals}"]
         tied = ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
-                [*tied, loader, *arguments, *output],
+                [*tied, loader, *arguments, *output(str(self._totals))],
                 env=variables,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -258,20 +290,5 @@ class Loader:
         Raises:
             MeasureTransientError: the loader or some of its requests failed; the message contains its output.
         """
-        if self._process.returncode:
-            raise MeasureTransientError(f"aisloader exited with {self._process.returncode}: {self._said()}")
-        try:
-            outcome = Outcome.parse(self._totals.read_text())
-        except (OSError, ValueError, KeyError, IndexError) as e:
-            raise MeasureTransientError(f"aisloader left no totals ({e}): {self._said()}") from e
-        if outcome.errors:
-            raise MeasureTransientError(
-                f"{outcome.errors} requests of aisloader failed and {outcome.requests} succeeded,"
-                f" so the measurement is invalid: {self._said()}"
-            )
-        return outcome
-
-    def _said(self) -> str:
-        lines = [line.strip() for line in self._log.read_text(errors="replace").splitlines() if line.strip()]
-        failed = [line for line in lines if "failed" in line.lower() or "error" in line.lower()]
-        return " | ".join((failed or lines)[-2:])[-600:] or "it wrote no output"
+        totals = self._totals.read_text() if self._totals.exists() else ""
+        return result(self._process.returncode, totals, lambda: self._log.read_text(errors="replace"))
