@@ -29,6 +29,7 @@ _LABELS = ("optional", "required", "repeated")
 _SKIPPED = ("option", "reserved", "extensions", "import", "package", "syntax", "extend", "service")
 # Fields of a message, also those of messages within it: types may double their number at each level.
 _MOST_FIELDS = 10_000
+_NOT_READ = "schema: it ends within a message, or is no Protobuf schema: correct it"
 
 
 @dataclass(frozen=True)
@@ -62,10 +63,8 @@ class ProtoSchema:
                 self._statement("", None)
         except TransferInputError:
             raise
-        except (IndexError, ValueError, RecursionError):
-            raise TransferInputError(
-                "schema: it ends within a message, or is no Protobuf schema: correct it"
-            ) from None
+        except (IndexError, ValueError, RecursionError):  # no more words, a number that is none, or deep messages
+            raise TransferInputError(_NOT_READ) from None
 
     def columns(self, message: str) -> tuple[list[Column], set[str]]:
         """Return the columns of a message, and the names of those that must be UTF-8.
@@ -136,7 +135,7 @@ class ProtoSchema:
             self._until_closed(scope, members)
             message += [_Field(f.name, f.kind, "optional") for f in members]
         elif message is None:
-            raise ValueError(word)
+            raise TransferInputError(_NOT_READ)
         else:
             message.append(self._field(word))
 
@@ -190,7 +189,7 @@ class ProtoSchema:
 
     def _expect(self, wanted: str) -> None:
         if self._words.pop() != wanted:
-            raise ValueError(wanted)
+            raise TransferInputError(_NOT_READ)
 
 
 _TEXTS = {("string", label, "") for label in ("", "optional", "required")}
