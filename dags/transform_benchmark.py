@@ -22,7 +22,37 @@ SETTINGS = dag_settings(
     resources={},  # Kubernetes' requests and limits of a server's pod
 )
 
+SERVERS, COMMUNICATIONS = ["fastapi", "flask", "http"], ["ws", "hpush", "hpull"]
 SWITCH = {"both": "Measure with and without", "on": "Only with", "off": "Only without"}
+
+
+def several(names: list[str], title: str, description: str) -> Param:
+    """Return a form field for one or more of these names; all of them are chosen by default."""
+    items = {"type": "string", "enum": names}
+    return Param(
+        names,
+        type="array",
+        items=items,
+        minItems=1,
+        examples=names,
+        title=title,
+        section="Variants",
+        description=description,
+    )
+
+
+def switch(title: str, description: str) -> Param:
+    """Return a form field for an option that is measured with, without, or both."""
+    return Param(
+        "both",
+        type="string",
+        enum=list(SWITCH),
+        values_display=SWITCH,
+        title=title,
+        section="Variants",
+        description=description,
+    )
+
 
 PARAMS = {
     "source": params.described(
@@ -37,43 +67,15 @@ PARAMS = {
         title="Recordings",
         description="Maximum number of recordings; the run copies them to a new bucket, which it removes",
     ),
-    "servers": Param(
-        ["fastapi", "flask", "http"],
-        type="array",
-        items={"type": "string", "enum": ["fastapi", "flask", "http"]},
-        minItems=1,
-        examples=["fastapi", "flask", "http"],
-        title="Servers",
-        section="Variants",
-        description="Web servers of the transformer",
+    "servers": several(SERVERS, "Servers", "Web servers of the transformer"),
+    "communications": several(
+        COMMUNICATIONS,
+        "Channels",
+        "How AIStore sends objects to the transformer; only fastapi with direct put has ws",
     ),
-    "communications": Param(
-        ["ws", "hpush", "hpull"],
-        type="array",
-        items={"type": "string", "enum": ["ws", "hpush", "hpull"]},
-        minItems=1,
-        examples=["ws", "hpush", "hpull"],
-        title="Channels",
-        section="Variants",
-        description="How AIStore sends objects to the transformer; only fastapi with direct put has ws",
-    ),
-    "file_access": Param(
-        "both",
-        type="string",
-        enum=list(SWITCH),
-        values_display=SWITCH,
-        title="File access",
-        section="Variants",
-        description="Whether the transformer reads objects from the target's disk",
-    ),
-    "direct_put": Param(
-        "both",
-        type="string",
-        enum=list(SWITCH),
-        values_display=SWITCH,
-        title="Direct put",
-        section="Variants",
-        description="Whether the transformer sends results straight to the target that stores them",
+    "file_access": switch("File access", "Whether the transformer reads objects from the target's disk"),
+    "direct_put": switch(
+        "Direct put", "Whether the transformer sends results straight to the target that stores them"
     ),
     "client_workers": Param(
         8,

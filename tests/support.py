@@ -182,6 +182,14 @@ def set_variable(api: AirflowApi, name: str, content: object) -> None:
         api.request("PATCH", f"variables/{name}", json=value)
 
 
+def airflow_with(stack: Stack, dag: str) -> AirflowApi:
+    """Return Airflow's API for its administrator, once Airflow knows a DAG, which this unpauses."""
+    api = AirflowApi(stack.url("airflow"), "admin", stack.secrets["airflow_admin"])
+    until(lambda: any(found["dag_id"] == dag for found in api.get("dags")["dags"]), 90, dag)
+    api.request("PATCH", f"dags/{dag}", json={"is_paused": False})
+    return api
+
+
 def parse_again(api: AirflowApi, dag: str) -> None:
     """Have Airflow parse a DAG's file now, as a user does in the UI; otherwise it does within half a minute."""
     api.request("PUT", f"parseDagFile/{api.get(f'dags/{dag}')['file_token']}")

@@ -9,7 +9,7 @@ import pytest
 from storeside.stack import s3
 from storeside.stack.airflow_api import FINAL, AirflowApi
 from storeside.stack.settings import Stack
-from tests.support import until
+from tests.support import airflow_with
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -19,10 +19,7 @@ CONF = {"bucket": s3.BUCKET, "queue": s3.QUEUE}
 
 @pytest.fixture(scope="module")
 def api(airflow: Stack) -> AirflowApi:
-    found = AirflowApi(airflow.url("airflow"), "admin", airflow.secrets["airflow_admin"])
-    until(lambda: any(dag["dag_id"] == DAG for dag in found.get("dags")["dags"]), 90, "DAG")
-    found.request("PATCH", f"dags/{DAG}", json={"is_paused": False})
-    return found
+    return airflow_with(airflow, DAG)
 
 
 def test_worker_and_triggerer_find_the_stack_well(airflow: Stack, api: AirflowApi) -> None:

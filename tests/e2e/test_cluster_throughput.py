@@ -14,7 +14,7 @@ from storeside.aistore.buckets import Bucket
 from storeside.stack import aisloader_build
 from storeside.stack.airflow_api import AirflowApi
 from storeside.stack.settings import Stack
-from tests.support import sizes, unique, until
+from tests.support import airflow_with, sizes, unique, until
 
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
@@ -27,10 +27,7 @@ DAG = "cluster_throughput"
 @pytest.fixture
 def api(airflow: Stack) -> AirflowApi:
     aisloader_build.build(airflow.cache)
-    api = AirflowApi(airflow.url("airflow"), "admin", airflow.secrets["airflow_admin"])
-    until(lambda: any(dag["dag_id"] == DAG for dag in api.get("dags")["dags"]), 90, "DAG")
-    api.request("PATCH", f"dags/{DAG}", json={"is_paused": False})
-    return api
+    return airflow_with(airflow, DAG)
 
 
 @pytest.fixture

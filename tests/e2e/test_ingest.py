@@ -11,7 +11,7 @@ import pytest
 from storeside.aistore.buckets import Bucket
 from storeside.stack.airflow_api import AirflowApi
 from storeside.stack.settings import Stack
-from tests.support import read, sizes, unique, until
+from tests.support import airflow_with, read, sizes, unique
 
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
@@ -23,11 +23,8 @@ INGEST, BENCHMARK = "ingest", "backend_benchmark"
 
 @pytest.fixture
 def api(airflow: Stack) -> AirflowApi:
-    api = AirflowApi(airflow.url("airflow"), "admin", airflow.secrets["airflow_admin"])
-    for dag_id in (INGEST, BENCHMARK):
-        until(lambda: any(dag["dag_id"] == dag_id for dag in api.get("dags")["dags"]), 90, dag_id)  # noqa: B023
-        api.request("PATCH", f"dags/{dag_id}", json={"is_paused": False})
-    return api
+    airflow_with(airflow, BENCHMARK)
+    return airflow_with(airflow, INGEST)
 
 
 def test_objects_come_in_through_the_worker_and_by_prefetch(

@@ -18,7 +18,7 @@ from tests import accessibility
 from tests.e2e.test_pages import DESK, Site, browser  # noqa: F401 (fixture)
 from tests.integration.test_utterances import talk
 from tests.mailboxes import Mailbox
-from tests.support import read, sizes, started_by_events, unique, until
+from tests.support import airflow_with, read, sizes, started_by_events, unique, until
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -31,10 +31,7 @@ DAG = "speech_utterances"
 
 @pytest.fixture(scope="module")
 def api(airflow: Stack) -> AirflowApi:
-    api = AirflowApi(airflow.url("airflow"), "admin", airflow.secrets["airflow_admin"])
-    until(lambda: any(dag["dag_id"] == DAG for dag in api.get("dags")["dags"]), 90, DAG)
-    api.request("PATCH", f"dags/{DAG}", json={"is_paused": False})
-    return api
+    return airflow_with(airflow, DAG)
 
 
 def facts_in_shards(aistore: Any, bucket: Bucket, prefix: str) -> list[tuple[Any, ...]]:

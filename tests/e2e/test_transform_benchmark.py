@@ -14,7 +14,7 @@ from storeside.aistore.buckets import Bucket
 from storeside.stack.airflow_api import AirflowApi
 from storeside.stack.demo import RECORDINGS
 from storeside.stack.settings import Stack
-from tests.support import left_of_benchmarks, put, unique, until, versions
+from tests.support import airflow_with, left_of_benchmarks, put, unique, until, versions
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -24,10 +24,7 @@ FEW = {"objects": 3, "servers": ["flask", "fastapi"], "communications": ["ws", "
 
 @pytest.fixture(scope="module")
 def api(airflow: Stack) -> AirflowApi:
-    api = AirflowApi(airflow.url("airflow"), "admin", airflow.secrets["airflow_admin"])
-    until(lambda: any(dag["dag_id"] == DAG for dag in api.get("dags")["dags"]), 90, "DAG")
-    api.request("PATCH", f"dags/{DAG}", json={"is_paused": False})
-    return api
+    return airflow_with(airflow, DAG)
 
 
 @pytest.fixture

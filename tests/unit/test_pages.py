@@ -766,10 +766,10 @@ def test_an_object_loaded_by_events_leads_to_the_run_of_its_batch(pages: TestCli
     assert "run by hand</p>" in page
 
 
-def with_verdict(verdict: dict[str, Any]) -> dict[str, Any]:
+def with_verdict(verdict: dict[str, Any], kind: str = "load") -> dict[str, Any]:
     """Return the row of a load's run with this verdict."""
     return {
-        "run_id": "d/r", "dag_id": "d", "task_id": "load", "kind": "load", "source": "s3://b/x", "state": "done",
+        "run_id": "d/r", "dag_id": "d", "task_id": "load", "kind": kind, "source": "s3://b/x", "state": "done",
         "destination": "clickhouse://db.t", "listed": 1, "done": 1, "failed": 0, "seconds": 1.0, "recorded_ms": 1,
         "detail": json.dumps({"verdict": verdict}),
     }  # fmt: skip
@@ -820,3 +820,9 @@ def test_a_verdict_states_what_was_published(
     verdict = {"expectations": [], "rows": 3, "invalid": 1, "suite": "s", "summary": "", "success": False, **more}
     tables.answers["pages_verdicts"] = [with_verdict(verdict)]
     assert re.findall(r"[^<>]*published\.", pages.get("/verdict?run=d/r&dag=d&task=load").text) == [told]
+
+
+def test_an_earlier_verdict_on_events_is_of_single_objects(pages: TestClient, tables: Tables) -> None:
+    verdict = {"expectations": [], "rows": 3, "invalid": 1, "suite": "s", "summary": "", "success": False}
+    tables.answers["pages_verdicts"] = [with_verdict(verdict, "events")]
+    assert "the other objects were published." in pages.get("/verdict?run=d/r&dag=d&task=load").text

@@ -86,5 +86,6 @@ def _verdict(row: dict[str, Any]) -> Verdict:
     return Verdict(
         row["run_id"], row["dag_id"], row["task_id"], row["source"], row["destination"], state,
         int(found.get("rows", 0)), int(found.get("invalid", 0)), row["seconds"], row["recorded_ms"] / 1000,
-        str(found.get("suite", "")), str(found.get("summary", "")), expectations, bool(found.get("by_object")),
+        str(found.get("suite", "")), str(found.get("summary", "")), expectations,
+        bool(found.get("by_object", row["kind"] == "events")),  # earlier versions did not record it
     )  # fmt: skip

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO, Literal, cast
 
-from storeside.transfer.errors import LoadObjectError, TransferError
+from storeside.transfer.errors import LoadObjectError, TransferError, in_member
 from storeside.transfer.formats import TYPED, Csv, compression_of, format_by_name
 from storeside.transfer.json_array import is_array, peeked
 from storeside.transfer.streams import CHUNK, Pieces, gathered, limited, opened, pieces
@@ -101,10 +101,11 @@ class Archive:
         seen: set[int] = set()  # hashes, because names may be long
         for name, content in self._zip() if self._kind == "zip" else self._tar():
             if hash(name) in seen:
-                raise _about(name, LoadObjectError("the archive has several members of this name"))
+                raise in_member(LoadObjectError("the archive has several members of this name"), name)
             seen.add(hash(name))
             if len(seen) > _MOST_MEMBERS:
-                raise _about(name, LoadObjectError(f"the archive has more than {_MOST_MEMBERS} members: divide it"))
+                too_many = LoadObjectError(f"the archive has more than {_MOST_MEMBERS} members: divide it")
+                raise in_member(too_many, name)
             self.first = self.first or name
             yield name, content
         if not seen:
@@ -121,9 +122,8 @@ class Archive:
             return False
         if self._members.format == "auto":
             if self._format not in ("auto", form):
-                raise _about(
-                    name, LoadObjectError(f"it is {form}, and {self.first!r} is not: set `format` to read one")
-                )
+                other = LoadObjectError(f"it is {form}, and {self.first!r} is not: set `format` to read one")
+                raise in_member(other, name)
             self._format = form
         return form == self._format
 
@@ -140,7 +140,7 @@ class Archive:
                 if member.is_folder or not self._wants(member.name):
                     continue
                 if member.refusal:
-                    raise _about(member.name, LoadObjectError(member.refusal))
+                    raise in_member(LoadObjectError(member.refusal), member.name)
                 yield member.name, archive.pieces(member)
             while rest := file.read(CHUNK):  # the end of a compressed stream has its checksum
                 if rest.strip(b"\0"):
@@ -161,7 +161,7 @@ class Archive:
             if info.is_dir() or not self._wants(info.filename):
                 continue
             if reason := _refusal(info):
-                raise _about(info.filename, LoadObjectError(reason))
+                raise in_member(LoadObjectError(reason), info.filename)
             yield info.filename, _unpacked(archive, info)
 
     def _rows(self, content: Iterator[bytes], *, strict: bool, sampled: bool) -> Iterator[bytes]:
@@ -264,13 +264,9 @@ def _naming(name: str) -> Iterator[None]:
     try:
         yield
     except LoadObjectError as e:
-        raise _about(name, e) from e
+        raise in_member(e, name) from e
     except (TarError, *_ZIP_ERRORS) as e:
-        raise _about(name, LoadObjectError(f"its content is broken: {e}")) from e
-
-
-def _about(name: str, error: LoadObjectError) -> LoadObjectError:
-    return type(error)(f"member {name!r}: {error}")
+        raise in_member(LoadObjectError(f"its content is broken: {e}"), name) from e
 
 
 def _unmarked(text: Iterable[bytes]) -> Iterator[bytes]:

@@ -174,7 +174,7 @@ class Transfer:
         unavailable: a new run continues after both. Raises ExpectationsError when rows break expectations, and
         QualityError when the suite cannot be loaded or applied.
         """
-        form = self.request.form(prepared.format) if prepared.planned else None  # type: ignore[arg-type]
+        form = self.request.form(prepared.format) if prepared.planned else None
         mirror = Mirror(self.loads, prepared.listed, prepared.since) if self.request.is_lake else None
         validation = self.validation or (validation_of(self.request) if prepared.planned else None)
         if self.request.source.by_url and not prepared.push:  # another process may have prepared it

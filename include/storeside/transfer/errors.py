@@ -283,6 +283,11 @@ def about(error: TransferError, key: str) -> TransferError:
     return error
 
 
+def in_member(error: LoadObjectError, name: str) -> LoadObjectError:
+    """Return the error with the name of the member of an archive that caused it."""
+    return type(error)(f"member {name!r}: {error}")
+
+
 def classify(error: Any) -> TransferError:
     """Return our error for ClickHouse's error about an object that it read."""
     if isinstance(error, TransferError):

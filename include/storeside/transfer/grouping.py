@@ -68,7 +68,8 @@ class Grouping:
             return [Group(reading, [Loaded(o, -1) for o in objects])]
         archives = [o for o in objects if kind_by_name(o.key) and self._content(o).archive]
         if archives:
-            others = [o for o in objects if o not in archives]
+            packed = {o.load_id for o in archives}
+            others = [o for o in objects if o.load_id not in packed]
             return [
                 Group(Reading(form, (), ()), [Loaded(o, -1) for o in archives], destination),
                 *(self.groups(others, destination, how) if others else ()),

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from storeside.transfer.content import Content
-from storeside.transfer.errors import LimitError, LoadObjectError, TransferTransientError
+from storeside.transfer.errors import LimitError, LoadObjectError, TransferTransientError, in_member
 from storeside.transfer.streams import CHUNK
 from storeside.transfer.watch import excess
 
@@ -70,4 +70,4 @@ def about_member(name: str) -> Iterator[None]:
     try:
         yield
     except LoadObjectError as e:
-        raise type(e)(f"member {name!r}: {e}") from e
+        raise in_member(e, name) from e

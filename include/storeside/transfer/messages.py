@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from clickhouse_connect.driver.exceptions import DatabaseError
 
 from storeside.transfer.avro_schema import AvroField, AvroShape
 from storeside.transfer.errors import DriftError, LoadObjectError, TransferInputError, is_transient, plain
-from storeside.transfer.formats import Format
+from storeside.transfer.formats import Format, MessageSchema
 from storeside.transfer.options import SYSTEM_COLUMNS
 from storeside.transfer.proto_schema import ProtoSchema
 from storeside.transfer.schema import Column, bare, is_nested, is_nullable, nullable
@@ -51,7 +52,7 @@ def message_columns(form: Format, given: Mapping[str, str]) -> list[Column]:
     """
     schema = form.schema
     if form.name != "msgpack":
-        return ProtoSchema(schema.text).columns(schema.message)[0]
+        return list(_columns(schema)[0])
     names = schema.names or tuple(given)
     if missing := [name for name in names if name not in given] or ([] if names else ["all"]):
         raise TransferInputError(
@@ -64,7 +65,7 @@ def message_columns(form: Format, given: Mapping[str, str]) -> list[Column]:
 def message_shape(form: Format, destination: Destination) -> AvroShape:
     """Return how ClickHouse reads the columns of objects into a table. Raises DriftError."""
     if form.name != "msgpack":
-        columns, texts = ProtoSchema(form.schema.text).columns(form.schema.message)
+        columns, texts = _columns(form.schema)
         return AvroShape(tuple(AvroField(c.name, c.type, c.type, is_text=c.name in texts) for c in columns))
     own = (*SYSTEM_COLUMNS, REST, *destination.partitions)
     types = {c.name: c.type for c in destination.columns if c.name not in own}
@@ -77,6 +78,13 @@ def message_shape(form: Format, destination: Destination) -> AvroShape:
     if not fields:
         raise LoadObjectError(f"{destination.name} has no column for the values of MsgPack")
     return AvroShape(tuple(fields))
+
+
+@lru_cache(maxsize=8)
+def _columns(schema: MessageSchema) -> tuple[tuple[Column, ...], frozenset[str]]:
+    """Return what `ProtoSchema.columns` does; every batch asks for the same."""
+    columns, texts = ProtoSchema(schema.text).columns(schema.message)
+    return tuple(columns), frozenset(texts)
 
 
 def _unwrapped(kind: str) -> str:

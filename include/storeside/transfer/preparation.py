@@ -120,7 +120,7 @@ class Preparation:
         begun = time.monotonic()
         _ = self.readings.used  # raises for expressions that are not allowed
         if self.request.format in BY_SCHEMA:
-            check_schema(self.client, self.request.form(self.request.format))  # type: ignore[arg-type]
+            check_schema(self.client, self.request.form(self.request.format))
         if self.request.is_lake and objects is not None:
             raise TransferInputError(
                 f"format {self.request.format!r}: events name no snapshot: use a load of the table"
@@ -168,7 +168,7 @@ class Preparation:
             form, columns = found
             destination = destination or self._create(columns, form)
         else:
-            form = self.request.form(self.request.format)  # type: ignore[arg-type]
+            form = self.request.form(self.request.format)
         push = push or not form.is_native
         self._destination = (begun, self._complete(destination, form))
         return Prepared(form.choice, push, listed, planned, size)

@@ -47,16 +47,9 @@ class Reader:
         reading = group.reading
         # ClickHouse 26.9 does not number the rows of ORC and Arrow that it pulls: `_row_number` is NULL.
         is_numbered = reading.form.is_columnar and "_row_number" in self.request.table_options.system_columns
-        if (
-            self.pushed
-            or how.push
-            or group.into is not None
-            or reading.hides_virtual
-            or reading.by_arrow
-            or is_numbered
-        ):
-            return True
-        return self._too_large(group)
+        is_archive = group.into is not None
+        needs_worker = how.push or is_archive or reading.hides_virtual or reading.by_arrow or is_numbered
+        return self.pushed or needs_worker or self._too_large(group)
 
     def _too_large(self, group: Group) -> bool:
         """Return whether ClickHouse would need much memory for an object: it keeps the whole body of a response."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 
 from storeside.transfer.after_load import AfterLoad
 from storeside.transfer.columns import Columns
@@ -148,9 +148,9 @@ class Request:
                 f"overlap_seconds: AIStore lists no times of changes for {self.source.bucket}: omit it"
             )
 
-    def form(self, name: FormatName) -> Format:
+    def form(self, name: str) -> Format:
         """Return a format with this request's options."""
-        return Format(name, self.read.csv, self.read.schema)
+        return Format(cast("FormatName", name), self.read.csv, self.read.schema)
 
     @property
     def at_once(self) -> bool:

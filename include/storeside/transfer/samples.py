@@ -42,7 +42,7 @@ def recognise(request: Request, contents: Sequence[Content]) -> tuple[Format, li
     The other objects fail when they are loaded. Raises TransferInputError when the objects show no format.
     """
     if request.format in BY_SCHEMA:  # no content shows these
-        return request.form(request.format), [*contents]  # type: ignore[arg-type]
+        return request.form(request.format), [*contents]
     found: list[tuple[Content, FormatName]] = []
     for content in contents:
         try:
@@ -63,7 +63,7 @@ def recognise(request: Request, contents: Sequence[Content]) -> tuple[Format, li
         name = Counter(form for _, form in found).most_common(1)[0][0]
     if name == "tsv" and request.format == "auto" and request.read.csv.delimiter != Csv.delimiter:
         name = "csv"  # with the delimiter of the request
-    wanted = request.form(name)  # type: ignore[arg-type]
+    wanted = request.form(name)
     is_text = wanted.is_text
     fitting = [content for content, form in found if form == name or (is_text and Format(form).is_text)]
     return wanted, fitting

@@ -17,6 +17,7 @@ from typing import Any
 from storeside.aistore.buckets import Bucket
 from storeside.aistore.cluster import Cluster
 from storeside.measure.errors import MeasureInputError, MeasureTransientError
+from storeside.measure.processes import tied
 
 WORKLOADS = {"read": 0, "write": 100, "mixed": 50}
 UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
@@ -244,10 +245,9 @@ class Loader:
         self._folder = Path(tempfile.mkdtemp(prefix="storeside-loader-"))
         self._totals = self._folder / "totals.json"
         self._log = self._folder / "log"
-        tied = ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
-                [*tied, loader, *arguments, *output(str(self._totals))],
+                tied([loader, *arguments, *output(str(self._totals))]),
                 env=variables,
                 stdin=subprocess.DEVNULL,
                 stdout=log,

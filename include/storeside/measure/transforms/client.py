@@ -11,7 +11,6 @@ import asyncio
 import dataclasses
 import json
 import os
-import shutil
 import subprocess
 import sys
 import threading
@@ -23,6 +22,7 @@ from typing import Any
 from storeside.aistore.buckets import Bucket
 from storeside.aistore.cluster import Cluster
 from storeside.measure.errors import MeasureCancelled, MeasureTransientError
+from storeside.measure.processes import tied
 
 _POLL_SECONDS = 0.2
 _TRANSFORM = "audio_transcode"
@@ -47,9 +47,8 @@ def transcode(
             "names": dict(names), "parallel": parallel,
         }
     )  # fmt: skip
-    tied = ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []
     with subprocess.Popen(
-        [*tied, sys.executable, "-m", __name__], env={**os.environ, **environment}, text=True,
+        tied([sys.executable, "-m", __name__]), env={**os.environ, **environment}, text=True,
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     ) as process:  # fmt: skip
         while True:
