@@ -121,7 +121,7 @@ TABLE: Final = {
         pattern=r"^\s*\w*\s*$",
         title="Message",
         section="Objects",
-        description="Name of the message in the Protobuf schema that is a row",
+        description="Name of the message that describes a row; only for Protobuf",
     ),
     "partition_columns": Param(
         None,

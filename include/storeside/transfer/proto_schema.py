@@ -73,7 +73,7 @@ class ProtoSchema:
         """
         if message not in self.messages:
             known = ", ".join(name for name in self.messages if "." not in name) or "none"
-            raise TransferInputError(f"schema_message {message!r}: the schema has no such message, but {known}")
+            raise TransferInputError(f"schema.message {message!r}: the schema has no such message, but {known}")
         self._left = _MOST_FIELDS
         fields = self.messages[message]
         columns = [Column(f.name, self._type(f, message, (message,))) for f in fields]

@@ -242,7 +242,7 @@ class Benchmark:
             name = next((name for name in missing if name in reasons), missing[0])
             raise MeasureTransientError(
                 f"{len(missing)} of {len(self._names)} objects have no result, such as {name!r}:"
-                f" {reasons.get(name, NO_REASON)}"
+                f" {reasons.get(name, NO_REASON)}: choose a prefix without such objects"
             )
 
     def _follow(self, job_id: str) -> float:
