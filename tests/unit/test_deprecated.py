@@ -114,6 +114,7 @@ def test_arguments_that_events_always_ignored_warn(name: str) -> None:
 def test_the_loaders_path_as_an_argument_works_and_warns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(throughput_module, "clickhouse", lambda conn_id: None)
     monkeypatch.setattr("storeside.measure.throughput.cluster.Measurement", lambda *_, **given: given)
+    monkeypatch.setattr("storeside.measure.throughput.group.LocalLoaders", lambda _, loader: loader)
     monkeypatch.setenv("AIRFLOW_CONN_AISTORE_DEFAULT", '{"conn_type": "aistore", "host": "127.0.0.1", "port": 9}')
     context: Any = {
         "dag_run": SimpleNamespace(dag_id="d", run_id="r"),
@@ -122,7 +123,7 @@ def test_the_loaders_path_as_an_argument_works_and_warns(monkeypatch: pytest.Mon
     with pytest.warns(DeprecationWarning, match="loader=…. is deprecated: set the extra aisloader"):
         task = AISMeasureThroughputOperator(task_id="m", bucket="ais://bench", loader="/opt/aisloader")
     measurement: Any = task.measurement(context)
-    assert measurement["loader"] == "/opt/aisloader"
+    assert measurement["loaders"] == "/opt/aisloader"
 
 
 def test_the_documents_name_each_deprecated_argument() -> None:
