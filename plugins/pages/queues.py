@@ -30,12 +30,15 @@ def overview(
     back: str = "",
 ) -> Response:  # fmt: skip
     """Show all queues, and the history and events of one queue."""
-    found = queues.queues(tables)
-    chosen = queues.url(found, queue) or (found[0]["queue"] if found and not queue else "")
+    shown = queues.queues(tables)
+    found = queues.find(tables, queue) if queue else next(iter(shown), None)
+    if found and all(row["queue"] != found["queue"] for row in shown):
+        shown.append(found)
+    chosen = found["queue"] if found else ""
     history = queues.history(tables, chosen) if chosen else []
     return render(
-        request, "queues.html", title="Queues", queues=found, chosen=chosen, state=state, states=queues.STATES,
-        label=queues.label(found, chosen) if chosen else queue.rpartition("/")[2],
+        request, "queues.html", title="Queues", queues=shown, chosen=chosen, state=state, states=queues.STATES,
+        label=found["label"] if found else queue.rpartition("/")[2], most_queues=queues.MOST_QUEUES,
         text=text, page=queues.events(tables, chosen, state, At(after, back), text) if chosen else None,
         count=queues.count(tables, chosen, state, text) if chosen else 0, most=MOST_COUNTED,
         lines=[
@@ -94,14 +97,14 @@ def _allowed(tables: Tables, user: Any, queue: str) -> tuple[str, str]:
     Only users who may run a DAG that takes messages of this queue may see its dead letters. If no DAG has taken any,
     only users who may run all DAGs may see them.
     """
-    found = queues.queues(tables)
-    if not (url := queues.url(found, queue)):
+    if not (found := queues.find(tables, queue)):
         raise HTTPException(404, "no such queue among those that Storeside reads and that you may see")
+    url = found["queue"]
     dags = queues.dags(tables, url)
     of_no_dag = not dags and tables.dags is None
     if not (may_run(user) if of_no_dag else any(may_run(user, dag) for dag in dags)):
         raise HTTPException(403, "dead letters are for those who may run a DAG that takes messages of this queue")
-    return url, queues.label(found, url)
+    return url, found["label"]
 
 
 def _dead_letters(tables: Tables, user: Any, url: str) -> Any:

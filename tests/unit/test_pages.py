@@ -66,7 +66,7 @@ class Tables:
             "pages_later_runs": [{"run_id": run} for run in self.later],
             "pages_dags": [{"dag_id": row["run_id"].partition("/")[0]} for row in self.runs],
             "pages_loads_of": self.loads,
-            "pages_queues": [{"queue": QUEUE, **depth}],
+            "pages_queues": [{"queue": QUEUE, "of_this_name": 1, **depth}],
             **self.answers,
         }
         return [dict(row) for name, rows in answers.items() if is_query(statement, name) for row in rows]

@@ -62,6 +62,7 @@ def test_the_overview_begins_with_what_needs_attention(
     assert attention(rows["broken"]) == ["The last 2 runs failed", "3 objects failed and not processed since"]
     assert 'href="/storeside/run?dag=broken&amp;run=r1&amp;status=failed"' in rows["broken"]
     assert attention(rows["events"]) == ["2 dead letters in events", "Messages in events wait for 2.0 h"]
+    assert '<td class="num"><a href="/storeside/queues?queue=events">0</a></td>' in rows["events"]
     assert attention(rows["quiet"]) == []
     assert re.findall(r'dot-link (\w+)"', rows["broken"]) == ["success", "failed", "failed"]
     assert "12 objects, 3.0 MB in 30 days" in rows["quiet"]

@@ -777,9 +777,35 @@ def test_queues_of_the_same_name_differ_and_show_no_account(client: Client) -> N
     assert first != second
     assert not any("11" in label.partition("~")[0] or "amazonaws" in label for label in labels.values())
     for url, label in labels.items():
-        assert queues.url(found, label) == queues.url(found, url) == url
-    assert queues.url(found, "a") == "", "it could be either"
-    assert queues.label(found, "https://sqs/33/c") == "c"
+        for one in (queues.find(Tables(client), label), queues.find(Tables(client), url)):
+            assert one is not None
+            assert (one["queue"], one["label"]) == (url, label)
+    assert queues.find(Tables(client), "a") is None, "it could be either"
+    assert queues.find(Tables(client), "") is None
+
+
+def test_a_queue_beyond_those_that_the_page_lists_is_found(client: Client) -> None:
+    """The list shows the queues that were measured last; names that sort last, or old ones, have their pages, too."""
+    client.command(
+        "INSERT INTO storeside.queue_depths (queue, visible, recorded_at) SELECT"
+        " 'https://sqs/1/' || if(number = 0, 'z-old', 'q' || leftPad(toString(number), 4, '0')), number,"
+        f" now64(3) - INTERVAL 1 HOUR + INTERVAL number SECOND FROM numbers({queues.MOST_QUEUES + 5})"
+    )
+    client.fill("queue_depths", queue="https://sqs/2/q0300", visible=1, recorded_at="2100-01-01 00:00:00")
+    client.fill("queue_depths", queue="https://sqs/2/z-old", visible=1)
+    tables = Tables(client)
+    shown = [row["queue"] for row in queues.queues(tables)]
+    assert len(shown) == queues.MOST_QUEUES
+    assert "https://sqs/1/z-old" not in shown
+    assert shown == sorted(shown)
+    found = queues.find(tables, "https://sqs/1/z-old")
+    assert found is not None
+    assert queues.find(tables, found["label"]) == found
+    assert found["label"].startswith("z-old~"), "the other queue of this name is among those shown, this one is not"
+    run_row(client, "d/1", done=1)
+    client.fill("events", queue="https://sqs/1/z-old", message_id="m", run_id="d/1")
+    (one,) = overview.pipelines(tables)
+    assert [queue.label for queue in one.queues] == [found["label"]]
 
 
 class Inserting:

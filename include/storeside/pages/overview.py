@@ -64,9 +64,10 @@ def pipelines(tables: Tables, dag: str = "") -> list[Pipeline]:
         for row in tables.rows(sql.query("pages_pipelines"), dag=dag, days=DAYS, limit=_MOST_PIPELINES)
     }
     failed = {row["dag_id"]: row for row in open_failures(tables)}
-    depths = {row["queue"]: row for row in queues.queues(tables)}
+    of_dags = tables.rows(sql.query("pages_dag_queues"))
+    depths = {row["queue"]: row for row in queues.queues(tables, [row["queue"] for row in of_dags])}
     taken: dict[str, list[Queue]] = {}
-    for row in tables.rows(sql.query("pages_dag_queues")):
+    for row in of_dags:
         if found := depths.get(row["queue"]):
             queue = Queue(found["label"], int(found["visible"]), int(found["dead"]), float(found["oldest_seconds"]))
             taken.setdefault(row["dag_id"], []).append(queue)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections.abc import Collection
 from hashlib import sha256
 from typing import Any
 
@@ -10,35 +10,36 @@ from storeside import sql
 from storeside.pages.objects import MOST_COUNTED
 from storeside.pages.tables import FIRST, PAGE, At, Page, Tables, check, directed
 
+MOST_QUEUES = 200
+_MOST_CHOSEN = 1_000  # queues that a page chooses by their names
 STATES = ("", "loaded", "skipped", "released", "dead")
 
 
-def queues(tables: Tables) -> list[dict[str, Any]]:
-    """Return the newest depth of every measured queue that the visitor may see, each with a `label` for the pages.
+def queues(tables: Tables, names: Collection[str] = ()) -> list[dict[str, Any]]:
+    """Return the newest depth of measured queues that the visitor may see, each with a `label` for the pages.
 
-    A label is the queue's name. A URL, which contains the number of the account, does not appear on pages: queues of
-    the same name differ by a hash.
+    `names` chooses queues by name, label or URL; without names, these are the `MOST_QUEUES` measured last. A label is
+    the queue's name. A URL, which contains the number of the account, does not appear on pages: queues of the same
+    name differ by a hash.
     """
-    rows = tables.rows(sql.query("pages_queues"))
-    names = Counter(_name(row["queue"]) for row in rows)
+    wanted = {_name(name) for name in names}
+    rows = tables.rows(sql.query("pages_queues"), names=sorted(wanted), limit=_MOST_CHOSEN if names else MOST_QUEUES)
     for row in rows:
         name = _name(row["queue"])
-        row["label"] = f"{name}~{sha256(row['queue'].encode()).hexdigest()[:8]}" if names[name] > 1 else name
-    return rows
+        several = row["of_this_name"] > 1
+        row["label"] = f"{name}~{sha256(row['queue'].encode()).hexdigest()[:8]}" if several else name
+    return sorted(rows, key=lambda row: row["queue"])
 
 
-def url(measured: list[dict[str, Any]], queue: str) -> str:
-    """Return the URL of a measured queue by its label or, as tasks may name it, by its URL; empty for any other."""
-    return next((row["queue"] for row in measured if queue in (row["queue"], row["label"])), "")
-
-
-def label(measured: list[dict[str, Any]], queue: str) -> str:
-    """Return the label of a queue by its URL; the last part of the URL if it is not measured."""
-    return next((str(row["label"]) for row in measured if row["queue"] == queue), _name(queue))
+def find(tables: Tables, queue: str) -> dict[str, Any] | None:
+    """Return a measured queue by its label or, as tasks may name it, by its URL; None for any other."""
+    found = queues(tables, [queue]) if queue else []
+    return next((row for row in found if queue in (row["queue"], row["label"])), None)
 
 
 def _name(queue: str) -> str:
-    return queue.rpartition("/")[2]
+    """Return the name of a queue by its URL, its label or its name; SQS has no names with ``/`` or ``~``."""
+    return queue.rpartition("/")[2].partition("~")[0]
 
 
 def dags(tables: Tables, queue: str) -> list[str]:
