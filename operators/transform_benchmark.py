@@ -42,8 +42,9 @@ class AISMeasureTransformsOperator(FormOperator):
     """Transcodes recordings with each variant of server, channel, file access and direct put, and by a client.
 
     The task copies the recordings to a new bucket; it only reads `source`. The variants take turns. Each round
-    is a job from bucket to bucket, and counts only if every recording has a result: a variant that fails is left out
-    with its reason, and the task continues with the others. It fails if none of them works. It writes the rounds to
+    is a job from bucket to bucket, and counts only if every recording has a result. Broken recordings are left out
+    before the first round counts; their reasons are in the report. A variant that fails is left out with its reason,
+    and the task continues with the others. It fails if none of them works. It writes the rounds to
     ``storeside.transform_benchmark`` and the medians to its log, and removes its buckets and ETLs, also if it is
     killed; `AISRemoveMeasurementOperator` removes what a ``kill -9`` leaves behind. It is not started, and retried
     later, while other transforms run in the cluster. Returns the report as a dictionary.

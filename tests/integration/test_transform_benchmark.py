@@ -115,8 +115,8 @@ def test_results_of_the_client_equal_those_of_the_cluster(
     seen: list[dict[str, bytes]] = []
     reconcile = Benchmark._reconcile
 
-    def keep(self: Benchmark, to: Bucket, reasons: Any) -> None:
-        reconcile(self, to, reasons)
+    def keep(self: Benchmark, to: Bucket, *reasons: Any) -> None:
+        reconcile(self, to, *reasons)
         seen.append({name: read(aistore, to, name) for name in versions(aistore, to)})
 
     monkeypatch.setattr(Benchmark, "_reconcile", keep)
@@ -147,10 +147,34 @@ def test_recordings_that_no_variant_can_decode_fail_with_all_reasons(
     stack: Stack, aistore: Any, source: Bucket
 ) -> None:
     put(aistore, bucket := Bucket("ais", unique("bad")), {"in/a.flac": b"no audio", "in/b.flac": b"neither"})
-    with pytest.raises(MeasureInputError, match=r"client: in/a.flac: not an audio.*; fastapi ws .*: 2 of 2 objects"):
+    with pytest.raises(MeasureInputError, match=r"client: 2 of 2 objects .*: not an audio.*; fastapi ws .*: 2 of 2 "):
         benchmark(stack, plan(bucket, variants=THREE[:1], parallel=1), "run").run()
     assert left_of_benchmarks(aistore) == []
     bucket.handle(aistore).delete()
+
+
+@pytest.mark.parametrize(("first", "parallel"), [(THREE[0], 0), (THREE[1], 3), (THREE[2], 0)], ids=str)
+def test_broken_recordings_are_left_out(
+    stack: Stack, aistore: Any, caplog: pytest.LogCaptureFixture, first: Variant, parallel: int
+) -> None:
+    good = {f"in/{path.name}": path.read_bytes() for path in sorted(RECORDINGS.glob("*.flac"))}
+    bad = {"in/a b.flac": b"no audio", "in/z.wav": b"RIFF"}
+    put(aistore, mixed := Bucket("ais", unique("mixed")), {**good, **bad})
+    second = next(variant for variant in THREE if variant != first)
+    report = benchmark(stack, plan(mixed, variants=[first, second], parallel=parallel), "run").run()
+    assert report.failed == {}
+    assert (report.objects, report.size) == (len(good), sum(map(len, good.values())))
+    assert sorted(report.left_out) == sorted(bad)
+    assert all(report.left_out.values())
+    table = report.table()
+    assert "not measured, because they cannot be transcoded: 2" in table
+    assert f"- 'in/a b.flac': {report.left_out['in/a b.flac']}" in table
+    told = report.to_dict()
+    assert (told["left_out"], told["reasons"]) == (2, report.left_out)
+    assert "2 of 7 objects have no result" in caplog.text
+    assert left_of_benchmarks(aistore) == []
+    assert len(versions(aistore, mixed)) == 7, "the source is only read"
+    mixed.handle(aistore).delete()
 
 
 def test_a_bucket_without_recordings_is_refused(stack: Stack, aistore: Any, source: Bucket) -> None:

@@ -4,10 +4,13 @@ MeasureError
 ├── MeasureInputError       load, loader or bucket do not allow a measurement; no retry helps
 ├── MeasureTransientError   the cluster or its load generator failed; the same measurement may succeed later
 ├── VariantFailedError      one variant of a transform failed; the others are measured
+│   └── BrokenRecordingsError   only because some of the recordings cannot be transcoded
 └── MeasureCancelled        the measurement was cancelled
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 from storeside.errors import BadInput, Cancelled, Partial, StoresideError, Transient
 
@@ -26,6 +29,14 @@ class MeasureTransientError(MeasureError, Transient):
 
 class VariantFailedError(MeasureError, Partial):
     """One variant of a transform failed; the other variants are not affected."""
+
+
+class BrokenRecordingsError(VariantFailedError):
+    """Some recordings cannot be transcoded, and all others have results; `reasons` are those of the former by name."""
+
+    def __init__(self, message: str, reasons: Mapping[str, str]) -> None:
+        super().__init__(message)
+        self.reasons = reasons
 
 
 class MeasureCancelled(MeasureError, Cancelled):

@@ -1,7 +1,8 @@
 """Transcodes the same objects in each variant in turn, and by a client, as AIStore's published benchmark does.
 
 Each round of a variant is a job of AIStore from bucket to bucket. It counts only if every object has a result: over
-WebSocket, AIStore reports objects as done that failed.
+WebSocket, AIStore reports objects as done that failed. Recordings that the first variant cannot transcode, because of
+their content, are not measured.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from storeside.aistore.pods import PodWatch
 from storeside.aistore.spec import EtlSpec
 from storeside.errors import StoresideError, Transient
 from storeside.measure.errors import (
+    BrokenRecordingsError,
     MeasureCancelled,
     MeasureInputError,
     MeasureTransientError,
@@ -98,7 +100,9 @@ class Benchmark:
         self._pods = pods
         self._stop = stop or threading.Event()
         self._scratch = Scratch(self._client, scope)
-        self._names: Mapping[str, str] = {}
+        self._names: dict[str, str] = {}
+        self._sizes: dict[str, int] = {}
+        self._left_out: dict[str, str] = {}
 
     def run(self) -> Report:
         """Copy the objects to a scratch bucket, and measure all variants in turn; then remove all scratch.
@@ -118,8 +122,8 @@ class Benchmark:
             raise MeasureTransientError(f"{running[0]} runs and would distort the figures: try later")
         try:
             with jobs.naming_stuck_targets(self._client):
-                size = self._copy()
-                return self._measure(size)
+                self._copy()
+                return self._measure()
         finally:
             self._remove()
 
@@ -133,11 +137,8 @@ class Benchmark:
         except (StoresideError, AISError, RequestException, Transient) as e:
             log.warning("the buckets and ETLs of this measurement are not all removed: %s", said(e))
 
-    def _copy(self) -> int:
-        """Copy the objects to the scratch bucket, so that each variant reads them from the targets' disks.
-
-        Returns the sum of their sizes in bytes.
-        """
+    def _copy(self) -> None:
+        """Copy the objects to the scratch bucket, so that each variant reads them from the targets' disks."""
         plan, to = self._plan, self._scratch.source
         self._names = self._selected()
         names = list(self._names)
@@ -147,15 +148,13 @@ class Benchmark:
             job_id = submit.objects(group, to.handle(self._client), None, [], Naming(), Options())
         self._follow(job_id)
         jobs.end_idle(self._client, plan.source, to)
-        there = {found.name: found.size for found in list_aistore(self._client, to)}
-        if missing := [name for name in names if name not in there]:
+        self._sizes = {found.name: found.size for found in list_aistore(self._client, to)}
+        if missing := [name for name in names if name not in self._sizes]:
             raise MeasureTransientError(
                 f"{plan.source}: {len(missing)} of {len(names)} objects could not be copied to the cluster, such as"
                 f" {missing[0]!r}: check whether AIStore can read it"
             )
-        size = sum(there.values())
-        log.info("%s: %d recordings, %.1f MB", plan.source, len(names), size / 1e6)
-        return size
+        log.info("%s: %d recordings, %.1f MB", plan.source, len(names), sum(self._sizes.values()) / 1e6)
 
     def _selected(self) -> dict[str, str]:
         """Return the first recordings of the source by name, with the names of their results."""
@@ -173,7 +172,7 @@ class Benchmark:
             )
         return chosen
 
-    def _measure(self, size: int) -> Report:
+    def _measure(self) -> Report:
         plan = self._plan
         cases: list[Variant | None] = [*([None] if plan.parallel else []), *plan.variants]
         seconds: dict[Variant | None, list[float]] = {case: [] for case in cases}
@@ -182,7 +181,7 @@ class Benchmark:
             for case in [case for case in cases if case in seconds]:
                 name = str(case or CLIENT)
                 try:
-                    took = self._once(case)
+                    took = self._first(case) if not any(seconds.values()) else self._once(case)
                     seconds[case].append(took)
                     log.info("round %d of %d: %s: %.2f s", number, plan.rounds, name, took)
                 except VariantFailedError as e:
@@ -194,10 +193,34 @@ class Benchmark:
             raise MeasureInputError("; ".join(f"{name}: {reason}" for name, reason in failed.items()))
         targets = len(self._client.cluster().get_info().tmap)
         processes = int(plan.spec.tuning.get("NUM_WORKERS", 0))
-        return Report(str(plan.source), plan.form, targets, processes, len(self._names), size, results, failed)
+        size = sum(self._sizes.values())
+        return Report(
+            str(plan.source), plan.form, targets, processes, len(self._names), size, results, failed, self._left_out
+        )
+
+    def _first(self, case: Variant | None) -> float:
+        """Transcode all objects before anything is measured; if some are broken, transcode the others again."""
+        try:
+            return self._once(case)
+        except BrokenRecordingsError as e:
+            log.warning("%s: %s; they are not measured", case or CLIENT, e)
+            self._leave_out(e.reasons)
+        return self._once(case)
+
+    def _leave_out(self, broken: Mapping[str, str]) -> None:
+        """Remove objects from the scratch bucket, and remember their reasons."""
+        group = self._scratch.source.handle(self._client).objects(obj_names=list(broken))
+        self._follow(group.delete())
+        for name, reason in broken.items():
+            del self._names[name], self._sizes[name]
+            self._left_out[name] = reason
 
     def _once(self, case: Variant | None) -> float:
-        """Transcode all objects; return the seconds. Raises VariantFailedError unless every object has a result."""
+        """Transcode all objects; return the seconds.
+
+        Raises BrokenRecordingsError if objects without a result are themselves the reason, and VariantFailedError if
+        anything else fails.
+        """
         self._check_stop()
         with _failing():
             to = self._scratch.destination()
@@ -211,10 +234,10 @@ class Benchmark:
     def _by_client(self, to: Bucket) -> float:
         spec = self._plan.spec
         environment = {**spec.environment, "OBJECT_TIMEOUT": str(spec.object_timeout)}
-        seconds = clients.transcode(
+        seconds, broken = clients.transcode(
             self._cluster, self._scratch.source, to, self._names, environment, self._plan.parallel, self._stop
         )
-        self._reconcile(to, {})
+        self._reconcile(to, {}, broken)
         return seconds
 
     def _by_etl(self, spec: EtlSpec, to: Bucket) -> float:
@@ -228,22 +251,29 @@ class Benchmark:
                 job_id = submit.bucket(self._client, source, to, spec, names, plan.naming, options)
             seconds = self._follow(job_id)
             reasons = dict(object_errors(self._client, names, job_id, source))
-            reasons |= {f.object: f.reason for f in failures(self._client, names, job_id, source.name)}
-            self._reconcile(to, reasons)
+            journal = list(failures(self._client, names, job_id, source.name))
+            reasons |= {f.object: f.reason for f in journal}
+            self._reconcile(to, reasons, {f.object: f.reason for f in journal if f.final})
             return seconds
         finally:
             self._scratch.discard(spec.name)
 
-    def _reconcile(self, to: Bucket, reasons: Mapping[str, str]) -> None:
-        """Raise MeasureTransientError, with a reason, unless every object has a result that is not empty."""
+    def _reconcile(self, to: Bucket, reasons: Mapping[str, str], broken: Mapping[str, str]) -> None:
+        """Raise an error, with a reason, unless every object has a result that is not empty.
+
+        `broken` are the reasons of objects that no retry helps.
+        """
         there = {found.name for found in list_aistore(self._client, to) if found.size}
         missing = [name for name, result in self._names.items() if result not in there]
-        if missing:
-            name = next((name for name in missing if name in reasons), missing[0])
-            raise MeasureTransientError(
-                f"{len(missing)} of {len(self._names)} objects have no result, such as {name!r}:"
-                f" {reasons.get(name, NO_REASON)}: choose a prefix without such objects"
-            )
+        if not missing:
+            return
+        known = {**reasons, **broken}
+        name = next((name for name in missing if name in known), missing[0])
+        of = f"{len(missing)} of {len(self._names)}"
+        message = f"{of} objects have no result, such as {name!r}: {known.get(name, NO_REASON)}"
+        if len(missing) < len(self._names) and all(name in broken for name in missing):
+            raise BrokenRecordingsError(message, {name: broken[name] for name in missing})
+        raise MeasureTransientError(f"{message}: choose a prefix without such objects")
 
     def _follow(self, job_id: str) -> float:
         """Wait for the end of a job and return its seconds. Raises MeasureTransientError if the job failed."""
@@ -263,13 +293,13 @@ class Benchmark:
 
 @contextmanager
 def _failing() -> Iterator[None]:
-    """Raise every error but a cancellation as VariantFailedError."""
+    """Raise every error, except a cancellation and that of broken recordings, as VariantFailedError."""
     from aistore.sdk.errors import AISError
     from requests import RequestException
 
     try:
         yield
-    except MeasureCancelled:
+    except (MeasureCancelled, BrokenRecordingsError):
         raise
     except (StoresideError, AISError, RequestException, Transient) as e:
         raise VariantFailedError(said(e)) from e

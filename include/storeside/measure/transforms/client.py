@@ -2,7 +2,7 @@
 
 It runs in its own process, with the transcoder and the isolated decoders of the ETL's server. The request, with the
 credentials, comes on standard input. The answer on standard output is JSON: the seconds from the first download to
-the last upload, or the first failure.
+the last upload and the recordings that cannot be transcoded, or what failed first for another reason.
 """
 
 from __future__ import annotations
@@ -31,8 +31,10 @@ _TRANSFORM = "audio_transcode"
 def transcode(
     cluster: Cluster, source: Bucket, destination: Bucket, names: Mapping[str, str], environment: Mapping[str, str],
     parallel: int, stop: threading.Event,
-) -> float:  # fmt: skip
-    """Transcode the objects of `source` in a process on this machine; return the seconds that it took.
+) -> tuple[float, dict[str, str]]:  # fmt: skip
+    """Transcode the objects of `source` in a process on this machine.
+
+    Returns the seconds that it took, and why objects cannot be transcoded, by name.
 
     `names` maps objects to their results, and `environment` has the transcoder's settings. At most `parallel` objects
     with their results are in memory. Decoders run on as many of this machine's CPUs.
@@ -68,7 +70,7 @@ def transcode(
         raise MeasureTransientError(f"the client ended with {process.returncode}: {last[:600]}") from None
     if "failed" in found:
         raise MeasureTransientError(str(found["failed"]))
-    return float(found["seconds"])
+    return float(found["seconds"]), dict(found["broken"])
 
 
 async def _transcode(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -89,9 +91,10 @@ async def _transcode(given: Mapping[str, Any]) -> dict[str, Any]:
     cluster, names = Cluster(**given["cluster"]), iter(given["names"].items())
 
     failed: list[str] = []
+    broken: dict[str, str] = {}
 
     async def work() -> None:
-        """Take objects until there are none, or one fails."""
+        """Take objects until there are none, or one fails that a retry may help."""
         client = cluster.client()  # one for each: the SDK keeps ten connections per client
         source, to = (Bucket.parse(given[side]).handle(client) for side in ("source", "destination"))
         for name, result in names:
@@ -99,6 +102,9 @@ async def _transcode(given: Mapping[str, Any]) -> dict[str, Any]:
                 return
             content = await asyncio.to_thread(source.object(name).get_reader().read_all)
             outcome = await (await pool.submit(Job(name), content))
+            if isinstance(outcome, Failure) and outcome.final:
+                broken[name] = outcome.reason
+                continue
             if not isinstance(outcome, Content):
                 failed.append(f"{name}: {outcome.reason if isinstance(outcome, Failure) else outcome}")
                 return
@@ -108,7 +114,7 @@ async def _transcode(given: Mapping[str, Any]) -> dict[str, Any]:
     await asyncio.gather(*(work() for _ in range(parallel)))
     seconds = time.monotonic() - began
     running.cancel()
-    return {"failed": failed[0]} if failed else {"seconds": seconds}
+    return {"failed": failed[0]} if failed else {"seconds": seconds, "broken": broken}
 
 
 def main() -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from storeside.measure.transforms.variants import Variant
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 
 # The client's name among the variants.
 CLIENT = "client"
+# Recordings in a report that were not measured; their number is always in it.
+_MOST_LEFT_OUT = 20
 _COLUMNS = (
     "run_id", "server", "channel", "file_access", "direct_put", "source", "format", "targets", "objects", "processes",
     "round", "seconds", "objects_per_second", "megabytes_per_second",
@@ -44,7 +47,8 @@ class Report:
     """The results of all variants that worked, and by name the reasons of those that failed.
 
     `objects` is the number of objects of each round, `size` the sum of their sizes in bytes. `form` describes the
-    format of the results, and `processes` is the number of worker processes of a server (0: one per CPU).
+    format of the results, and `processes` is the number of worker processes of a server (0: one per CPU). `left_out`
+    are the reasons of recordings that cannot be transcoded and are not measured, by name.
     """
 
     source: str
@@ -55,6 +59,7 @@ class Report:
     size: int
     results: Sequence[Result]
     failed: Mapping[str, str]
+    left_out: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def ranked(self) -> list[Result]:
@@ -67,7 +72,10 @@ class Report:
         return client.median / result.median if client else None
 
     def table(self) -> str:
-        """Return a Markdown table: medians with minimum and maximum, the fastest first, then the failures."""
+        """Return a Markdown table: medians with minimum and maximum, the fastest first, then the failures.
+
+        A list of recordings that were not measured follows it.
+        """
         lines = ["| variant | seconds | objects/s | MB/s | times as fast as the client |", "|---|---|---|---|---|"]
         for result in self.ranked:
             figures = [
@@ -77,13 +85,20 @@ class Report:
             gain = self.gain(result)
             lines.append(f"| {' | '.join([result.name, *figures])} | {'' if gain is None else f'{gain:.2f}'} |")
         lines += [f"| {name} | failed: {reason} | | | |" for name, reason in self.failed.items()]
+        if self.left_out:
+            lines += ["", f"recordings that are not measured, because they cannot be transcoded: {len(self.left_out)}"]
+            lines += [f"- {name!r}: {reason}" for name, reason in self._some_left_out().items()]
         return "\n".join(lines)
+
+    def _some_left_out(self) -> dict[str, str]:
+        return dict(islice(self.left_out.items(), _MOST_LEFT_OUT))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as JSON values, the fastest variant first."""
         return {
             "source": self.source, "format": self.form, "targets": self.targets, "processes": self.processes,
             "objects": self.objects, "bytes": self.size, "failed": dict(self.failed),
+            "left_out": len(self.left_out), "reasons": self._some_left_out(),
             "variants": [
                 {
                     "variant": result.name, "seconds": list(result.seconds), "median": result.median,
