@@ -167,7 +167,7 @@ def test_broken_recordings_are_left_out(
     assert sorted(report.left_out) == sorted(bad)
     assert all(report.left_out.values())
     table = report.table()
-    assert "not measured, because they cannot be transcoded: 2" in table
+    assert "not measured, because they cannot be transcoded: 2 recordings" in table
     assert f"- 'in/a b.flac': {report.left_out['in/a b.flac']}" in table
     told = report.to_dict()
     assert (told["left_out"], told["reasons"]) == (2, report.left_out)

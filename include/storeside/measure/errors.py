@@ -32,7 +32,7 @@ class VariantFailedError(MeasureError, Partial):
 
 
 class BrokenRecordingsError(VariantFailedError):
-    """Some recordings cannot be transcoded, and all others have results; `reasons` are those of the former by name."""
+    """Some recordings cannot be transcoded, and all others have results. `reasons` has the reason of each by name."""
 
     def __init__(self, message: str, reasons: Mapping[str, str]) -> None:
         super().__init__(message)

@@ -86,7 +86,7 @@ class Report:
             lines.append(f"| {' | '.join([result.name, *figures])} | {'' if gain is None else f'{gain:.2f}'} |")
         lines += [f"| {name} | failed: {reason} | | | |" for name, reason in self.failed.items()]
         if self.left_out:
-            lines += ["", f"recordings that are not measured, because they cannot be transcoded: {len(self.left_out)}"]
+            lines += ["", f"not measured, because they cannot be transcoded: {len(self.left_out)} recordings"]
             lines += [f"- {name!r}: {reason}" for name, reason in self._some_left_out().items()]
         return "\n".join(lines)
 
