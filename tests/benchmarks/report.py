@@ -49,6 +49,8 @@ PUBLISHED = (
      " cluster: 37 times", "AIStore's article on its ETL", "transform.vs_client"),
     ("3,174,394 rows of Parquet into ClickHouse", "Airbyte 932 s, DoubleCloud 129 s: 7.2 times", "DoubleCloud",
      "transfer.vs_airbyte"),
+    ("60 million rows of Parquet into ClickHouse", "Airbyte 12,990 s, DoubleCloud 2,219 s: 5.9 times", "DoubleCloud",
+     "transfer.large_file_seconds"),
     ("PUT of 64 MB, many parts against one", "2 times", "AIStore's article on OCI", "storage.multipart_put_gain"),
     ("random reads of 10 MiB", "175 of 186 GiB/s on 16 nodes with 100 Gbit/s each", "AIStore, “The Perfect Line”",
      "throughput.read_10MiB.targets4"),
