@@ -42,9 +42,9 @@ class ColumnarObject:
         from pyarrow import orc
 
         self.content.seek(0)
-        # A stream consists of many short messages, which are read one after the other.
-        is_stream = self.form == "arrowstream"
-        file = pa.PythonFile(_Stream(self.content) if is_stream else self.content, mode="r")
+        # A file or stream of Arrow consists of many short messages, which are read one after the other.
+        ahead = {"arrowstream": _Stream, "arrow": _Ahead}.get(self.form)
+        file = pa.PythonFile(ahead(self.content) if ahead else self.content, mode="r")
         name = {"orc": "ORC", "arrow": "Arrow"}.get(self.form, "Arrow stream")
         with faults(f"not a whole {name} file: "):
             if self.form == "orc":
@@ -120,6 +120,19 @@ class ColumnarObject:
             each = file
         for batch in each:
             yield batch.rename_columns(self.schema.names)
+
+
+class _Ahead(io.BufferedReader):
+    """An Arrow file that is requested in pieces of a megabyte."""
+
+    def __init__(self, content: Content) -> None:
+        super().__init__(content, CHUNK)
+        self._size = content.size
+
+    def read(self, size: int | None = -1) -> bytes:
+        """Return up to `size` bytes. A corrupt length would otherwise take all memory."""
+        left = max(0, self._size - self.tell())
+        return super().read(left if size is None or size < 0 else min(size, left))
 
 
 class _Stream:

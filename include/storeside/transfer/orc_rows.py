@@ -1,11 +1,16 @@
-"""Reads the rows of ORC objects in a separate process.
+"""Reads the rows of each ORC object in a process of its own.
 
 pyarrow 26.0.1 ends its process with a segmentation fault while it reads some damaged stripes, although not while it
-reads a footer.
+reads a footer. These processes are forks of a reader that has imported pyarrow, which takes most of the time of a
+small object.
 """
 
 from __future__ import annotations
 
+import atexit
+import os
+import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -13,29 +18,102 @@ from collections.abc import Iterator
 from typing import Any
 
 from storeside.transfer.content import Content
-from storeside.transfer.errors import LoadObjectError
+from storeside.transfer.errors import LoadObjectError, TransferTransientError
 
 # Characters of a message that are kept.
 _MOST = 300
-# Writes the rows of a file as an Arrow stream to standard output. It imports nothing else, so that it starts fast.
+# For each path on its socket, forks a process that writes the rows of the file as an Arrow stream to one descriptor and
+# errors to another; answers with the exit status. It ends when the other side closes the socket.
 _PROGRAM = """
+import os
+import socket
 import sys
 import pyarrow
 from pyarrow import orc
 
-file = orc.ORCFile(sys.argv[1])
-with pyarrow.ipc.new_stream(sys.stdout.buffer, file.schema) as writer:
-    for n in range(file.nstripes):
-        batch = file.read_stripe(n)
-        batch.validate(full=True)
-        writer.write_batch(batch)
+def write(path, rows):
+    file = orc.ORCFile(path)
+    with os.fdopen(rows, "wb") as sink, pyarrow.ipc.new_stream(sink, file.schema) as writer:
+        for n in range(file.nstripes):
+            batch = file.read_stripe(n)
+            batch.validate(full=True)
+            writer.write_batch(batch)
+
+requests = socket.socket(fileno=0)
+while True:
+    path, descriptors, *_ = socket.recv_fds(requests, 4096, 2)
+    if not path:
+        break
+    child = os.fork()
+    if not child:
+        requests.close()
+        os.dup2(descriptors[1], 2)
+        try:
+            write(path.decode(), descriptors[0])
+        except BaseException as e:
+            os.write(2, str(e).encode())
+            os._exit(1)
+        os._exit(0)
+    for descriptor in descriptors:
+        os.close(descriptor)
+    _, status = os.waitpid(child, 0)
+    requests.sendall(b"%d\\n" % os.waitstatus_to_exitcode(status))
 """
 
 
-def stripes(content: Content) -> Iterator[Any]:
-    """Yield the stripes of an ORC object as Arrow batches. Raises LoadObjectError.
+class _Reader:
+    """The process that forks; it reads one object at a time."""
 
-    The object is first copied into a temporary file.
+    def __init__(self) -> None:
+        self._socket, theirs = socket.socketpair()
+        with theirs:
+            self._process = subprocess.Popen([sys.executable, "-I", "-c", _PROGRAM], stdin=theirs)
+
+    def begin(self, path: str, rows: int, errors: int) -> None:
+        """Let a fork write the rows of a file to the descriptor `rows`. Raises OSError."""
+        socket.send_fds(self._socket, [path.encode()], [rows, errors])
+
+    def status(self) -> int:
+        """Wait for the fork and return its exit status. Raises OSError if the reader itself has ended."""
+        if not (answer := self._socket.recv(32)):
+            raise ConnectionResetError("the reader has ended")
+        return int(answer)
+
+    @property
+    def runs(self) -> bool:
+        """Whether the process has not ended."""
+        return self._process.poll() is None
+
+    def close(self) -> None:
+        """End the reader."""
+        self._socket.close()
+        self._process.wait()
+
+
+_idle: list[_Reader] = []
+
+
+def _idle_reader() -> _Reader:
+    """Return a reader that no other thread uses."""
+    while _idle:
+        reader = _idle.pop()
+        if reader.runs:
+            return reader
+        reader.close()
+    return _Reader()
+
+
+@atexit.register
+def _end() -> None:
+    while _idle:
+        _idle.pop().close()
+
+
+def stripes(content: Content) -> Iterator[Any]:
+    """Yield the stripes of an ORC object as Arrow batches.
+
+    The object is first copied into a temporary file. Raises LoadObjectError, and TransferTransientError if the system
+    ends the process that reads.
     """
     import pyarrow as pa
 
@@ -43,17 +121,35 @@ def stripes(content: Content) -> Iterator[Any]:
         for piece in content.stream():
             file.write(piece)
         file.flush()
-        command = [sys.executable, "-I", "-c", _PROGRAM, file.name]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors) as process:
-            failed = ""
-            try:
-                yield from pa.ipc.open_stream(process.stdout)
-            except (pa.ArrowException, OSError) as e:
-                failed = str(e)
-            finally:
-                process.stdout.close()  # type: ignore[union-attr]
-                process.kill() if failed else None
-        if process.returncode or failed:
+        reader = _idle_reader()
+        try:
+            source, sink = os.pipe()
+            with os.fdopen(source, "rb") as rows:
+                failed = ""
+                try:
+                    try:
+                        reader.begin(file.name, sink, errors.fileno())
+                    finally:
+                        os.close(sink)
+                    yield from pa.ipc.open_stream(rows)
+                except (pa.ArrowException, OSError) as e:
+                    failed = str(e)
+                finally:
+                    rows.close()  # a fork that still writes ends
+                    status = reader.status()
+                    _idle.append(reader)
+        except OSError as e:
+            reader.close()
+            raise _killed(content) from e
+        if status in (-signal.SIGKILL, -signal.SIGTERM):
+            raise _killed(content)
+        if status or failed:
             errors.seek(0)
             *_, why = (errors.read().decode("utf-8", "replace").strip() or failed or "no message").splitlines()
-            raise LoadObjectError(f"its ORC content is corrupt: {why[:_MOST]} (status {process.returncode})")
+            raise LoadObjectError(f"its ORC content is corrupt: {why[:_MOST]} (status {status})")
+
+
+def _killed(content: Content) -> TransferTransientError:
+    return TransferTransientError(
+        f"{content.key!r}: the process that reads it was killed: give the worker more memory if this happens again"
+    )
