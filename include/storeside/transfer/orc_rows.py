@@ -22,8 +22,8 @@ from storeside.transfer.errors import LoadObjectError, TransferTransientError
 
 # Characters of a message that are kept.
 _MOST = 300
-# For each path on its socket, forks a process that writes the rows of the file as an Arrow stream to one descriptor and
-# errors to another; answers with the exit status. It ends when the other side closes the socket.
+# For each path on its socket, forks a process that writes the file's rows as an Arrow stream to one descriptor, and
+# errors to another. Answers with the exit status. Ends when the other side closes the socket.
 _PROGRAM = """
 import os
 import socket
