@@ -14,7 +14,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator
 from typing import Any
 
 from storeside.transfer.content import Content
@@ -67,7 +67,7 @@ class _Reader:
     def __init__(self) -> None:
         self._socket, theirs = socket.socketpair()
         with theirs:
-            self._process = subprocess.Popen([sys.executable, "-I", "-c", _PROGRAM], stdin=theirs)
+            self._process = subprocess.Popen([sys.executable, "-I", "-c", _PROGRAM], stdin=theirs.fileno())
 
     def begin(self, path: str, rows: int, errors: int) -> None:
         """Let a fork write the rows of a file to the descriptor `rows`. Raises OSError."""
@@ -109,7 +109,7 @@ def _end() -> None:
         _idle.pop().close()
 
 
-def stripes(content: Content) -> Iterator[Any]:
+def stripes(content: Content) -> Generator[Any, None, None]:
     """Yield the stripes of an ORC object as Arrow batches.
 
     The object is first copied into a temporary file. Raises LoadObjectError, and TransferTransientError if the system
