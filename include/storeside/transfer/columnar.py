@@ -111,6 +111,7 @@ class ColumnarObject:
     def _batches(self) -> Iterator[Any]:
         """Yield each stripe or batch of the object."""
         file = self._file
+        each: Iterator[Any]
         if self.form == "orc":
             each = stripes(self.content)
         elif self.form == "arrow":
