@@ -1,4 +1,4 @@
-"""Each ORC object is read by a process of its own, which is the fork of one that has imported pyarrow."""
+"""Each ORC object is read by a separate process, the fork of one that has imported pyarrow."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_a_broken_object_leaves_the_reader_as_it_was(readers: list[Any]) -> None
     assert len(readers) == 1
 
 
-def test_who_stops_early_leaves_no_process(readers: list[Any]) -> None:
+def test_a_reading_that_stops_early_leaves_no_process(readers: list[Any]) -> None:
     content = written(numbers(500_000), stripe_size=64_000)
     for _ in range(3):
         batches = orc_rows.stripes(content)  # type: ignore[arg-type]
@@ -91,7 +91,7 @@ def test_who_stops_early_leaves_no_process(readers: list[Any]) -> None:
     assert len(readers) == 1
 
 
-def test_threads_have_readers_of_their_own(readers: list[Any]) -> None:
+def test_threads_have_separate_readers(readers: list[Any]) -> None:
     tables = [numbers(50_000, start) for start in range(12)]
     with ThreadPoolExecutor(3) as pool:
         assert list(pool.map(lambda table: read(written(table)), tables)) == tables

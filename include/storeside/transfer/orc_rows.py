@@ -1,4 +1,4 @@
-"""Reads the rows of each ORC object in a process of its own.
+"""Reads the rows of each ORC object in a separate process.
 
 pyarrow 26.0.1 ends its process with a segmentation fault while it reads some damaged stripes, although not while it
 reads a footer. These processes are forks of a reader that has imported pyarrow, which takes most of the time of a
