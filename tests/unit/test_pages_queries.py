@@ -750,6 +750,27 @@ def test_measurements_with_different_numbers_of_loaders_have_different_bars(clie
     assert [(bar.count, bar.value) for bar in chart.bars] == [(2, 100), (1, 400)]
 
 
+def test_medians_are_of_one_case(client: Client) -> None:
+    """However many columns differ: results of other buckets, formats or numbers of processes are other bars."""
+    for number in range(3):
+        for round_ in range(2):
+            client.fill(
+                "transform_benchmark", run_id=f"d/{number}", server=("fastapi", "flask", "http")[number],
+                channel=("ws", "hpush", "hpull")[number], file_access=("", "file access", "")[number],
+                direct_put=("", "direct put", "")[number], source=f"ais://b{number}", format=f"f{number}",
+                targets=number + 1, objects=number + 1, processes=0, round=round_, seconds=1.0,
+            )  # fmt: skip
+    client.fill(
+        "transform_benchmark", run_id="d/3", server="http", channel="hpull", source="ais://b2", format="f2",
+        targets=3, objects=3, processes=7, seconds=9.0,
+    )  # fmt: skip
+    chart = next(chart for chart in benchmarks.charts(Tables(client)) if chart.measure == "seconds")
+    assert chart.by == (
+        "server", "channel", "file_access", "direct_put", "source", "format", "targets", "objects", "processes"
+    )  # fmt: skip
+    assert [(bar.value, bar.count) for bar in chart.bars] == [(1, 2), (1, 2), (1, 2), (9, 1)]
+
+
 @pytest.mark.parametrize("name", ["100%", "%s", "{all_dags:Bool}", "it's", "a`b"])
 def test_columns_of_benchmarks_may_have_any_name(client: Client, name: str) -> None:
     client.command("DROP TABLE storeside.backend_benchmark")

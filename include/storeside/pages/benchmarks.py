@@ -15,9 +15,10 @@ EXPECTED = {
 }
 _MOST_BARS = 40
 _MOST_METRICS = 4
-_MOST_LABELS = 6
-# Columns that identify a measurement but do not describe it.
-_NAMES = frozenset({"run_id", "measurement", "round", "tick", "host", "note", "detail", "error"})
+# Columns that identify a measurement, or are results, but do not describe the case.
+_OTHERS = frozenset(
+    {"run_id", "measurement", "round", "tick", "host", "note", "detail", "error", "loader_bytes", "requests", "verdict"}
+)
 # Columns that begin with the DAG. Rows of tables without one are only for visitors who may read all DAGs.
 _OWNERS = ("run_id", "measurement")
 _FLOATS = ("Float", "Decimal", "Nullable(Float")
@@ -74,7 +75,7 @@ def _charts(tables: Tables, table: str) -> list[Chart]:
         table=table,
     )
     measures = [c["name"] for c in columns if c["type"].startswith(_FLOATS)][:_MOST_METRICS]
-    candidates = [c["name"] for c in columns if c["type"].startswith(_WHAT) and c["name"] not in _NAMES]
+    candidates = [c["name"] for c in columns if c["type"].startswith(_WHAT) and c["name"] not in _OTHERS]
     if not measures or not candidates:
         return []
     owner = next((name for name in _OWNERS if name in {c["name"] for c in columns}), "")
@@ -84,7 +85,7 @@ def _charts(tables: Tables, table: str) -> list[Chart]:
     counted = ", ".join(f"uniq({identifier(name)})" for name in candidates)
     (values,) = tables.rows(f"SELECT [{counted}] AS distinct_values, count() AS number FROM {source}")
     several = zip(candidates, values["distinct_values"], strict=True)
-    by = tuple(name for name, count in several if count > 1)[:_MOST_LABELS] or (candidates[0],)
+    by = tuple(name for name, count in several if count > 1) or (candidates[0],)
     keys = ", ".join(identifier(name) for name in by)
     medians = ", ".join(f"median({identifier(name)}) AS median_{n}" for n, name in enumerate(measures))
     if not values["number"]:
