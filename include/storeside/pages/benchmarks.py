@@ -17,8 +17,11 @@ _MOST_BARS = 40
 _MOST_METRICS = 4
 # Columns that identify a measurement, or are results, but do not describe the case.
 _OTHERS = frozenset(
-    {"run_id", "measurement", "round", "tick", "host", "note", "detail", "error", "loader_bytes", "requests", "verdict"}
-)
+    {
+        "run_id", "measurement", "round", "tick", "host", "note", "detail", "error",
+        "loader_bytes", "requests", "verdict",
+    }
+)  # fmt: skip
 # Columns that begin with the DAG. Rows of tables without one are only for visitors who may read all DAGs.
 _OWNERS = ("run_id", "measurement")
 _FLOATS = ("Float", "Decimal", "Nullable(Float")
