@@ -95,12 +95,14 @@ _idle: list[_Reader] = []
 
 def _idle_reader() -> _Reader:
     """Return a reader that no other thread uses."""
-    while _idle:
-        reader = _idle.pop()
+    while True:
+        try:
+            reader = _idle.pop()
+        except IndexError:
+            return _Reader()
         if reader.runs:
             return reader
         reader.close()
-    return _Reader()
 
 
 @atexit.register
