@@ -521,6 +521,17 @@ def test_pipelines_have_what_they_moved_and_their_queues(client: Client) -> None
     assert [one.dag for one in overview.pipelines(Tables(client, {"events"}))] == ["events"]
 
 
+def test_a_filter_finds_the_queue_of_any_dag(client: Client) -> None:
+    """Without a filter, the overview has the queues of the first DAGs by name."""
+    client.command(
+        "INSERT INTO storeside.events (queue, message_id, run_id, state) SELECT 'q' || toString(number), 'm',"
+        " 'd' || leftPad(toString(number), 3, '0') || '/1', 'loaded' FROM numbers(600)"
+    )
+    client.fill("queue_depths", queue="q599", visible=5)
+    (one,) = overview.pipelines(Tables(client), "D599")
+    assert [(queue.label, queue.waiting) for queue in one.queues] == [("q599", 5)]
+
+
 def test_later_runs_of_the_same_buckets_are_found(client: Client) -> None:
     pair = {"source": "ais://a", "destination": "ais://b", "done": 1}
     for day, run, other in (

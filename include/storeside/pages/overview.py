@@ -64,7 +64,7 @@ def pipelines(tables: Tables, dag: str = "") -> list[Pipeline]:
         for row in tables.rows(sql.query("pages_pipelines"), dag=dag, days=DAYS, limit=_MOST_PIPELINES)
     }
     failed = {row["dag_id"]: row for row in open_failures(tables)}
-    of_dags = tables.rows(sql.query("pages_dag_queues"))
+    of_dags = tables.rows(sql.query("pages_dag_queues"), dag=dag)
     depths = {row["queue"]: row for row in queues.queues(tables, [row["queue"] for row in of_dags])}
     taken: dict[str, list[Queue]] = {}
     for row in of_dags:
