@@ -34,9 +34,9 @@ class VariantFailedError(MeasureError, Partial):
 class BrokenRecordingsError(VariantFailedError):
     """Some recordings cannot be transcoded, and all others have results. `reasons` has the reason of each by name."""
 
-    def __init__(self, message: str, reasons: Mapping[str, str]) -> None:
+    def __init__(self, message: str, reasons: Mapping[str, str] | None = None) -> None:
         super().__init__(message)
-        self.reasons = reasons
+        self.reasons = reasons or {}
 
 
 class MeasureCancelled(MeasureError, Cancelled):
