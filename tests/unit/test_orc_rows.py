@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -98,17 +102,54 @@ def test_threads_have_separate_readers(readers: list[Any]) -> None:
     assert 1 <= len(readers) <= 3
 
 
-@pytest.mark.parametrize("victim", ["fork", "reader"])
-def test_a_killed_process_is_no_fault_of_the_object(readers: list[Any], victim: str) -> None:
+@pytest.mark.parametrize(
+    ("victim", "sent", "error", "message"),
+    [
+        ("fork", signal.SIGKILL, LoadObjectError, "was killed, perhaps because the worker has too little memory"),
+        ("fork", signal.SIGTERM, TransferTransientError, "'in/a.orc': the process that reads it was stopped"),
+        (
+            "reader",
+            signal.SIGKILL,
+            TransferTransientError,
+            "'in/a.orc': it cannot be read in a separate process: the reader has ended",
+        ),
+    ],
+)
+def test_only_an_object_whose_process_is_killed_fails(
+    victim: str, sent: int, error: type[Exception], message: str
+) -> None:
+    """Its rows may need too much memory: the other objects must be loaded nevertheless."""
     content = written(numbers(500_000), stripe_size=64_000)
     before = set(psutil.Process().children())
     batches = orc_rows.stripes(content)  # type: ignore[arg-type]
     next(batches)
     (reader,) = set(psutil.Process().children()) - before
-    (reader.children()[0] if victim == "fork" else reader).kill()
-    with pytest.raises(TransferTransientError, match=r"'in/a.orc': the process that reads it was killed"):
+    (reader.children()[0] if victim == "fork" else reader).send_signal(sent)
+    with pytest.raises(error, match=message):
         list(batches)
     assert read(content).num_rows == 500_000
+
+
+def test_a_killed_worker_leaves_no_process(tmp_path: Path) -> None:
+    (tmp_path / "a.orc").write_bytes(written(numbers(500_000), stripe_size=64_000).content)
+    program = (
+        "import pathlib, sys, time, types\n"
+        "from storeside.transfer import orc_rows\n"
+        "content = pathlib.Path(sys.argv[1]).read_bytes()\n"
+        "next(orc_rows.stripes(types.SimpleNamespace(key='a', stream=lambda: [content])))\n"
+        "batches = orc_rows.stripes(types.SimpleNamespace(key='a', stream=lambda: [content]))\n"
+        "next(batches)\n"
+        "print('reads', flush=True)\n"
+        "time.sleep(60)\n"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path / "a.orc")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as worker:
+        assert worker.stdout is not None
+        assert worker.stdout.readline() == "reads\n"
+        started = psutil.Process(worker.pid).children(recursive=True)
+        assert len(started) >= 2, "a reader and its fork"
+        worker.kill()
+    until(lambda: not any(one.is_running() for one in started), 10, "the end of the processes", interval=0.1)
 
 
 def test_a_reader_that_died_while_idle_is_replaced(readers: list[Any]) -> None:

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Generator
-from typing import Any
+from typing import Any, BinaryIO
 
 from storeside.transfer.content import Content
 from storeside.transfer.errors import LoadObjectError, TransferTransientError
@@ -69,9 +69,18 @@ class _Reader:
         with theirs:
             self._process = subprocess.Popen([sys.executable, "-I", "-c", _PROGRAM], stdin=theirs.fileno())
 
-    def begin(self, path: str, rows: int, errors: int) -> None:
-        """Let a fork write the rows of a file to the descriptor `rows`. Raises OSError."""
-        socket.send_fds(self._socket, [path.encode()], [rows, errors])
+    def begin(self, path: str, errors: int) -> BinaryIO:
+        """Let a fork read a file; return its rows. It writes errors to the descriptor `errors`. Raises OSError."""
+        source, sink = os.pipe()
+        rows = os.fdopen(source, "rb")
+        try:
+            socket.send_fds(self._socket, [path.encode()], [sink, errors])
+        except OSError:
+            rows.close()
+            raise
+        finally:
+            os.close(sink)
+        return rows
 
     def status(self) -> int:
         """Wait for the fork and return its exit status. Raises OSError if the reader itself has ended."""
@@ -114,8 +123,8 @@ def _end() -> None:
 def stripes(content: Content) -> Generator[Any, None, None]:
     """Yield the stripes of an ORC object as Arrow batches.
 
-    The object is first copied into a temporary file. Raises LoadObjectError, and TransferTransientError if the system
-    ends the process that reads.
+    The object is first copied into a temporary file. Raises LoadObjectError, also if the system kills the process
+    that reads this object, and TransferTransientError if the reader has ended for another reason.
     """
     import pyarrow as pa
 
@@ -124,34 +133,27 @@ def stripes(content: Content) -> Generator[Any, None, None]:
             file.write(piece)
         file.flush()
         reader = _idle_reader()
+        failed = ""
         try:
-            source, sink = os.pipe()
-            with os.fdopen(source, "rb") as rows:
-                failed = ""
-                try:
-                    try:
-                        reader.begin(file.name, sink, errors.fileno())
-                    finally:
-                        os.close(sink)
-                    yield from pa.ipc.open_stream(rows)
-                except (pa.ArrowException, OSError) as e:
-                    failed = str(e)
-                finally:
-                    rows.close()  # a fork that still writes ends
-                    status = reader.status()
-                    _idle.append(reader)
+            rows = reader.begin(file.name, errors.fileno())
+            try:
+                yield from pa.ipc.open_stream(rows)
+            except (pa.ArrowException, OSError) as e:
+                failed = str(e)
+            finally:
+                rows.close()  # a fork that still writes ends
+                status = reader.status()
+                _idle.append(reader)
         except OSError as e:
             reader.close()
-            raise _killed(content) from e
-        if status in (-signal.SIGKILL, -signal.SIGTERM):
-            raise _killed(content)
+            raise TransferTransientError(f"{content.key!r}: it cannot be read in a separate process: {e}") from e
+        if status == -signal.SIGTERM:
+            raise TransferTransientError(f"{content.key!r}: the process that reads it was stopped")
+        if status == -signal.SIGKILL:  # only this object fails: its rows may need more memory than the worker has
+            raise LoadObjectError(
+                "the process that read it was killed, perhaps because the worker has too little memory"
+            )
         if status or failed:
             errors.seek(0)
             *_, why = (errors.read().decode("utf-8", "replace").strip() or failed or "no message").splitlines()
             raise LoadObjectError(f"its ORC content is corrupt: {why[:_MOST]} (status {status})")
-
-
-def _killed(content: Content) -> TransferTransientError:
-    return TransferTransientError(
-        f"{content.key!r}: the process that reads it was killed: give the worker more memory if this happens again"
-    )
