@@ -7,7 +7,7 @@ SELECT
     argMax(oldest_seconds, recorded_at) AS oldest_seconds,
     toUnixTimestamp64Milli(max(recorded_at)) AS recorded_ms
 FROM storeside.queue_depths
-WHERE (empty({names:Array(String)}) OR has({names:Array(String)}, splitByChar('/', queue)[-1]))
+WHERE (empty({names:Array(String)}) OR has({names:Array(String)}, name))
     AND ({all_dags:Bool} OR queue IN
     (
         SELECT queue FROM storeside.events
