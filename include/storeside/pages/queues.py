@@ -10,7 +10,7 @@ from storeside import sql
 from storeside.pages.objects import MOST_COUNTED
 from storeside.pages.tables import FIRST, PAGE, At, Page, Tables, check, directed
 
-MOST_QUEUES = 200
+MOST_QUEUES = 50
 _MOST_CHOSEN = 1_000  # queues that a page chooses by their names
 STATES = ("", "loaded", "skipped", "released", "dead")
 
