@@ -229,6 +229,16 @@ def test_a_stream_without_its_end_mark_is_refused(loading: Loading, loader: str)
     assert "so it may be truncated" in loading.reasons()["a.arrows"]
 
 
+def test_a_stream_after_another_is_refused(loading: Loading, loader: str) -> None:
+    """ClickHouse and pyarrow read only the first one."""
+    one, other = (file_of("arrowstream", {"n": list(rows)}) for rows in (range(3), range(3, 5)))
+    loading.create("n Int64")
+    loading.put({"a.arrows": one + other, "b.arrows": other})
+    loading.load(loader=loader, format="arrowstream")
+    assert "write one stream per object" in loading.reasons()["a.arrows"]
+    assert loading.rows("n", "n") == [(3,), (4,)]
+
+
 @pytest.mark.parametrize("form", [*COLUMNAR, "avro"])
 def test_rows_are_numbered(loading: Loading, loader: str, form: str) -> None:
     rows = [{"n": n} for n in range(100)]
@@ -401,7 +411,7 @@ def test_avro_schemas_that_are_refused(loading: Loading, loader: str) -> None:
     loading.create("v Nullable(String)")
     loading.put({name: header(record(**{column: kind})) for name, (column, kind, _) in REFUSED.items()})
     other = {
-        "no record": (header("int"), "its Avro schema is no record"),
+        "no record": (header("int"), "its Avro schema is not a record"),
         "no json": (header(b"{"), "is not JSON"),
         "twice": (header({**record(), "fields": [{"name": "v", "type": "int"}] * 2}), "occurs twice"),
         "cut": (header(record(v="int"))[:-20], "its Avro header is cut off"),

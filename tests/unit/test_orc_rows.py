@@ -6,8 +6,10 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -128,6 +130,16 @@ def test_only_an_object_whose_process_is_killed_fails(
     with pytest.raises(error, match=message):
         list(batches)
     assert read(content).num_rows == 500_000
+
+
+def test_a_full_temporary_folder_is_not_the_objects_fault(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    content = written(numbers(2000))
+    (tmp_path / "object.orc").symlink_to("/dev/full")
+    with monkeypatch.context() as full:
+        full.setattr(tempfile, "TemporaryDirectory", lambda: nullcontext(tmp_path))
+        with pytest.raises(TransferTransientError, match=r"No space left on device: free some space .* TMPDIR"):
+            read(content)
+    assert read(content).num_rows == 2000
 
 
 def test_a_killed_worker_leaves_no_process(tmp_path: Path) -> None:

@@ -18,8 +18,11 @@ from storeside.transfer.parquet import Facts, Nested, Shape, Walk, batches_of, c
 from storeside.transfer.schema import Column
 from storeside.transfer.streams import CHUNK
 
-# The message that ends a stream of Arrow: https://arrow.apache.org/docs/format/Columnar.html#ipc-streaming-format
-_END = b"\xff\xff\xff\xff\x00\x00\x00\x00"
+# The mark before each message of a stream; a length of 0 after it ends the stream:
+# https://arrow.apache.org/docs/format/Columnar.html#ipc-streaming-format
+_MARK = b"\xff\xff\xff\xff"
+# Bytes per request while only the headers of messages are read.
+_HEADERS = 1 << 16
 # Arrow types that ClickHouse 26.9 reads exactly. The worker reads objects with columns of other types.
 _EXACT = (
     "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float", "double", "string",
@@ -51,10 +54,7 @@ class ColumnarObject:
                 return orc.ORCFile(file)
             if self.form == "arrow":
                 return pa.ipc.open_file(file)
-            if self.content.range(max(0, self.content.size - len(_END)), len(_END)) != _END:
-                raise LoadObjectError(
-                    "it does not end with the mark of an Arrow stream's end, so it may be truncated: close the writer"
-                )
+            check_end(self.content)
             return pa.ipc.open_stream(file)
 
     @cached_property
@@ -161,15 +161,11 @@ class _Stream:
 
     def _check(self) -> None:
         """Find the end of the message whose header is being read, as soon as its lengths have arrived."""
-        begin = 8 if self._head.startswith(_END[:4]) else 4  # old streams have no mark before the length
-        if len(self._head) < begin:
+        if (header := _header(self._head)) is None:
             return
-        end = begin + max(0, int.from_bytes(self._head[begin - 4 : begin], "little", signed=True))
+        begin, end = header
         if len(self._head) >= end > begin:
-            try:
-                end += _body_length(self._head[begin:end])
-            except struct.error as e:
-                raise OSError("a message has a corrupt header") from e
+            end += _body_length(self._head[begin:end])
             self._next, self._head = self._next + end, b""
         if self._next + (end if self._head else 0) > self._size:
             raise OSError(f"a message ends after the object's {self._size} bytes")
@@ -182,16 +178,65 @@ class _Stream:
         """Do nothing: no connection is open between reads."""
 
 
+def check_end(content: Content) -> None:
+    """Raise LoadObjectError unless an Arrow stream ends with its first end mark; this reads the headers of messages.
+
+    ClickHouse and pyarrow take a stream that is cut between two messages for complete, and ignore what follows the
+    first end mark, such as a second stream.
+    """
+    at = first = 0
+    window, ahead = b"", _HEADERS
+
+    def wanted(size: int) -> bytes:
+        """Return `size` bytes from `at`; fewer at the end of the object."""
+        nonlocal first, window, ahead
+        if at + size > first + len(window):
+            # Short messages follow each other: it takes fewer requests to read their bodies, too.
+            ahead = min(2 * ahead, CHUNK) if at < first + len(window) + _HEADERS else _HEADERS
+            first, window = at, content.range(at, min(max(size, ahead), content.size - at))
+        return window[at - first : at - first + size]
+
+    while at < content.size and (header := _header(wanted(8))) is not None:
+        begin, end = header
+        if end == begin:
+            if at + end == content.size:
+                return
+            raise LoadObjectError(
+                f"{content.size - at - end} bytes follow the mark of the Arrow stream's end: write one stream per"
+                " object"
+            )
+        if at + end > content.size:
+            break
+        at += end + _body_length(wanted(end)[begin:])
+    raise LoadObjectError(
+        "it does not end with the mark of an Arrow stream's end, so it may be truncated: close the writer"
+    )
+
+
+def _header(head: bytes) -> tuple[int, int] | None:
+    """Return where the metadata of the message that begins with `head` begin and end; None if `head` is too short."""
+    begin = 8 if head.startswith(_MARK) else 4  # old streams have no mark before the length
+    if len(head) < begin:
+        return None
+    return begin, begin + max(0, int.from_bytes(head[begin - 4 : begin], "little", signed=True))
+
+
 def _body_length(message: bytes) -> int:
-    """Return the field `bodyLength` of a message: https://github.com/apache/arrow/blob/main/format/Message.fbs."""
-    (table,) = struct.unpack_from("<I", message)
-    (back,) = struct.unpack_from("<i", message, table)
-    size, *_, field = struct.unpack_from("<6H", message, table - back) if table >= back else (0, 0)
-    if size < 12 or not field:  # the vtable has no entry for the fourth field: the default is 0
-        return 0
-    (length,) = struct.unpack_from("<q", message, table + field)
+    """Return the field `bodyLength` of a message: https://github.com/apache/arrow/blob/main/format/Message.fbs.
+
+    Raises OSError for a message without such a field.
+    """
+    try:
+        (table,) = struct.unpack_from("<I", message)
+        (back,) = struct.unpack_from("<i", message, table)
+        size, *_, field = struct.unpack_from("<6H", message, table - back) if table >= back else (0, 0)
+        if size < 12 or not field:  # the vtable has no entry for the fourth field: the default is 0
+            return 0
+        (length,) = struct.unpack_from("<q", message, table + field)
+    except struct.error as e:
+        raise OSError("a message has a corrupt header") from e
     if length < 0:
-        raise struct.error
+        raise OSError("a message has a corrupt header")
     return int(length)
 
 

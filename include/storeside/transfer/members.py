@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from storeside.transfer.content import Content
@@ -56,6 +56,8 @@ def members_of(content: Content) -> Iterator[Member]:
                     file.write(piece)
                     file.flush()
                 except OSError as e:
+                    with suppress(OSError):  # closing writes the rest again, and fails again
+                        file.close()
                     raise TransferTransientError(
                         f"{content.key!r}: a member cannot be copied to {tempfile.gettempdir()}: {e}: free some space"
                         " there, or set TMPDIR"

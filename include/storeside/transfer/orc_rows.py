@@ -15,6 +15,8 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Generator
+from contextlib import ExitStack
+from pathlib import Path
 from typing import Any, BinaryIO
 
 from storeside.transfer.content import Content
@@ -128,14 +130,22 @@ def stripes(content: Content) -> Generator[Any, None, None]:
     """
     import pyarrow as pa
 
-    with tempfile.NamedTemporaryFile(suffix=".orc") as file, tempfile.TemporaryFile() as errors:
-        for piece in content.stream():
-            file.write(piece)
-        file.flush()
+    with ExitStack() as files:
+        try:
+            path = Path(files.enter_context(tempfile.TemporaryDirectory()), "object.orc")
+            errors = files.enter_context(tempfile.TemporaryFile())
+            with path.open("wb") as file:
+                for piece in content.stream():
+                    file.write(piece)
+        except OSError as e:
+            raise TransferTransientError(
+                f"{content.key!r}: it cannot be copied to a temporary file: {e}: free some space in the temporary"
+                " folder, or set TMPDIR"
+            ) from e
         reader = _idle_reader()
         failed = ""
         try:
-            rows = reader.begin(file.name, errors.fileno())
+            rows = reader.begin(str(path), errors.fileno())
             try:
                 yield from pa.ipc.open_stream(rows)
             except (pa.ArrowException, OSError) as e:
