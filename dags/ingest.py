@@ -31,7 +31,7 @@ PARAMS = {
         "copy",
         type="string",
         enum=["copy", "prefetch", "worker"],
-        title="Way",
+        title="Method",
         values_display={
             "copy": "AIStore copies the objects",
             "prefetch": "AIStore fetches the objects into its cache of the source",

@@ -85,9 +85,10 @@ with DAG(
 1. **lease_events**: only with a queue in the Variable: leases the SQS messages of new objects.
 2. **transform**: AIStore transforms each new or changed object of the source beside the disk that holds it, with a
    transform of Storeside's image or with an ETL that runs already. The results are Parquet, CSV or JSON Lines.
-3. **load**: loads each new version of a result into the table, once. The worker streams the results from AIStore's
-   targets to ClickHouse. The rows of a changed result replace its old rows, unless the form says otherwise. A suite
-   of Great Expectations, if the form or the setting `suite` names one, checks the rows before they are published.
+3. **load**: loads each new version of a result into the table, once. ClickHouse reads the results from AIStore's
+   targets; if it cannot, the worker streams them. The rows of a changed result replace its old rows, unless the form
+   says otherwise. A suite of Great Expectations, if the form or the setting `suite` names one, checks the rows before
+   they are published.
 4. **settle_events**: only with a queue: deletes messages of objects whose results are loaded, sends messages of
    objects that failed for good to the dead-letter queue with their reasons, and releases all others. It does so after
    successful and failed runs.

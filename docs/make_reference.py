@@ -31,7 +31,7 @@ OPTIONS = (
 HEAD = """\
 # Reference
 
-This page describes the exports of `storeside.operators`. `make docs` generates it from the docstrings.
+This page describes the classes that `storeside.operators` exports. `make docs` generates it from the docstrings.
 
 Operators also accept Airflow's own arguments (`task_id`, `retries`, `outlets`, …). Their `execution_timeout` also
 applies while they are deferred, and starts again with each deferral. After this time the operator ends AIStore's job
@@ -43,6 +43,7 @@ COMMON = {
     "aistore_conn_id": "connection to AIStore",
     "clickhouse_conn_id": "connection to ClickHouse",
     "aws_conn_id": "connection to S3 and SQS",
+    "hsds_conn_id": "connection to HSDS",
     "poll_interval": "seconds between two polls",
     "deferrable": "True waits in the triggerer, False in the worker; None means Airflow's `default_deferrable`",
 }
@@ -96,17 +97,12 @@ def _arguments(given: ast.arguments) -> Iterator[tuple[str, str]]:
         yield argument.arg, ast.unparse(default) if default is not None else ""
 
 
-def constants() -> dict[str, str]:
-    """Return the source of the constants of modules and classes, to which defaults refer by name."""
-    found = {}
-    for path in sorted((ROOT / "operators").rglob("*.py")):
-        tree = ast.parse(path.read_text())
-        owners = [("", tree.body), *((f"{c.name}.", c.body) for c in tree.body if isinstance(c, ast.ClassDef))]
-        for prefix, body in owners:
-            for part in body:
-                if isinstance(part, ast.Assign) and isinstance(part.value, ast.Constant):
-                    found[prefix + ast.unparse(part.targets[0])] = ast.unparse(part.value)
-    return found
+def _value(described: Described, default: str) -> str:
+    """Return the value of a default from its source; the source if it is not a plain value."""
+    module = import_module(described.module)
+    # the sources are ours
+    value = eval(default, {**vars(module), **vars(getattr(module, described.name))})  # noqa: S307
+    return repr(value) if value is None or type(value) in (bool, int, float, str) else default
 
 
 def chain(found: dict[str, Described], name: str) -> list[Described]:
@@ -118,12 +114,12 @@ def chain(found: dict[str, Described], name: str) -> list[Described]:
 
 def page() -> str:
     """Return the reference as Markdown."""
-    found, values = classes(), constants()
+    found = classes()
     exported = sorted(found.keys() & set(public.__all__), key=lambda n: (found[n].module, n))
     parts = [HEAD]
     for kind in KINDS:
         parts.append(f"## {kind}s\n")
-        parts += [_section(chain(found, name), found, values) for name in exported if name.endswith(kind)]
+        parts += [_section(chain(found, name), found) for name in exported if name.endswith(kind)]
     parts.append("## Options\n")
     parts += [_options(getattr(public, name)) for name in OPTIONS]
     return "\n".join(parts)
@@ -142,7 +138,7 @@ def _options(options: type) -> str:
     return "\n".join([*lines, ""])
 
 
-def _section(ancestry: list[Described], found: dict[str, Described], values: dict[str, str]) -> str:
+def _section(ancestry: list[Described], found: dict[str, Described]) -> str:
     described = ancestry[0]
     base = [d for d in found.values() if d.module in ("storeside.operators.aistore", described.module)]
     elsewhere = {n: " ".join(m.split()) for d in reversed(base) for n, m in _PARAM.findall(d.text)}
@@ -151,12 +147,16 @@ def _section(ancestry: list[Described], found: dict[str, Described], values: dic
     meanings = {n: " ".join(m.split()) for d in reversed(ancestry) for n, m in _PARAM.findall(d.text)}
     defaults: dict[str, str] = {}
     for d in reversed(ancestry):
-        defaults = {n: v for n, v in defaults.items() if n not in d.given} | d.defaults
-    templated = getattr(getattr(import_module(described.module), described.name), "template_fields", ())
+        defaults = {n: v for n, v in defaults.items() if n not in d.given}
+        defaults |= {n: v and _value(d, v) for n, v in d.defaults.items()}
+    operator = getattr(import_module(described.module), described.name)
+    for name in getattr(operator, "refused", ()):
+        del defaults[name]
+    templated = getattr(operator, "template_fields", ())
     if defaults:
         lines += ["| argument | default | meaning |", "|---|---|---|"]
         for name in sorted(defaults, key=lambda n: bool(defaults[n])):
-            shown = f"`{values.get(defaults[name], defaults[name])}`" if defaults[name] else "required"
+            shown = f"`{defaults[name]}`" if defaults[name] else "required"
             meaning = _markdown(meanings.get(name) or COMMON.get(name) or elsewhere.get(name, ""))
             note = "templated" if name in templated else ""
             text = "; ".join(filter(None, [meaning, note])).replace("|", "\\|")

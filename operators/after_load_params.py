@@ -29,7 +29,7 @@ AFTER: Final = {
         None,
         type=["null", "string"],
         pattern=r"^s3://[^/]+(/.*)?$",
-        title="Place of moved objects",
+        title="Destination of moved objects",
         section="After the load",
         **form_choices("place"),
         description="Bucket and prefix of moved objects, such as s3://archive/trips/; their whole keys follow it",

@@ -49,7 +49,7 @@ class AISCopyBucketOperator(BucketJobOperator):
 
     :param source: bucket URI; AIStore reads it through its own backend
     :param destination: bucket URI; a missing ``ais://`` bucket is created
-    :param prefix: copy only objects whose names start with this
+    :param prefix: process only objects whose names start with this
     :param prepend: prefix for the name of every copy or result
     :param on_failed_objects: ``fail`` the task when objects failed, or ``report`` them and succeed
     :param continue_on_error: False aborts the job at the first object that fails
@@ -94,7 +94,8 @@ class AISTransformBucketOperator(BucketJobOperator):
     :param init_timeout: maximum seconds until the transformer is ready
     :param object_timeout: maximum seconds for one object
     :param processes: worker processes of the transformer beside each target; by default one per CPU of its pod
-    :param workers: objects in flight per target; by default AIStore's limit, the target's CPUs plus four
+    :param workers: objects in flight per target; AIStore limits it to the target's CPUs plus four, and 0 means one
+        per disk
     :param pod_resources: Kubernetes' ``requests`` and ``limits`` for the transformer's pods
     :param extensions: maps the extension of a source object (without dot) to the extension of its result; a template
         may render a JSON object
@@ -146,9 +147,10 @@ class AISTransformBucketOperator(BucketJobOperator):
         sync: bool | str = False,
         keep_etl: bool = False,
         in_place: bool | str = False,
+        workers: int = ALL_WORKERS,
         **kwargs: Any,
     ) -> None:
-        super().__init__(**{"workers": ALL_WORKERS, **kwargs})
+        super().__init__(workers=workers, **kwargs)
         self.etl = None if isinstance(etl, str) else etl
         self.existing_etl = etl if isinstance(etl, str) else ""
         self.image = image

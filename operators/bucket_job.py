@@ -116,7 +116,7 @@ class BucketJobOperator(FollowingOperator, MovementOperator, SelectingOperator):
         """
         for name in ("source", "destination"):
             if not getattr(self, name):
-                raise OperatorInputError(f"the {name} is empty: name a bucket, such as ais://name")
+                raise OperatorInputError(f"{name} is empty: set it to the URI of a bucket, such as ais://results")
         source = Bucket.parse(self.source)
         check_policy(self.on_failed_objects)
         hook = AIStoreHook(self.aistore_conn_id)

@@ -47,8 +47,9 @@ class LoadOperator(FlatLoadArguments, WaitingOperator, SelectingOperator):
     :param bucket: bucket, without ``s3://``
     :param keys: prefix, or a pattern with ``*``, ``**``, ``?``, ``{a,b}``, ``{0..9}``
     :param table: ``database.table``; a missing table is created from the inferred columns
-    :param format: ``auto``, ``parquet``, ``csv``, ``tsv``, ``jsonl``, ``avro``, ``orc``, ``arrow``, ``arrowstream``;
-        for tables in S3 ``iceberg`` or ``delta``, with the table's folder as `keys`, see docs/transfer.md
+    :param format: ``auto``, ``parquet``, ``csv``, ``tsv``, ``jsonl``, ``avro``, ``orc``, ``arrow``, ``arrowstream``,
+        ``protobuf``, ``protobufsingle``, ``protobuflist`` or ``msgpack``; in `S3ToClickHouseOperator` also
+        ``iceberg`` or ``delta`` for a table in S3, with the table's folder as `keys`, see docs/transfer.md
     :param loader: ``auto``, ``pull`` or ``push``
     :param on_drift: if an object's columns differ from the table's: ``fail`` the object, ``add`` new columns,
         ``widen`` types too, or store unknown columns in ``_rest`` (``rest``)
@@ -192,7 +193,9 @@ class LoadOperator(FlatLoadArguments, WaitingOperator, SelectingOperator):
 
 
 class S3ToClickHouseOperator(LoadOperator):
-    """Loads new objects of an S3 or AIStore bucket into a table: Parquet, CSV or JSON Lines, compressed or not.
+    """Loads new objects of an S3 or AIStore bucket into a table.
+
+    Objects are Parquet, CSV, JSON Lines, Avro, ORC, Arrow, Protobuf or MsgPack; text may be compressed.
 
     ClickHouse reads the objects itself (*pull*) while the task is deferred; if ClickHouse cannot reach them, the
     worker streams them (*push*). A task with up to 100 objects of

@@ -98,7 +98,7 @@ def etl(settings: Mapping[str, Any]) -> dict[str, Param]:
         "communication": Param(
             settings["communication"],
             **{**COMMUNICATION.schema, "section": "ETL"},
-            description=f"{COMMUNICATION.description}; an existing ETL keeps its own way",
+            description=f"{COMMUNICATION.description}; an existing ETL keeps its communication type",
         ),
         "extensions": Param(
             settings["extensions"],

@@ -23,8 +23,8 @@ def with_lakes(form: Param) -> Param:
     """Return the field of an object's format with the formats of tables."""
     return described(
         form,
-        "Format of the objects, or of the table in a folder; compression is always detected, and objects may be in"
-        " .tar, .tar.gz, .tgz, .tar.zst or .zip archives",
+        "Format of the objects, or of the table in a folder. Compression of text is detected. Objects may be .zip,"
+        " .tar or compressed .tar archives",
         enum=[*form.schema["enum"], *_NAMES],
         values_display={**form.schema["values_display"], **_NAMES},
     )

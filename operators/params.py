@@ -95,8 +95,8 @@ TABLE: Final = {
             "protobuflist": "Protobuf, an envelope of messages",
             "msgpack": "MsgPack",
         },
-        description="Format of the objects; compression (gzip, zstd, xz, bzip2) is always detected;"
-        " objects may be in .tar, .tar.gz, .tgz, .tar.zst or .zip archives",
+        description="Format of the objects. Compression of text (gzip, zstd, xz, bzip2, LZ4, snappy) is detected."
+        " Objects may be .zip, .tar or compressed .tar archives",
     ),
     "delimiter": Param(
         ",",
@@ -129,14 +129,14 @@ TABLE: Final = {
         pattern=r"^[^/]*$",
         title="Columns in keys",
         section="Objects",
-        description="Columns whose values are in the keys, with commas: year,month for year=2024/month=01/x.parquet",
+        description="Comma-separated columns whose values are in keys: year,month for year=2024/month=01/x.parquet",
     ),
     "select_columns": Param(
         None,
         type=["null", "string"],
         title="Columns",
         section="Columns",
-        description="Columns to load, with commas; empty loads all. The load ignores any other column of the objects",
+        description="Comma-separated columns to load; empty loads all. The load ignores other columns",
     ),
     "rename_columns": Param(
         None,

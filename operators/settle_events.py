@@ -108,7 +108,7 @@ class SqsSettleS3EventsOperator(QueueOperator):
     def failures(self, complete: bool) -> dict[str, str]:
         """Return the reasons of failed objects; a run that is not complete may have none (``null``).
 
-        Raises OperatorInputError for anything but a mapping of texts.
+        Raises OperatorInputError for anything but a mapping of strings.
         """
         if not self.failed or (not complete and self.failed == "null"):
             return {}
@@ -118,14 +118,15 @@ class SqsSettleS3EventsOperator(QueueOperator):
         """Raise OperatorInputError for missing arguments, and for arguments that contradict each other."""
         if self.complete is None and not (self.destination or self.table):
             raise OperatorInputError(
-                "complete: state it, because no destination or table shows which objects are done, and the messages"
-                " of all others are deleted: \"{{ ti.xcom_pull('work') is not none }}\""
+                "set complete: without destination or table, no ledger shows which objects are done, and a complete"
+                " run deletes the messages of all objects that are not in failed. Example:"
+                " \"{{ ti.xcom_pull('work') is not none }}\""
             )
         if self.table:
             require_table(self.table)
         if self.failed and (self.destination or self.table):
             raise OperatorInputError(
-                "failed: the ledger has the failures of objects with a destination or a table: omit it"
+                "omit failed: with destination or table, the ledger already has the reasons of failures"
             )
         if self.facts and not (self.destination and self.table):
             raise OperatorInputError("facts: set destination and table, too, or omit it")

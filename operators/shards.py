@@ -22,6 +22,13 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
 
+def _refuse(operator: AISSplitShardsOperator | AISMakeShardsOperator, given: Mapping[str, Any]) -> None:
+    """Raise OperatorInputError for an argument of the base class that is in the operator's `refused`."""
+    for argument in operator.refused:
+        if argument in given:
+            raise OperatorInputError(f"{argument}: {type(operator).__name__} has no such argument")
+
+
 class AISSplitShardsOperator(AISTransformBucketOperator):
     """Splits the tar shards of one bucket into objects of another, beside the disks that hold the shards.
 
@@ -33,9 +40,12 @@ class AISSplitShardsOperator(AISTransformBucketOperator):
     :param members: patterns of the members that become objects, such as ``*.flac,*.json``
     """
 
+    refused = ("in_place",)
+
     def __init__(self, *, members: str = "*", **kwargs: Any) -> None:
         # the server does not call the transformer
         command = transformer_command("text_facts")
+        _refuse(self, kwargs)
         super().__init__(command=command, extensions={"tar": "jsonl"}, members=members, **kwargs)
 
     def spec(self, context: Context) -> EtlSpec:
@@ -84,6 +94,7 @@ class AISMakeShardsOperator(BucketJobOperator):
         "on_nothing",
     )
     kind = "transform"
+    refused = ("prepend", "latest", "quarantine", "retry_failed", "continue_on_error")
 
     def __init__(
         self,
@@ -100,9 +111,7 @@ class AISMakeShardsOperator(BucketJobOperator):
         pod_resources: Mapping[str, Mapping[str, str]] | None = None,
         **kwargs: Any,
     ) -> None:
-        for argument in ("prepend", "latest", "quarantine", "retry_failed", "continue_on_error"):
-            if argument in kwargs:
-                raise OperatorInputError(f"{argument}: AISMakeShardsOperator has no such argument")
+        _refuse(self, kwargs)
         super().__init__(source=source, destination=destination, prefix=prefix, stall_seconds=stall_seconds, **kwargs)
         self.objects = objects
         self.name = name

@@ -98,10 +98,10 @@ def as_object(value: Mapping[str, Any] | str, name: str) -> dict[str, Any]:
 
 
 def as_mapping(value: Mapping[str, str] | str, name: str) -> dict[str, str]:
-    """Read the mapping of texts `name`, as `as_object` does. Raises OperatorInputError for anything else."""
+    """Read the mapping of strings `name`, as `as_object` does. Raises OperatorInputError for anything else."""
     found = _object(value)
     if found is None or not all(isinstance(part, str) for item in found.items() for part in item):
-        raise OperatorInputError(f'{name} {value!r} is not a mapping of texts, such as {{"txt": "json"}}')
+        raise OperatorInputError(f'{name} {value!r} is not a mapping of strings, such as {{"txt": "json"}}')
     return found
 
 

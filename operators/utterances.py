@@ -41,6 +41,7 @@ class AISCutUtterancesOperator(AISTransformBucketOperator):
     :param keep_extension: ``a.mp3`` becomes ``a.mp3.tar`` and not ``a.tar``, so that recordings whose names differ
         only in their extensions have different shards
     :param object_timeout: maximum seconds for one recording; an hour of audio takes about a minute of CPU time
+    :param stall_seconds: seconds without progress after which the job is aborted; None means `object_timeout`
     """
 
     template_fields = (*AISTransformBucketOperator.template_fields, *_FORMAT, *_OPTIONS)
@@ -58,11 +59,12 @@ class AISCutUtterancesOperator(AISTransformBucketOperator):
         max_seconds: float | str = 30.0,
         keep_extension: bool | str = False,
         object_timeout: int = 1800,
+        stall_seconds: float | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(
             command=transformer_command("audio_utterances"), members="", prepend="", object_timeout=object_timeout,
-            **{"stall_seconds": object_timeout, **kwargs},
+            stall_seconds=object_timeout if stall_seconds is None else stall_seconds, **kwargs,
         )  # fmt: skip
         self.container = container
         self.sample_rate = sample_rate

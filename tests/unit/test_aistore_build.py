@@ -158,7 +158,7 @@ def test_backends_are_a_build_of_their_own(tmp_path: Path, fake_go: Path, monkey
         assert aistore_build.build(tmp_path) == binaries[backends]
     assert binaries[""] == binaries["aws"] != binaries["oci, gcp"]
     monkeypatch.setenv("STORESIDE_AISTORE_BACKENDS", "gcs")
-    with pytest.raises(StackError, match="gcs is no backend: choose from gcp, azure, oci"):
+    with pytest.raises(StackError, match="unknown backend gcs: choose from gcp, azure, oci"):
         aistore_build.build(tmp_path)
 
 

@@ -251,7 +251,7 @@ def test_a_chain_of_ours_and_an_existing_etl() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("",), "needs its name"),
+        (("",), "needs the name"),
         (("etl",), "too short"),
         (("My-etl",), "invalid"),
         (("my-etl", "tcp"), "'tcp' is not"),

@@ -75,14 +75,18 @@ WRONG: list[tuple[Any, dict[str, Any], str]] = [
     (
         SqsSettleS3EventsOperator,
         {**PAIR, "sqs_queue": "q", "failed": {"a": "broken"}},
-        "failed: the ledger has the failures",
+        "omit failed: with destination or table",
     ),
     (
         SqsSettleS3EventsOperator,
         {"source": "s3://in", "destination": "s3://out", "table": "data.trips", "sqs_queue": "q"},
         "only loads of results in an ais:// bucket can be settled",
     ),
-    (SqsSettleS3EventsOperator, {"source": "s3://in", "sqs_queue": "q"}, "complete: state it, because"),
+    (
+        SqsSettleS3EventsOperator,
+        {"source": "s3://in", "sqs_queue": "q"},
+        "set complete: without destination or table",
+    ),
     (
         SqsSettleS3EventsOperator,
         {"source": "s3://in", "sqs_queue": "q", "table": "trips"},

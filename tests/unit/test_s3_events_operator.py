@@ -158,7 +158,7 @@ def test_a_run_whose_task_reported_nothing_releases_its_messages() -> None:
     )  # fmt: skip
     settle.failed = "null"
     assert settle.failures(complete=False) == {}
-    with pytest.raises(OperatorInputError, match="failed 'null' is not a mapping of texts"):
+    with pytest.raises(OperatorInputError, match="failed 'null' is not a mapping of strings"):
         settle.failures(complete=True)
     settle.failed = '{"a": "broken"}'
     assert settle.failures(complete=False) == {"a": "broken"}

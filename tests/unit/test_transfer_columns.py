@@ -26,7 +26,7 @@ ALL = Columns(
     Expression("a > 0"),
 )  # fmt: skip
 WRONG: list[tuple[dict[str, Any], str]] = [
-    ({"mask": {"a": "md5"}}, "mask 'a': 'md5' is no mask: choose one of sha256, redact, last4"),
+    ({"mask": {"a": "md5"}}, "mask 'a': 'md5' is not a mask: choose one of sha256, redact, last4"),
     ({"select": ("a",), "drop": ("a",)}, "columns 'a': select or drop them"),
     ({"rename": {"a": "b"}, "drop": ("a",)}, "rename 'a': these columns are not loaded"),
     ({"rename": {"a": "b"}, "select": ("c",)}, "rename 'a': these columns are not loaded"),

@@ -94,7 +94,7 @@ def test_declarations_of_a_column_that_contradict_each_other(
     _, footer = footer_of(whole)
     element = next(element for element in footer[2][1][1] if element[4][1] == column.encode())
     element[field] = (I32, value)
-    with pytest.raises(LoadObjectError, match=f"^{reason}.*: write it again$"):
+    with pytest.raises(LoadObjectError, match=f"^{reason}.*: rewrite the file$"):
         Footer(last_bytes(stored(with_footer(whole, footer)))).check()
 
 
@@ -125,7 +125,7 @@ def test_a_column_of_nulls_alone_has_no_values(nested: bool) -> None:
     _, footer = footer_of(out.getvalue())
     footer[2][1][1][-1][10] = (STRUCT, {11: (STRUCT, {})})
     with pytest.raises(
-        LoadObjectError, match=r"column 'x.*' has values, but its type declares that all are NULL: write it again"
+        LoadObjectError, match=r"column 'x.*' has values, but its type declares that all are NULL: rewrite the file"
     ):
         Footer(last_bytes(stored(with_footer(out.getvalue(), footer)))).check()
     pq.write_table(

@@ -125,7 +125,7 @@ class EtlSpec:
             except ValueError as e:
                 raise AIStoreInputError(str(e)) from e
         elif self.is_existing:
-            raise AIStoreInputError("an existing ETL needs its name")
+            raise AIStoreInputError("EtlSpec.existing needs the name of the ETL")
 
     @classmethod
     def existing(cls, name: str, communication: str = "") -> EtlSpec:

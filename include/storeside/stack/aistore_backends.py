@@ -32,7 +32,7 @@ def chosen(environment: Mapping[str, str]) -> tuple[str, ...]:
     """Return the backends that `VARIABLE` lists, in alphabetical order. Raises StackError for an unknown name."""
     names = sorted(set(environment.get(VARIABLE, "").replace(",", " ").split()) - {"aws"})
     if unknown := [name for name in names if name not in SETTINGS]:
-        raise StackError(f"{VARIABLE}: {', '.join(unknown)} is no backend: choose from {', '.join(SETTINGS)}")
+        raise StackError(f"{VARIABLE}: unknown backend {', '.join(unknown)}: choose from {', '.join(SETTINGS)}")
     return tuple(names)
 
 

@@ -46,7 +46,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--all-or-nothing", action="store_true", help="publish all objects in one step, or none")
     parser.add_argument("--retry-failed", action="store_true", help="retry objects that failed for good before")
     parser.add_argument(
-        "--inventory", default="", help="read the newest inventory of S3 below s3://bucket/folder/, list nothing"
+        "--inventory",
+        default="",
+        help="plan from the newest S3 Inventory below s3://bucket/folder/ instead of listing the bucket",
     )
     parser.add_argument(
         "--snapshot",
@@ -138,9 +140,13 @@ def transfer_arguments(module: str, description: str, source: str = S3_SOURCE) -
     parser.add_argument("--order-by", default="tuple()", help="ORDER BY of a new table; default: %(default)s")
     parser.add_argument("--partition-by", default="", help="PARTITION BY of a new table")
     parser.add_argument(
-        "--column", action="append", default=[], metavar="NAME=TYPE", help="type to use instead of the inferred one"
-    )
-    parser.add_argument("--system-column", action="append", default=[], choices=list(SYSTEM_COLUMNS))
+        "--column", action="append", default=[], metavar="NAME=TYPE",
+        help="type to use instead of the inferred one; may be repeated",
+    )  # fmt: skip
+    parser.add_argument(
+        "--system-column", action="append", default=[], choices=list(SYSTEM_COLUMNS),
+        help="column that the load adds; may be repeated",
+    )  # fmt: skip
     for name, default, what in (
         ("sample_objects", ReadOptions.sample_objects, "number of objects sampled to infer format and columns"),
         ("sample_bytes", ReadOptions.sample_bytes, "bytes read of each sampled text object"),

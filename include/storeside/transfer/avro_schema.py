@@ -92,7 +92,7 @@ def sent_schema(schema: Any, wrapped: frozenset[str]) -> Any:
 def _walked(schema: Any) -> tuple[AvroShape, Any]:
     """Return the columns of a schema, which is changed so that ClickHouse can read it, and the schema."""
     if not isinstance(schema, dict) or schema.get("type") != "record":
-        raise LoadObjectError("its Avro schema is no record: write a record, whose fields become the columns")
+        raise LoadObjectError("its Avro schema is not a record: use a record, whose fields become the columns")
     walk = _Walk()
     walk.define(schema, "")
     return AvroShape(tuple(walk.columns(schema)), walk.is_foreign), schema

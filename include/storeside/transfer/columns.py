@@ -100,7 +100,7 @@ class Columns:
     def _check_names(self, taken: Iterable[str]) -> None:
         for name, kind in self.mask.items():
             if kind not in MASKS:
-                raise TransferInputError(f"mask {name!r}: {kind!r} is no mask: choose one of {', '.join(MASKS)}")
+                raise TransferInputError(f"mask {name!r}: {kind!r} is not a mask: choose one of {', '.join(MASKS)}")
         if both := {*self.select} & {*self.drop}:
             raise TransferInputError(f"columns {_listed(both)}: select or drop them, not both")
         if both := {*self.mask} & {*self.cast, *self.compute}:

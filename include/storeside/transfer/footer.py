@@ -16,7 +16,7 @@ from storeside.transfer.thrift import Decoder, Struct
 
 # The count of NULLs in a column whose footer does not count them.
 UNKNOWN = 1 << 60
-OTHER_ROWS = "its footer declares {} rows, but its row groups have {}: write it again"
+OTHER_ROWS = "its footer declares {} rows, but its row groups have {}: rewrite the file"
 # Most footers fit into this number of last bytes.
 _TAIL = 64 << 10
 _MAGIC = b"PAR1"
@@ -61,7 +61,7 @@ class Footer:
         for count, chunks in self._groups:
             if len(chunks) != len(self.leaves):
                 raise LoadObjectError(
-                    f"it has {len(self.leaves)} columns, but a row group has {len(chunks)}: write it again"
+                    f"it has {len(self.leaves)} columns, but a row group has {len(chunks)}: rewrite the file"
                 )
             for chunk, leaf in zip(chunks, self.leaves, strict=True):
                 _check_chunk(chunk, count, leaf)
@@ -150,4 +150,4 @@ def _check_chunk(chunk: Struct, rows: int, leaf: Leaf) -> None:
 
 
 def _contradiction(leaf: Leaf, what: str) -> LoadObjectError:
-    return LoadObjectError(f"column {leaf.name!r} {what}: write it again")
+    return LoadObjectError(f"column {leaf.name!r} {what}: rewrite the file")

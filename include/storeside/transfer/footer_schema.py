@@ -73,7 +73,7 @@ def _leaves(rest: Iterator[Struct], path: tuple[str, ...], definition: int, repe
 
 def _check(element: Struct, name: str) -> None:
     if element[3][1] not in (_REQUIRED, _OPTIONAL, _REPEATED):
-        raise LoadObjectError(f"column {name!r} has an invalid repetition {element[3][1]}: write it again")
+        raise LoadObjectError(f"column {name!r} has an invalid repetition {element[3][1]}: rewrite the file")
     if 6 not in element or 10 not in element:
         return
     ((logical, (_, details)),) = element[10][1].items()
@@ -81,12 +81,14 @@ def _check(element: Struct, name: str) -> None:
     if expected is not None and element[6][1] not in expected:
         raise LoadObjectError(
             f"column {name!r} has logical type {logical} and converted type {element[6][1]}, which contradict each"
-            " other: write it again"
+            " other: rewrite the file"
         )
     if logical == _DECIMAL and {n: element[n][1] for n in (7, 8) if n in element} != {
         n + 6: details[n][1] for n in (1, 2) if n + 6 in element and n in details
     }:
-        raise LoadObjectError(f"column {name!r} declares two different decimal scales or precisions: write it again")
+        raise LoadObjectError(
+            f"column {name!r} declares two different decimal scales or precisions: rewrite the file"
+        )
 
 
 def _of_unit(millis: int, micros: int) -> Callable[[Struct], tuple[int, ...]]:

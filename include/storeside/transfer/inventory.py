@@ -67,7 +67,9 @@ class Inventory:
             )  # fmt: skip
             made = datetime.fromtimestamp(int(manifest["creationTimestamp"]) / 1000, UTC)
         except (KeyError, TypeError, ValueError, AttributeError) as e:
-            raise TransferInputError(f"inventory {uri_of(place, key)}: it is no manifest of S3: {e!r}") from e
+            raise TransferInputError(
+                f"inventory {uri_of(place, key)}: it is not a manifest of S3 Inventory: {e!r}"
+            ) from e
         found._check(bucket)
         is_old = datetime.now(UTC) - made > _OLD
         log.log(

@@ -132,13 +132,13 @@ def _option(name: str) -> Option:
     if name in options:
         return options[name]
     alike = difflib.get_close_matches(name, options, 3, 0.5)
-    raise TransferInputError(f"option {name!r}: there is none, but {', '.join(alike or sorted(options))}")
+    raise TransferInputError(f"unknown option {name!r}: choose from {', '.join(alike or sorted(options))}")
 
 
 def _wanted(option: Option) -> str:
     kinds = {
         "boolean": "write true or false", "integer": "write a whole number", "number": "write a number",
-        "string": "write a text", "array": 'write a list of texts, such as ["a", "b"]',
-        "object": 'write an object of texts, such as {"price": "Decimal(10, 2)"}',
+        "string": "write a string", "array": 'write a list of strings, such as ["a", "b"]',
+        "object": 'write an object with string values, such as {"price": "Decimal(10, 2)"}',
     }  # fmt: skip
     return kinds[option.kind]

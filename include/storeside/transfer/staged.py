@@ -200,7 +200,7 @@ class Staging:
                 raise about(LoadObjectError(f"it has {o.rows} rows, but {there} arrived"), o.planned.key)
             for name, count in o.nulls if there else ():
                 if arrived[o.planned.load_id][name] != count:
-                    reason = f"{arrived[o.planned.load_id][name]} arrived: its content is corrupt, write it again"
+                    reason = f"{arrived[o.planned.load_id][name]} arrived: its content is corrupt, rewrite the file"
                     raise about(LoadObjectError(f"column {name!r} has {count} NULLs, but {reason}"), o.planned.key)
             less = filtered.get(o.planned.load_id, 0)
             staged.loaded[n] = Loaded(o.planned, there - less, o.rejected, filtered=less)
