@@ -84,7 +84,11 @@ def _described(node: ast.ClassDef, module: str) -> Described:
             calls = (
                 n for n in ast.walk(part) if isinstance(n, ast.Call) and ast.unparse(n.func) == "super().__init__"
             )
-            given = frozenset(keyword.arg for call in calls for keyword in call.keywords if keyword.arg)
+            keywords = [keyword for call in calls for keyword in call.keywords]
+            given = frozenset(keyword.arg for keyword in keywords if keyword.arg)
+            for dictionary in (k.value for k in keywords if isinstance(k.value, ast.Dict) and not k.arg):
+                pairs = zip(dictionary.keys, dictionary.values, strict=True)  # **{"workers": 8, **kwargs}
+                defaults |= {str(ast.literal_eval(key)): ast.unparse(value) for key, value in pairs if key}
     return Described(node.name, module, bases, ast.get_docstring(node) or "", defaults, given)
 
 

@@ -147,10 +147,9 @@ class AISTransformBucketOperator(BucketJobOperator):
         sync: bool | str = False,
         keep_etl: bool = False,
         in_place: bool | str = False,
-        workers: int = ALL_WORKERS,
         **kwargs: Any,
     ) -> None:
-        super().__init__(workers=workers, **kwargs)
+        super().__init__(**{"workers": ALL_WORKERS, **kwargs})
         self.etl = None if isinstance(etl, str) else etl
         self.existing_etl = etl if isinstance(etl, str) else ""
         self.image = image
