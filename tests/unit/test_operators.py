@@ -614,5 +614,5 @@ def test_template_fields_of_the_validation_are_attributes() -> None:
 @pytest.mark.parametrize("name", ["source", "destination"])
 def test_an_empty_field_of_a_form_is_named(name: str) -> None:
     operator = late(AISCopyBucketOperator(task_id="copy", source="ais://in", destination="ais://out"), **{name: ""})
-    with pytest.raises(OperatorInputError, match=f"the {name} is empty: name a bucket"):
+    with pytest.raises(OperatorInputError, match=f"{name} is empty: set it to the URI"):
         operator.job(CONTEXT)
