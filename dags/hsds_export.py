@@ -51,11 +51,11 @@ PARAMS = {
     ),
     "prefix": Param(
         type="string",
-        pattern=r"^[^/].*",
+        pattern=r"^[^/*?{}][^*?{}]*$",
         section="Where to",
         title="Prefix",
-        description="Prefix of the Parquet objects, such as hsds/values; use a different one per dataset, selection"
-        " and layout",
+        description="Prefix of the Parquet objects, such as hsds/values, without * ? { }; use a different one per dataset,"
+        " selection and layout",
     ),
     "table": Param(
         type="string",

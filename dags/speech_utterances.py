@@ -43,7 +43,7 @@ UTTERANCES, FACTS = SETTINGS["utterances"], SETTINGS["facts"]
 
 PARAMS = {
     "source": params.preset(params.RECORDINGS, SETTINGS["source"]),
-    "prefix": params.PREFIX,
+    "prefix": params.LOADED_PREFIX,
     "table": params.preset(params.TABLE["table"], SETTINGS["table"]),
     "threshold": Param(
         0.5,

@@ -51,7 +51,7 @@ RESULTS = Param(
 PARAMS = {
     "source": params.preset(params.SOURCE, SETTINGS["source"]),
     "destination": params.preset(RESULTS, SETTINGS["destination"]),
-    "prefix": params.preset(params.PREFIX, SETTINGS["prefix"]),
+    "prefix": params.preset(params.LOADED_PREFIX, SETTINGS["prefix"]),
     **params.TABLE,
     "table": params.preset(params.TABLE["table"], SETTINGS["table"]),
     "on_overwrite": params.preset(params.TABLE["on_overwrite"], "replace"),

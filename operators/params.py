@@ -57,6 +57,8 @@ SOURCE: Final = etl_params.SOURCE
 RECORDINGS: Final = etl_params.RECORDINGS
 DESTINATION: Final = etl_params.DESTINATION
 PREFIX: Final = etl_params.PREFIX
+# A transform takes the prefix as it is, but the load of its results would take it for a pattern of keys.
+LOADED_PREFIX: Final = described(PREFIX, f"{PREFIX.description}; without * ? {{ }}", pattern=r"^[^*?{}]*$")
 SAMPLE_RATE: Final = etl_params.SAMPLE_RATE
 COMMUNICATION: Final = etl_params.COMMUNICATION
 ON_FAILURE: Final = etl_params.ON_FAILURE

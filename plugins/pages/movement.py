@@ -62,15 +62,16 @@ def overview(
     chosen, sorting = movements.Filter(dag, place, kind, state), movements.Sort(sort, order)
     history = movements.throughput(tables, dag)
     page = movements.movements(tables, chosen, At(after, back), sort=sorting)
-    known, dags = tasks.states(page.rows), movements.dags(tables)
+    may_read, dags = _reader(user), movements.dags(tables)
+    known = tasks.states([m for m in page.rows if may_read(m.dag_id)])
     unfiltered = not (place or kind or state or after or back)
     failed = tasks.failed_runs(dags, dag, tables.dags) if unfiltered else []
     return render(
         request, "movement.html", title="Data movement", chosen=chosen, sorting=sorting, after=after,
         kinds=["", *movements.kinds(tables)], states=movements.STATES, dags=dags, places=movements.places(tables),
         totals=movements.totals(tables, chosen),
-        now=_now(tables, user, chosen), page=page, state_of=partial(_state, known),
-        failed_runs=[one for one in failed if may_read_runs(user, one.dag)],
+        now=_now(tables, user, chosen), page=page, state_of=partial(_state, known, may_read),
+        failed_runs=[one for one in failed if may_read(one.dag)],
         lines=[
             charts.line("objects/s", "", [(row["at"], row["objects_per_second"]) for row in history]),
             charts.line("MB/s read", "", [(row["at"], row["bytes_per_second"] / 1e6) for row in history]),
@@ -186,10 +187,11 @@ def _rows(run: Run | None, stages: Sequence[Movement]) -> list[Row]:
 
 
 def _now(tables: Tables, user: Any, chosen: movements.Filter, run: str = "") -> Now:
-    """Return the running movements with their progress."""
+    """Return the running movements with their progress, of the DAGs whose tasks the visitor may read."""
     asked = movements.Filter(chosen.dag, chosen.place, chosen.kind, "running")
     found = movements.movements(tables, asked, limit=_MOST_RUNNING, run=run).rows
-    states = _under_way(found)
+    may_read = _reader(user)
+    states = _under_way([m for m in found if may_read(m.dag_id)])
     moving = [m for m in found if _row(m) in states]
     client_of = cache(aistore)
     shown = [
@@ -230,6 +232,13 @@ def _under_way(found: Sequence[Movement]) -> dict[tuple[str, str], str]:
     return {row: state for row, state in known.items() if state not in tasks.OVER}
 
 
-def _state(known: dict[tuple[str, str], str], movement: Movement) -> str:
-    """Return the state to show for a movement."""
+def _reader(user: Any) -> Callable[[str], bool]:
+    """Return a function that returns whether the visitor may read the runs and tasks of a DAG."""
+    return cache(lambda dag: may_read_runs(user, dag))
+
+
+def _state(known: dict[tuple[str, str], str], may_read: Callable[[str], bool], movement: Movement) -> str:
+    """Return the state to show for a movement: the recorded one if the visitor may not read Airflow's."""
+    if not may_read(movement.dag_id):
+        return movement.state
     return tasks.shown_state(movement, known.get(_row(movement), ""))

@@ -192,6 +192,15 @@ def test_params_take(bag: DagBag, name: str, value: Any) -> None:
     assert bag.dags["speech_pipeline"].params.get_param(name).resolve(value) == value
 
 
+@pytest.mark.parametrize("dag", ["hsds_export", "transform_to_clickhouse", "speech_utterances"])
+@pytest.mark.parametrize("prefix", ["q?/", "exp*", "a{1}/", "{"])
+def test_a_prefix_that_a_load_would_take_for_a_pattern_is_refused(bag: DagBag, dag: str, prefix: str) -> None:
+    field = bag.dags[dag].params.get_param("prefix")
+    assert field.resolve("in/[2026] +/") == "in/[2026] +/"
+    with pytest.raises(ParamValidationError):
+        field.resolve(prefix)
+
+
 def test_params_offer_what_the_engine_can_do(bag: DagBag) -> None:
     params = bag.dags["speech_pipeline"].params
     of = {codec: container for container, codecs in CODECS.items() for codec in codecs}

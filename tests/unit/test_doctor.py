@@ -20,7 +20,7 @@ from urllib3.exceptions import MaxRetryError, ReadTimeoutError
 from storeside.doctor import __main__, connections
 from storeside.doctor.connections import Connection
 from storeside.doctor.examination import Systems, examine
-from storeside.doctor.findings import Finding, without_secrets
+from storeside.doctor.findings import Finding, System, without_secrets
 from storeside.doctor.remedies import TIME_OUT, answered, reach
 from storeside.operators import doctor
 from storeside.operators.doctor import CheckConnectionsOperator
@@ -89,6 +89,15 @@ def test_secrets_are_blotted_out() -> None:
     found = Finding("S", "c", "failed", "refused a/b, a%2Fb and a/b-longer by http://u:a/b@h")
     (said,) = without_secrets([found], ["", "a/b", "a/b-longer"])
     assert said.found == "refused ***, *** and *** by http://u:***@h"
+
+
+@pytest.mark.parametrize("secret", ["token-0123456789", "two  words\nof a secret"])
+def test_an_error_is_shortened_after_its_secrets_are_replaced(secret: str) -> None:
+    """Otherwise the begin of a secret could remain, which nothing recognizes."""
+    (said,) = without_secrets([System("S").failed("c", f"{'x' * 390}{secret} end", "r")], [secret])
+    assert said.found == f"{'x' * 390}*** end"
+    (said,) = without_secrets([System("S").failed("c", f"{'x' * 390}{secret}{'y' * 50}", "r")], [secret])
+    assert said.found == f"{'x' * 390}***yyyyyyy"
 
 
 def test_extras_that_are_secrets_are_known() -> None:

@@ -332,6 +332,23 @@ def test_logs_and_runs_are_for_users_who_may_read_them(
     assert "failed-runs" not in pages.get("/movement").text
 
 
+def test_the_states_of_tasks_are_for_users_who_may_read_them(
+    pages: TestClient, tables: Tables, airflow: Airflow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    airflow.runs("running")
+    airflow.has("copy", "deferred")
+    airflow.has("gone", "failed")
+    tables.run("copy", "running")
+    tables.run("gone", "done")
+    assert "deferred" in pages.get("/live").text
+    shown = pages.get("/movement").text.count("failed</")
+    monkeypatch.setattr(movement, "may_read_runs", lambda *_: False)
+    assert "deferred" not in pages.get("/live").text
+    page = pages.get("/movement").text
+    assert "deferred" not in page
+    assert page.count("failed</") == shown - 1  # the filter has this state, too
+
+
 def test_failed_runs_are_listed_even_if_they_recorded_nothing(
     pages: TestClient, tables: Tables, airflow: Airflow
 ) -> None:

@@ -40,8 +40,7 @@ class System:
 
     def failed(self, check: str, found: object, remedy: str) -> Finding:
         """Return the finding of a check that failed; `found` may be the error."""
-        text = " ".join(str(found).split()) or repr(found)
-        return Finding(self.name, check, "failed", text[:_LONGEST], remedy)
+        return Finding(self.name, check, "failed", str(found).strip() or repr(found), remedy)
 
     def skipped(self, check: str, why: str) -> Finding:
         """Return the finding of a check that did not run."""
@@ -49,10 +48,13 @@ class System:
 
 
 def without_secrets(findings: Iterable[Finding], secrets: Iterable[str]) -> Iterator[Finding]:
-    """Replace every secret in the findings by ``***``: errors of servers and clients quote their input."""
+    """Replace every secret in the findings by ``***``: errors of servers and clients quote their input.
+
+    Then shorten the errors: a part of a secret would not be recognized.
+    """
     forms = sorted({form for secret in secrets if secret for form in (secret, quote(secret, safe=""))}, key=len)
     for finding in findings:
         text = finding.found
         for form in reversed(forms):  # a longer form may contain a shorter one
             text = text.replace(form, "***")
-        yield replace(finding, found=text)
+        yield replace(finding, found=" ".join(text.split())[:_LONGEST] if finding.state == "failed" else text)
