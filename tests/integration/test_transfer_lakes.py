@@ -60,6 +60,10 @@ class Lake(Loading):
         """Replace all files by one with the same rows."""
         raise NotImplementedError
 
+    def widen(self) -> None:
+        """Replace all files by one that also has the column `price`."""
+        raise NotImplementedError
+
     def current(self) -> str:
         raise NotImplementedError
 
@@ -102,6 +106,11 @@ class Iceberg(Lake):
     def compact(self) -> None:
         self.lake.overwrite(self.lake.scan().to_arrow())
 
+    def widen(self) -> None:
+        with self.lake.update_schema() as change:
+            change.add_column("price", DoubleType())
+        self.compact()
+
     def current(self) -> str:
         found = self.lake.current_snapshot()
         assert found
@@ -142,6 +151,13 @@ class Delta(Lake):
 
     def compact(self) -> None:
         self.lake.optimize.compact()
+
+    def widen(self) -> None:
+        from deltalake import write_deltalake
+
+        rows = self.lake.to_pyarrow_table()
+        rows = rows.append_column("price", pa.nulls(len(rows), pa.float64()))
+        write_deltalake(self.uri, rows, mode="overwrite", schema_mode="overwrite", storage_options=self.options)
 
     def current(self) -> str:
         return str(self.lake.version())
@@ -196,6 +212,32 @@ def test_rows_that_left_the_table_leave_clickhouse_too(lake: Lake) -> None:
     lake.delete("n > 0")
     report = lake.load(on_overwrite="replace")
     assert (report.listed, lake.numbers()) == (0, [])
+
+
+def test_old_rows_stay_if_no_new_file_can_be_loaded(lake: Lake) -> None:
+    lake.write(1, 2, 3)
+    lake.write(4, 5)
+    lake.load()
+    lake.widen()
+    for _ in range(2):
+        with pytest.raises(TransferInputError, match=r"1 objects cannot be loaded, so none is: .*price"):
+            lake.load(on_overwrite="replace")
+        assert lake.numbers() == [1, 2, 3, 4, 5]
+    report = lake.load(on_overwrite="replace", on_drift="add")
+    assert (report.loaded, report.removed, lake.numbers()) == (1, 2, [1, 2, 3, 4, 5])
+
+
+def test_old_rows_stay_if_the_plan_of_new_files_is_lost(delta: Delta) -> None:
+    delta.write(1, 2)
+    delta.load()
+    delta.delete("n = 1")
+    transfer = delta.transfer(on_overwrite="replace")
+    prepared = transfer.prepare()
+    transfer.plan.forget("load_plan")
+    with pytest.raises(TransferTransientError, match=r"1 files of the snapshot are not loaded into .*such as"):
+        transfer.run(prepared)
+    assert delta.numbers() == [1, 2]
+    assert (delta.load(on_overwrite="replace").removed, delta.numbers()) == (1, [2])
 
 
 def test_a_run_that_was_overtaken_by_a_newer_snapshot_publishes_and_removes_nothing(iceberg: Iceberg) -> None:
