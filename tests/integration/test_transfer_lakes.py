@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 from typing import TYPE_CHECKING, Any
@@ -368,6 +369,36 @@ def test_a_log_is_read_from_its_last_checkpoint(delta: Delta) -> None:
     assert (delta.load(on_overwrite="replace", snapshot="3").removed, delta.numbers()) == (1, [0, 1, 2, 3])
     with pytest.raises(TransferInputError, match="it has no version 1; its log has 3 to 4"):
         delta.load(snapshot="1")
+
+
+def test_a_checkpoint_with_sidecars_is_read(delta: Delta) -> None:
+    """Its files have the names that Spark gives them: deltalake writes no checkpoint with sidecars."""
+    import pyarrow.parquet as pq
+
+    for n in range(3):
+        delta.write(n)
+    delta.lake.create_checkpoint()
+    log, version, uuid = f"{delta.folder}_delta_log/", f"{2:020}", "3a0d65cd-4056-49b8-937b-95f9e3ee90e5"
+    classic = f"{log}{version}.checkpoint.parquet"
+    content = io.BytesIO(delta.s3.get_object(Bucket=delta.bucket, Key=classic)["Body"].read())
+    files = pq.read_table(content, columns=["add", "remove"])
+    (metadata,) = (row for row in pq.read_table(content, columns=["metaData"])["metaData"].to_pylist() if row)
+    sidecar = io.BytesIO()
+    pq.write_table(files.filter(pa.compute.is_valid(files["add"])), sidecar)
+    name = f"{version}.checkpoint.{1:010}.{1:010}.{uuid}.parquet"
+    stated = {"path": name, "sizeInBytes": len(sidecar.getvalue()), "modificationTime": 0}
+    features = {"readerFeatures": ["v2Checkpoint"], "writerFeatures": ["v2Checkpoint"]}
+    actions = [
+        {"checkpointMetadata": {"version": 2}}, {"sidecar": stated},
+        {"protocol": {"minReaderVersion": 3, "minWriterVersion": 7, **features}},
+        {"metaData": {**metadata, "format": {"provider": "parquet", "options": {}}, "configuration": {}}},
+    ]  # fmt: skip
+    delta.put({
+        f"{log}_sidecars/{name}": sidecar.getvalue(), f"{log}{version}.checkpoint.{uuid}.json": jsonl(actions),
+    })  # fmt: skip
+    for key in (classic, f"{log}_last_checkpoint", *(f"{log}{n:020}.json" for n in range(2))):
+        delta.s3.delete_object(Bucket=delta.bucket, Key=key)
+    assert (delta.load().snapshot, delta.numbers()) == ("2", [0, 1, 2])
 
 
 def commit(delta: Delta, version: int, *actions: dict[str, Any]) -> None:
