@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
+from pyiceberg.manifest import ManifestFile
 from pyiceberg.types import DoubleType
 
 from storeside.operators import S3ToClickHouseOperator
 from storeside.stack import s3
 from storeside.stack.settings import Stack
-from storeside.transfer import lock
+from storeside.transfer import lakes, lock
 from storeside.transfer.__main__ import main as command
 from storeside.transfer.after_load import AfterLoad
 from storeside.transfer.engine import Transfer
@@ -239,6 +240,38 @@ def test_old_rows_stay_if_the_plan_of_new_files_is_lost(delta: Delta) -> None:
         transfer.run(prepared)
     assert delta.numbers() == [1, 2]
     assert (delta.load(on_overwrite="replace").removed, delta.numbers()) == (1, [2])
+
+
+def test_a_snapshot_of_too_many_files_is_refused(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lakes, "MOST_FILES", 2)
+    lake.write(1)
+    lake.write(2)
+    assert lake.load().loaded == 2
+    lake.write(3)
+    with pytest.raises(
+        TransferInputError, match=rf"snapshot {lake.current()} has 3 files, over 2: compact the table"
+    ):
+        lake.load()
+    # an older version of Iceberg's format requires no numbers in the list of manifests
+    monkeypatch.setattr(ManifestFile, "added_files_count", None)
+    with pytest.raises(TransferInputError, match="has 3 files, over 2: compact the table"):
+        lake.load()
+
+
+def test_a_snapshot_of_too_many_files_is_refused_before_they_are_in_memory(
+    iceberg: Iceberg, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The manifests, which have all entries, are not even there; only their list is."""
+    monkeypatch.setattr(lakes, "MOST_FILES", 2)
+    for n in range(3):
+        iceberg.write(n)
+    snapshot = iceberg.lake.current_snapshot()
+    assert snapshot
+    for manifest in snapshot.manifests(iceberg.lake.io):
+        key = manifest.manifest_path.removeprefix(f"s3://{iceberg.bucket}/")
+        iceberg.s3.delete_object(Bucket=iceberg.bucket, Key=key)
+    with pytest.raises(TransferInputError, match="has 3 files, over 2: compact the table"):
+        iceberg.load()
 
 
 def test_a_run_that_was_overtaken_by_a_newer_snapshot_publishes_and_removes_nothing(iceberg: Iceberg) -> None:

@@ -20,7 +20,7 @@ from deltalake.exceptions import DeltaError
 
 from storeside.transfer.arrow_types import arrow_columns
 from storeside.transfer.errors import LoadObjectError, TransferError, TransferInputError
-from storeside.transfer.lakes import Snapshot, below, key_of, read
+from storeside.transfer.lakes import Snapshot, below, check_number, key_of, read
 from storeside.transfer.partitions import check_key, value_in
 from storeside.transfer.source import Source, uri_of
 
@@ -126,6 +126,7 @@ def _snapshot(table: DeltaTable, source: Source) -> Snapshot:
     columns = tuple(arrow_columns(pa.schema(table.schema().to_arrow())))
     partitions = tuple(table.metadata().partition_columns)
     actions = pa.table(table.get_add_actions())
+    check_number(source, table.version(), len(actions))
     files = {}
     for batch in actions.select(
         [n for n in ("path", "size_bytes", "partition") if n in actions.column_names]
