@@ -89,6 +89,14 @@ def test_all_or_nothing(loading: Loading, loader: str) -> None:
     assert loading.rows() == [(n,) for n in range(6)]
 
 
+def test_all_or_nothing_if_all_objects_fail(loading: Loading) -> None:
+    loading.put({"0.csv": b"n\nzero\n", "1.csv": b"n\none\n"})
+    loading.create("n UInt32")
+    with pytest.raises(TransferInputError, match=r"2 objects cannot be loaded, so none is: 0.csv: .*; 1.csv: "):
+        loading.load(format="csv", all_or_nothing=True)
+    assert loading.rows() == []
+
+
 def test_all_or_nothing_when_the_columns_change_meanwhile(loading: Loading) -> None:
     loading.put({f"{n}.csv": csv(n) for n in range(3)})
     loading.put({"3.csv": b"n,m\n3,4\n"})

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
+from pyiceberg.manifest import ManifestFile
 from pyiceberg.types import DoubleType
 
 from storeside.operators import S3ToClickHouseOperator
 from storeside.stack import s3
 from storeside.stack.settings import Stack
-from storeside.transfer import lock
+from storeside.transfer import lakes, lock
 from storeside.transfer.__main__ import main as command
 from storeside.transfer.after_load import AfterLoad
 from storeside.transfer.engine import Transfer
@@ -60,6 +62,10 @@ class Lake(Loading):
         """Replace all files by one with the same rows."""
         raise NotImplementedError
 
+    def widen(self) -> None:
+        """Replace all files by one that also has the column `price`."""
+        raise NotImplementedError
+
     def current(self) -> str:
         raise NotImplementedError
 
@@ -102,6 +108,11 @@ class Iceberg(Lake):
     def compact(self) -> None:
         self.lake.overwrite(self.lake.scan().to_arrow())
 
+    def widen(self) -> None:
+        with self.lake.update_schema() as change:
+            change.add_column("price", DoubleType())
+        self.compact()
+
     def current(self) -> str:
         found = self.lake.current_snapshot()
         assert found
@@ -142,6 +153,13 @@ class Delta(Lake):
 
     def compact(self) -> None:
         self.lake.optimize.compact()
+
+    def widen(self) -> None:
+        from deltalake import write_deltalake
+
+        rows = self.lake.to_pyarrow_table()
+        rows = rows.append_column("price", pa.nulls(len(rows), pa.float64()))
+        write_deltalake(self.uri, rows, mode="overwrite", schema_mode="overwrite", storage_options=self.options)
 
     def current(self) -> str:
         return str(self.lake.version())
@@ -196,6 +214,64 @@ def test_rows_that_left_the_table_leave_clickhouse_too(lake: Lake) -> None:
     lake.delete("n > 0")
     report = lake.load(on_overwrite="replace")
     assert (report.listed, lake.numbers()) == (0, [])
+
+
+def test_old_rows_stay_if_no_new_file_can_be_loaded(lake: Lake) -> None:
+    lake.write(1, 2, 3)
+    lake.write(4, 5)
+    lake.load()
+    lake.widen()
+    for _ in range(2):
+        with pytest.raises(TransferInputError, match=r"1 objects cannot be loaded, so none is: .*price"):
+            lake.load(on_overwrite="replace")
+        assert lake.numbers() == [1, 2, 3, 4, 5]
+    report = lake.load(on_overwrite="replace", on_drift="add")
+    assert (report.loaded, report.removed, lake.numbers()) == (1, 2, [1, 2, 3, 4, 5])
+
+
+def test_old_rows_stay_if_the_plan_of_new_files_is_lost(delta: Delta) -> None:
+    delta.write(1, 2)
+    delta.load()
+    delta.delete("n = 1")
+    transfer = delta.transfer(on_overwrite="replace")
+    prepared = transfer.prepare()
+    transfer.plan.forget("load_plan")
+    with pytest.raises(TransferTransientError, match=r"1 files of the snapshot are not loaded into .*such as"):
+        transfer.run(prepared)
+    assert delta.numbers() == [1, 2]
+    assert (delta.load(on_overwrite="replace").removed, delta.numbers()) == (1, [2])
+
+
+def test_a_snapshot_of_too_many_files_is_refused(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lakes, "MOST_FILES", 2)
+    lake.write(1)
+    lake.write(2)
+    assert lake.load().loaded == 2
+    lake.write(3)
+    with pytest.raises(
+        TransferInputError, match=rf"snapshot {lake.current()} has 3 files, over 2: compact the table"
+    ):
+        lake.load()
+    # an older version of Iceberg's format requires no numbers in the list of manifests
+    monkeypatch.setattr(ManifestFile, "added_files_count", None)
+    with pytest.raises(TransferInputError, match="has 3 files, over 2: compact the table"):
+        lake.load()
+
+
+def test_a_snapshot_of_too_many_files_is_refused_before_they_are_in_memory(
+    iceberg: Iceberg, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The manifests, which have all entries, are not even there; only their list is."""
+    monkeypatch.setattr(lakes, "MOST_FILES", 2)
+    for n in range(3):
+        iceberg.write(n)
+    snapshot = iceberg.lake.current_snapshot()
+    assert snapshot
+    for manifest in snapshot.manifests(iceberg.lake.io):
+        key = manifest.manifest_path.removeprefix(f"s3://{iceberg.bucket}/")
+        iceberg.s3.delete_object(Bucket=iceberg.bucket, Key=key)
+    with pytest.raises(TransferInputError, match="has 3 files, over 2: compact the table"):
+        iceberg.load()
 
 
 def test_a_run_that_was_overtaken_by_a_newer_snapshot_publishes_and_removes_nothing(iceberg: Iceberg) -> None:
@@ -326,6 +402,36 @@ def test_a_log_is_read_from_its_last_checkpoint(delta: Delta) -> None:
     assert (delta.load(on_overwrite="replace", snapshot="3").removed, delta.numbers()) == (1, [0, 1, 2, 3])
     with pytest.raises(TransferInputError, match="it has no version 1; its log has 3 to 4"):
         delta.load(snapshot="1")
+
+
+def test_a_checkpoint_with_sidecars_is_read(delta: Delta) -> None:
+    """Its files have the names that Spark gives them: deltalake writes no checkpoint with sidecars."""
+    import pyarrow.parquet as pq
+
+    for n in range(3):
+        delta.write(n)
+    delta.lake.create_checkpoint()
+    log, version, uuid = f"{delta.folder}_delta_log/", f"{2:020}", "3a0d65cd-4056-49b8-937b-95f9e3ee90e5"
+    classic = f"{log}{version}.checkpoint.parquet"
+    content = io.BytesIO(delta.s3.get_object(Bucket=delta.bucket, Key=classic)["Body"].read())
+    files = pq.read_table(content, columns=["add", "remove"])
+    (metadata,) = (row for row in pq.read_table(content, columns=["metaData"])["metaData"].to_pylist() if row)
+    sidecar = io.BytesIO()
+    pq.write_table(files.filter(pa.compute.is_valid(files["add"])), sidecar)
+    name = f"{version}.checkpoint.{1:010}.{1:010}.{uuid}.parquet"
+    stated = {"path": name, "sizeInBytes": len(sidecar.getvalue()), "modificationTime": 0}
+    features = {"readerFeatures": ["v2Checkpoint"], "writerFeatures": ["v2Checkpoint"]}
+    actions = [
+        {"checkpointMetadata": {"version": 2}}, {"sidecar": stated},
+        {"protocol": {"minReaderVersion": 3, "minWriterVersion": 7, **features}},
+        {"metaData": {**metadata, "format": {"provider": "parquet", "options": {}}, "configuration": {}}},
+    ]  # fmt: skip
+    delta.put({
+        f"{log}_sidecars/{name}": sidecar.getvalue(), f"{log}{version}.checkpoint.{uuid}.json": jsonl(actions),
+    })  # fmt: skip
+    for key in (classic, f"{log}_last_checkpoint", *(f"{log}{n:020}.json" for n in range(2))):
+        delta.s3.delete_object(Bucket=delta.bucket, Key=key)
+    assert (delta.load().snapshot, delta.numbers()) == ("2", [0, 1, 2])
 
 
 def commit(delta: Delta, version: int, *actions: dict[str, Any]) -> None:

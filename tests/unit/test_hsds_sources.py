@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import h5py
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -12,7 +13,7 @@ import pytest
 from storeside.hsds.errors import HsdsInputError
 from storeside.hsds.imports import Import, Importer
 from storeside.hsds.plan import Slab
-from storeside.hsds.sources import ParquetSource, local_parquet
+from storeside.hsds.sources import Hdf5Source, ParquetSource, local_parquet
 
 INT, SMALL, REAL = pa.int64(), pa.int32(), pa.float32()
 
@@ -81,3 +82,22 @@ def test_lists_are_no_elements_and_nothing_is_created(tmp_path: Path, columns: A
         Importer(no_server, None, request, "one").run()
     with pytest.raises(HsdsInputError, match="column 'a' has lists: choose 'array', with files that have only this"):
         source_of(tmp_path, columns | {"b": [1, 2]}, "table")
+
+
+@pytest.mark.parametrize("path", ["storage", "link", "group/numbers", "virtual"])
+def test_an_hdf5_file_makes_the_import_read_no_other_file(tmp_path: Path, path: str) -> None:
+    secret, other = tmp_path / "secret", str(tmp_path / "other.h5")
+    secret.write_bytes(b"secret")
+    with h5py.File(other, "w") as file:
+        file["numbers"] = [1, 2, 3]
+    with h5py.File(tmp_path / "given.h5", "w") as file:
+        file.create_dataset("storage", (6,), "u1", external=[(str(secret), 0, 6)])
+        file["link"], file["group"] = h5py.ExternalLink(other, "/numbers"), h5py.ExternalLink(other, "/")
+        layout = h5py.VirtualLayout((3,), "i8")
+        layout[:] = h5py.VirtualSource(other, "numbers", (3,))
+        file.create_virtual_dataset("virtual", layout)
+        file["numbers"], file["soft"] = [4, 5], h5py.SoftLink("/numbers")
+    with h5py.File(tmp_path / "given.h5") as file:
+        assert Hdf5Source(file, "soft").read(Slab((range(2),))).tolist() == [4, 5]
+        with pytest.raises(HsdsInputError, match=rf"given.h5: '{path}' names other files or datasets"):
+            Hdf5Source(file, path)

@@ -32,7 +32,7 @@ _CHUNK_BYTES = 2 << 20
 
 
 class Hdf5Source:
-    """A dataset of a local HDF5 file."""
+    """A dataset of a local HDF5 file, which has its values: a file may name any other file of the worker instead."""
 
     def __init__(self, file: Any, path: str) -> None:
         import h5py
@@ -40,6 +40,11 @@ class Hdf5Source:
         found = file.get(path)
         if not isinstance(found, h5py.Dataset) or found.shape is None:
             raise HsdsInputError(f"{file.filename}: has no dataset {path!r} with values")
+        if found.file != file or found.external or found.is_virtual:
+            raise HsdsInputError(
+                f"{file.filename}: {path!r} names other files or datasets, which have its values (an external link,"
+                " external storage or a virtual dataset): write the values into this file"
+            )
         status = Path(file.filename).stat()
         self._dataset = found
         self.dtype: np.dtype[Any] = found.dtype

@@ -20,15 +20,17 @@ from deltalake.exceptions import DeltaError
 
 from storeside.transfer.arrow_types import arrow_columns
 from storeside.transfer.errors import LoadObjectError, TransferError, TransferInputError
-from storeside.transfer.lakes import Snapshot, below, key_of, read
+from storeside.transfer.lakes import Snapshot, below, check_number, key_of, read
 from storeside.transfer.partitions import check_key, value_in
 from storeside.transfer.source import Source, uri_of
 
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
 
-_COMMIT = re.compile(r"(\d{20})\.json")
-_CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(?:\.(\d{10})\.(\d{10})|\.[\w-]+)?\.(?:parquet|json)")
+# Names become names of local files, so each pattern matches whole names, and nothing that leaves the folder.
+_COMMIT = re.compile(r"(\d{20})\.json", re.ASCII)
+_CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(?:\.(\d{10})\.(\d{10})|\.[\w-]{36})?\.(?:parquet|json)", re.ASCII)
+_SIDECAR = re.compile(r"_sidecars/[\w.-]+\.parquet", re.ASCII)  # Spark writes more than a UUID
 _MOST_BYTES = 2 << 30
 _THREADS = 8
 # Features of readers that change nothing for a load of whole files; `_check` reads more about the two last ones.
@@ -47,8 +49,8 @@ def snapshot(client: S3Client, source: Source) -> Snapshot:
             f"{source.uri}: its log has {size} bytes since the last checkpoint: make a checkpoint"
         )
     with TemporaryDirectory() as place:
-        _copy(client, source.bucket, folder, names, Path(place) / "_delta_log")
         try:
+            _copy(client, source.bucket, folder, names, Path(place) / "_delta_log")
             table = DeltaTable(place, version=version)
             _check(table, source)
             return _snapshot(table, source)
@@ -80,7 +82,7 @@ def _needed(log: Iterable[str], version: int) -> list[str]:
     whole = {start: names for (start, total), names in parts.items() if len(names) >= int(total or 1)}
     start = max(whole, default=-1)
     commits = [name for name in log if (match := _COMMIT.fullmatch(name)) and start <= int(match[1]) <= version]
-    return [*whole.get(start, ()), *commits, *(name for name in log if start >= 0 and name.startswith("_sidecars/"))]
+    return [*whole.get(start, ()), *commits, *(name for name in log if start >= 0 and _SIDECAR.fullmatch(name))]
 
 
 def _copy(client: S3Client, bucket: str, folder: str, names: list[str], place: Path) -> None:
@@ -124,6 +126,7 @@ def _snapshot(table: DeltaTable, source: Source) -> Snapshot:
     columns = tuple(arrow_columns(pa.schema(table.schema().to_arrow())))
     partitions = tuple(table.metadata().partition_columns)
     actions = pa.table(table.get_add_actions())
+    check_number(source, table.version(), len(actions))
     files = {}
     for batch in actions.select(
         [n for n in ("path", "size_bytes", "partition") if n in actions.column_names]

@@ -239,19 +239,20 @@ class Transfer:
                 raise outcome
             kept += outcome
             done += 1
-        if kept:
+        if self.request.at_once:
             self._publish_at_once(kept)
 
     def _publish_at_once(self, kept: list[tuple[BatchLoad, Staged]]) -> None:
         """Publish the staging tables of all batches in one step, unless an object has failed with all-or-nothing."""
-        first, whole = kept[0]
-        failed = self.loads.totals().failed
-        if failed and self.request.all_or_none:
-            for _, staged in kept:
-                first.staging.drop(staged.table)
+        if self.request.all_or_none and (failed := self.loads.totals().failed):
+            for load, staged in kept:
+                load.staging.drop(staged.table)
             raise TransferInputError(
                 f"{failed} objects cannot be loaded, so none is: {_listed(self.loads.failures(MOST_FAILURES))}"
             )
+        if not kept:
+            return
+        first, whole = kept[0]
         try:
             for _, staged in kept[1:]:
                 first.staging.join(whole, staged)

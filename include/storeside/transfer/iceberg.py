@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from pyiceberg.io import FileIO, InputFile
@@ -19,7 +19,7 @@ from pyiceberg.transforms import IdentityTransform
 
 from storeside.transfer.arrow_types import arrow_columns
 from storeside.transfer.errors import TransferError, TransferInputError
-from storeside.transfer.lakes import Snapshot, below, key_of, read
+from storeside.transfer.lakes import Snapshot, below, check_number, key_of, read
 from storeside.transfer.source import Source, uri_of
 
 if TYPE_CHECKING:
@@ -45,15 +45,12 @@ def snapshot(client: S3Client, source: Source) -> Snapshot:
         wanted = _wanted(metadata, source)
         if wanted is None:
             return Snapshot(source.uri, "none", {}, _columns(metadata.schema()))
-        entries = list(_entries(wanted, files, source))
+        schema = _schema_of(wanted, metadata)
+        found = _data_files(wanted, metadata, schema, files, source)
     except TransferError:
         raise
     except Exception as e:  # the readers of JSON and Avro raise errors of many types about damaged files
         raise TransferInputError(f"{place}: it cannot be read as Iceberg's metadata: {e}") from e
-    is_past = wanted.snapshot_id != metadata.current_snapshot_id
-    schema = _schemas(metadata)[wanted.schema_id] if is_past and wanted.schema_id is not None else metadata.schema()
-    _check_schemas(metadata, schema, entries, source)
-    found = {key_of(e.data_file.file_path, source): e.data_file.file_size_in_bytes for e in entries}
     return Snapshot(source.uri, str(wanted.snapshot_id), found, _columns(schema))
 
 
@@ -89,9 +86,41 @@ def _wanted(metadata: TableMetadata, source: Source) -> IcebergSnapshot | None:
     raise TransferInputError(f"{source.uri}: it has no snapshot {source.snapshot}; the newest are {known}")
 
 
+def _schema_of(wanted: IcebergSnapshot, metadata: TableMetadata) -> Schema:
+    """Return the schema of a past snapshot, or the table's schema, which may be newer than its current snapshot."""
+    is_past = wanted.snapshot_id != metadata.current_snapshot_id
+    return _schemas(metadata)[wanted.schema_id] if is_past and wanted.schema_id is not None else metadata.schema()
+
+
+def _data_files(
+    wanted: IcebergSnapshot, metadata: TableMetadata, schema: Schema, files: _Files, source: Source
+) -> dict[str, int]:
+    """Return the sizes of the data files by key. Raises TransferInputError if a load cannot read one.
+
+    The entries of manifests also have statistics of each column, so nothing else of them is kept.
+    """
+    names, inside = index_name_by_id(schema), set(source_names(schema))
+    identities = {
+        spec.spec_id: [f.source_id for f in spec.fields if isinstance(f.transform, IdentityTransform)]
+        for spec in metadata.partition_specs
+    }
+    found: dict[str, int] = {}
+    writers = set()
+    for entry in _entries(wanted, files, source):
+        _check_partitions(entry.data_file, identities, names, inside, source)
+        found[key_of(entry.data_file.file_path, source)] = entry.data_file.file_size_in_bytes
+        writers.add(entry.snapshot_id or 0)
+        check_number(source, wanted.snapshot_id, len(found))  # the list of manifests may state no numbers
+    _check_schemas(metadata, schema, writers, source)
+    return found
+
+
 def _entries(wanted: IcebergSnapshot, files: _Files, source: Source) -> Iterator[ManifestEntry]:
     """Yield the entries of the data files. Raises TransferInputError for row-level deletes and other formats."""
-    for manifest in wanted.manifests(files):
+    manifests = wanted.manifests(files)
+    stated = sum((m.added_files_count or 0) + (m.existing_files_count or 0) for m in manifests)
+    check_number(source, wanted.snapshot_id, stated)
+    for manifest in manifests:
         entries = manifest.fetch_manifest_entry(files)
         if manifest.content == ManifestContent.DELETES and entries:
             raise TransferInputError(
@@ -107,24 +136,20 @@ def _entries(wanted: IcebergSnapshot, files: _Files, source: Source) -> Iterator
             yield entry
 
 
-def _check_schemas(metadata: TableMetadata, schema: Schema, entries: list[ManifestEntry], source: Source) -> None:
-    """Raise TransferInputError if a data file may have a column under another name, or lack a column with a value."""
+def _check_schemas(metadata: TableMetadata, schema: Schema, writers: Iterable[int], source: Source) -> None:
+    """Raise TransferInputError if a data file may have a column under another name, or lack a column with a value.
+
+    `writers` has the ids of the snapshots that added data files.
+    """
     schemas = _schemas(metadata)
     written = {s.snapshot_id: s.schema_id for s in metadata.snapshots}
-    used = {written.get(entry.snapshot_id or 0) for entry in entries}
+    used = {written.get(writer) for writer in writers}
     names = index_name_by_id(schema)
     for number in schemas if None in used else used:
         older = schemas.get(number if number is not None else -1)
         if older is not None:
             _check_names(index_name_by_id(older), names, source)
             _check_defaults(index_name_by_id(older), schema, source)
-    inside = set(source_names(schema))
-    identities = {
-        spec.spec_id: [f.source_id for f in spec.fields if isinstance(f.transform, IdentityTransform)]
-        for spec in metadata.partition_specs
-    }
-    for entry in entries:
-        _check_partitions(entry.data_file, identities, names, inside, source)
 
 
 def source_names(schema: Schema) -> list[str]:

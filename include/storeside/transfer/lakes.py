@@ -76,11 +76,15 @@ def snapshot_of(client: S3Client, form: str, source: Source) -> Snapshot:
             " docs/running.md for the image"
         ) from e
     found: Snapshot = import_module(f"storeside.transfer.{module}").snapshot(client, source)
-    if len(found.files) > MOST_FILES:
-        raise TransferInputError(
-            f"{found.uri}: snapshot {found.id} has {len(found.files)} files, over {MOST_FILES}: compact the table"
-        )
     return found
+
+
+def check_number(source: Source, snapshot: object, files: int) -> None:
+    """Raise TransferInputError if a snapshot has more files than a worker holds in memory."""
+    if files > MOST_FILES:
+        raise TransferInputError(
+            f"{source.uri}: snapshot {snapshot} has {files} files, over {MOST_FILES}: compact the table"
+        )
 
 
 def key_of(path: str, source: Source) -> str:

@@ -76,6 +76,21 @@ class Mirror:
                 " run has replaced it: the next try plans again"
             )
 
+    def _check_loaded(self) -> None:
+        """Raise TransferTransientError unless all files of the snapshot are loaded, which replace those that left."""
+        count, example = first_row(
+            self.loads.client.query(
+                f"SELECT count(), min(key) FROM {_FILES} WHERE (key, etag) NOT IN"
+                f" (SELECT key, version FROM storeside.loads FINAL WHERE {_MINE} AND state = 'loaded')",
+                parameters=self.loads.parameters,
+            )
+        )
+        if count:
+            raise TransferTransientError(
+                f"{count} files of the snapshot are not loaded into {self.loads.destination}, such as {example!r}, so"
+                " no rows of earlier snapshots are removed: the next try loads these files first"
+            )
+
     def refuse_gone(self) -> None:
         """Raise TransferInputError if the snapshot lacks files that are loaded."""
         if gone := self.gone():
@@ -86,12 +101,16 @@ class Mirror:
             )
 
     def remove_gone(self, destination: Destination | None) -> int:
-        """Remove the rows of files that are not in the snapshot; return the number of these files."""
+        """Remove the rows of files that are not in the snapshot; return the number of these files.
+
+        Raises TransferTransientError, and removes nothing, unless all files of the snapshot are loaded.
+        """
         if destination is None or not self.gone():
             return 0
         name, others = destination.name, destination.others
         with locked(destination.client, name, uuid.uuid4().hex[:8], "nothing", others) as hold:
             self.check()
+            self._check_loaded()
             gone = self.gone()
             # A run that is killed here leaves loads in doubt: the next run counts their rows and decides again.
             self.loads.record(gone, "publishing")
