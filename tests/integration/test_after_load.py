@@ -213,18 +213,65 @@ def test_a_refused_deletion_is_listed_and_repeated_and_nothing_is_loaded_again(b
     assert (bucket.names(), bucket.rows(), bucket.states()) == ([], [(1,)], {"a.jsonl": "done"})
 
 
+@pytest.mark.parametrize("again", ["same run", "next run"])
 @pytest.mark.parametrize("gone", ["TRUNCATE TABLE", "DROP TABLE"])
-def test_an_object_whose_rows_were_removed_before_its_deletion_stays(bucket: Bucket, gone: str) -> None:
+def test_an_object_whose_rows_were_removed_before_its_deletion_stays(bucket: Bucket, gone: str, again: str) -> None:
     bucket.put({"a.jsonl": rows_of(1)})
-    denied = bucket.own_client()
+    denied, run = bucket.own_client(), unique("run")
     denying(denied, "DeleteObject")
-    assert bucket.load(after_load=DELETE, s3=denied).left == 1
+    assert bucket.load(after_load=DELETE, s3=denied, run_id=run).left == 1
     bucket.clickhouse.command(f"{gone} {bucket.table}")
-    transfer = bucket.transfer(after_load=DELETE)
+    bucket.put({"b.jsonl": rows_of(2)})
+    transfer = bucket.transfer(after_load=DELETE, run_id=run if again == "same run" else "")
     report = transfer.run(transfer.prepare())
-    assert (report.handled, report.left) == (0, 1)
+    assert (report.handled, report.left) == (1, 1)
+    assert report.left_objects[0][0] == "a.jsonl"
     assert "its rows are no longer in the table" in report.left_objects[0][1]
     assert bucket.names() == ["a.jsonl"]
+
+
+@pytest.mark.parametrize("action", ["delete", "move"])
+def test_a_cleared_task_does_not_touch_objects_that_were_put_back_to_be_loaded_again(
+    bucket: Bucket, action: str
+) -> None:
+    chosen, run = DELETE if action == "delete" else bucket.move, unique("run")
+    bucket.put({"a.jsonl": rows_of(1)})
+    assert bucket.load(after_load=chosen, run_id=run).handled == 1
+    bucket.truncate()
+    bucket.put({"a.jsonl": rows_of(1)})
+    transfer = bucket.transfer(after_load=chosen, run_id=run)
+    report = transfer.run(transfer.prepare())
+    assert (report.rows, report.handled, report.left) == (1, 0, 1)  # one row of the first try
+    assert bucket.names() == ["a.jsonl"]
+    assert "to load it again, delete its row from storeside.loads" in report.left_objects[0][1]
+    bucket.clickhouse.command(f"DELETE FROM storeside.loads WHERE destination = '{bucket.table}' AND key = 'a.jsonl'")
+    assert bucket.load(after_load=chosen, run_id=run).handled == 1
+    assert (bucket.names(), bucket.rows()) == ([], [(1,)])
+
+
+def test_rows_that_a_table_itself_replaced_count_as_removed_in_later_tries_only(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bucket.clickhouse.command(f"CREATE TABLE {bucket.table} (n UInt32) ENGINE = ReplacingMergeTree ORDER BY n")
+    bucket.put({"a.jsonl": rows_of(1), "b.jsonl": rows_of(1)})
+    denied, run = bucket.own_client(), unique("run")
+    denying(denied, "DeleteObject")
+    transfer = bucket.transfer(after_load=DELETE, run_id=run, s3=denied)
+    record = transfer.loads.record
+
+    def merged(loaded: Any, state: str) -> None:
+        record(loaded, state)
+        if state == "loaded":
+            bucket.clickhouse.command(f"OPTIMIZE TABLE {bucket.table} FINAL")
+
+    monkeypatch.setattr(transfer.loads, "record", merged)
+    report = transfer.run(transfer.prepare())
+    assert bucket.rows() == [(1,)]
+    assert ["allow s3:DeleteObject" in reason for _, reason in report.left_objects] == [True, True]
+    transfer = bucket.transfer(after_load=DELETE, run_id=run)
+    report = transfer.run(transfer.prepare())
+    assert (report.handled, report.left) == (1, 1)
+    assert "its rows are no longer in the table" in report.left_objects[0][1]
 
 
 def test_objects_with_rejected_rows_stay_unless_the_user_said_so(bucket: Bucket) -> None:

@@ -24,7 +24,10 @@ log = logging.getLogger(__name__)
 
 _SLICE, _THREADS = 1000, 8
 MOST_EXAMPLES = 20
-_ROWLESS = "an earlier run loaded it, and its rows are no longer in the table: load it elsewhere, or delete it"
+_ROWLESS = (
+    "its rows are no longer in the table: to load it again, delete its row from storeside.loads first; otherwise,"
+    " delete the object yourself"
+)
 _COLUMNS = ("destination", "bucket", "key", "version", "action", "state", "place", "reason", "run_id")
 
 
@@ -49,7 +52,7 @@ class SourceActions:
 
     The ledger decides what is due: objects that it records as loaded with this action, and not yet as handled. So no
     object is forgotten after a crash between the load and the action, or between the steps of a move. `table` looks
-    up the destination: an object that an earlier run loaded stays if its rows have been removed from there.
+    up the destination: an object that an earlier run or try loaded stays if its rows have been removed from there.
     """
 
     def __init__(
@@ -100,7 +103,7 @@ class SourceActions:
         return Handled(sum(o.state == "done" for o in ended), len(left), tuple(left[:MOST_EXAMPLES]))
 
     def _without_rows(self, objects: Sequence[Due]) -> list[Due]:
-        """Return objects of earlier runs without a row in the table: only the source has their rows."""
+        """Return objects of earlier runs and tries without a row in the table: only the source has their rows."""
         if not (earlier := [o for o in objects if o.load_id]):
             return []
         planned = [Planned(o.key, o.version, 0, 0.0, o.load_id) for o in earlier]

@@ -32,7 +32,7 @@ _RIGHTS = {
 class Due:
     """A loaded object that is to be changed. After an interrupted move, `place` is the URI of its complete copy.
 
-    `load_id` is its load by an earlier run; 0 if this run has loaded it, or if it has no rows.
+    `load_id` is its load by an earlier run or try; 0 if this try has loaded it, or if it has no rows.
     """
 
     key: str
