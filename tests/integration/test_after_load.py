@@ -78,16 +78,19 @@ def rows_of(*numbers: int) -> bytes:
     return jsonl([{"n": n} for n in numbers])
 
 
-def denying(client: S3Client, operation: str) -> None:
-    """Let a client's requests for an operation be answered with 403."""
+def answer(request: Any, status: int, body: str = "") -> AWSResponse:
+    """Return S3's answer to a request, in place of the server's."""
 
     class Body:
         def stream(self, **_: Any) -> Iterator[bytes]:
-            yield DENIED.encode()
+            yield body.encode()
 
-    client.meta.events.register(
-        f"before-send.s3.{operation}", lambda request, **_: AWSResponse(request.url, 403, {}, Body())
-    )
+    return AWSResponse(request.url, status, {}, Body())
+
+
+def denying(client: S3Client, operation: str) -> None:
+    """Let a client's requests for an operation be answered with 403."""
+    client.meta.events.register(f"before-send.s3.{operation}", lambda request, **_: answer(request, 403, DENIED))
 
 
 @pytest.mark.parametrize("loader", ["pull", "push"])
@@ -305,20 +308,55 @@ def test_a_move_does_not_mistake_another_clients_new_object_for_its_copy(bucket:
     version = bucket.s3.head_object(Bucket=bucket.bucket, Key="a.jsonl")["ETag"].strip('"')
     reader, place = bucket.own_client(), {"Bucket": bucket.archive, "Key": "loaded/a.jsonl"}
 
-    class Body:
-        def stream(self, **_: Any) -> Iterator[bytes]:
-            yield b""
-
     def overtake(request: Any, **_: Any) -> AWSResponse | None:
         if "If-None-Match" not in request.headers:
             return None
         bucket.s3.put_object(**place, Body=rows_of(2))
-        return AWSResponse(request.url, 412, {}, Body())
+        return answer(request, 412)
 
     reader.meta.events.register("before-send.s3.CopyObject", overtake)
     assert bucket.load(after_load=bucket.move, s3=reader).handled == 1
     assert bucket.body(bucket.archive, "loaded/a.jsonl") == rows_of(2)
     assert bucket.body(bucket.archive, f"loaded/a.jsonl.{version}") == rows_of(1)
+
+
+@pytest.mark.parametrize("status", [404, 409, 412])
+@pytest.mark.parametrize("operation", ["CopyObject", "DeleteObject"])
+def test_two_runs_that_move_an_object_at_once_leave_one_copy(bucket: Bucket, operation: str, status: int) -> None:
+    """The other run copies the object just before a request, and before S3 answers 404 it also deletes it."""
+    bucket.put({"a.jsonl": rows_of(1)})
+    reader = bucket.own_client()
+
+    def overtake(request: Any, **_: Any) -> AWSResponse:
+        origin = {"Bucket": bucket.bucket, "Key": "a.jsonl"}
+        bucket.s3.copy_object(Bucket=bucket.archive, Key="loaded/a.jsonl", CopySource=origin)  # type: ignore[arg-type]
+        if status == 404 or operation == "DeleteObject":
+            bucket.s3.delete_object(**origin)  # type: ignore[arg-type]
+        return answer(request, status)
+
+    reader.meta.events.register(f"before-send.s3.{operation}", overtake)
+    report = bucket.load(after_load=bucket.move, s3=reader)
+    assert (report.handled, report.left) == (1, 0)
+    assert (bucket.names(), bucket.names(bucket.archive)) == ([], ["loaded/a.jsonl"])
+    assert bucket.states() == {"a.jsonl": "done"}
+
+
+@pytest.mark.parametrize("taken", [False, True])
+def test_an_object_that_is_overwritten_while_it_is_copied_stays(bucket: Bucket, taken: bool) -> None:
+    bucket.put({"a.jsonl": rows_of(1)})
+    if taken:
+        bucket.s3.put_object(Bucket=bucket.archive, Key="loaded/a.jsonl", Body=rows_of(2))
+    reader = bucket.own_client()
+
+    def overtake(request: Any, **_: Any) -> AWSResponse:
+        bucket.put({"a.jsonl": rows_of(3)})
+        return answer(request, 412)
+
+    reader.meta.events.register("before-send.s3.CopyObject", overtake)
+    report = bucket.load(after_load=bucket.move, s3=reader)
+    assert (report.handled, report.left) == (0, 0)
+    assert bucket.states() == {"a.jsonl": "changed"}
+    assert (bucket.names(), bucket.names(bucket.archive)) == (["a.jsonl"], ["loaded/a.jsonl"] if taken else [])
 
 
 def test_large_objects_are_moved_in_parts(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ from storeside.transfer.after_load import AfterLoad
 from storeside.transfer.source import Source
 
 if TYPE_CHECKING:
+    from botocore.exceptions import ClientError
     from types_boto3_s3 import S3Client
     from types_boto3_s3.type_defs import CopySourceTypeDef, TagTypeDef
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 LARGEST_COPY, PART = 5 << 30, 512 << 20
 _GONE = "it was no longer in the bucket"
 _CHANGED = "another version replaced it after the load: it was left as it is"
+# S3's answers if another client changes the object or takes the name of its copy meanwhile.
+_OVERTAKEN = (HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT, HTTPStatus.PRECONDITION_FAILED)
 _RIGHTS = {
     "HeadObject": "s3:GetObject",
     "CopyObject": "s3:GetObject on the source and s3:PutObject on the target",
@@ -70,22 +73,22 @@ class SourceChanges:
         head = self._loaded(o)
         if isinstance(head, Due):
             return head
-        return replace(o, state="copied", place=self._copied(o, head), reason="")
+        try:
+            return replace(o, state="copied", place=self._copied(o, head), reason="")
+        except self.s3.exceptions.ClientError as e:
+            return self._overtaken(o, e)
 
     def delete(self, o: Due) -> Due:
         """Delete an object. In a bucket with versions S3 keeps it behind a delete marker."""
         head = self._loaded(o)
-        if isinstance(head, Due):
-            return replace(head, reason="") if o.state == "copied" and head.reason == _GONE else head
-        try:
-            self._conditional(self.s3.delete_object, {"IfMatch": head["ETag"]}, Bucket=self.source.bucket, Key=o.key)
-        except self.s3.exceptions.ClientError as e:
-            if status(e) == HTTPStatus.NOT_FOUND:
+        if not isinstance(head, Due):
+            try:
+                condition = {"IfMatch": head["ETag"]}
+                self._conditional(self.s3.delete_object, condition, Bucket=self.source.bucket, Key=o.key)
                 return o.now("done")
-            if status(e) == HTTPStatus.PRECONDITION_FAILED:
-                return o.now("changed", _CHANGED)
-            raise
-        return o.now("done")
+            except self.s3.exceptions.ClientError as e:
+                head = self._overtaken(o, e)
+        return replace(head, reason="") if o.state == "copied" and head.reason == _GONE else head
 
     def tag(self, o: Due) -> Due:
         """Add the tags to an object; its other tags stay. S3 has no condition for tags, but takes a version id."""
@@ -111,6 +114,12 @@ class SourceChanges:
             return o.now("changed", _CHANGED)
         return head
 
+    def _overtaken(self, o: Due, error: ClientError) -> Due:
+        """Return the state of an object that another client has changed meanwhile, or raise the error."""
+        if status(error) in _OVERTAKEN and isinstance(now := self._loaded(o), Due):
+            return now
+        raise error
+
     def _head(self, bucket: str, key: str) -> dict[str, Any] | None:
         try:
             return dict(head_object(self.s3, bucket, key))
@@ -127,14 +136,14 @@ class SourceChanges:
         """
         name = self._prefix + o.key
         there = self._head(self._bucket, name)
-        if there is not None and _is_copy(there, head):  # an earlier attempt copied it
-            return self._uri(name)
         if there is None:
             try:
                 return self._verified_copy(o, head, name, {"IfNoneMatch": "*"})
             except self.s3.exceptions.ClientError as e:
-                if status(e) != HTTPStatus.PRECONDITION_FAILED:  # another client has just used the name
+                if status(e) not in _OVERTAKEN or (there := self._head(self._bucket, name)) is None:
                     raise
+        if _is_copy(there, head):  # an earlier attempt or another run copied it
+            return self._uri(name)
         return self._verified_copy(o, head, f"{name}.{o.version}", {})
 
     def _verified_copy(self, o: Due, head: Mapping[str, Any], name: str, condition: Mapping[str, str]) -> str:
