@@ -19,7 +19,7 @@ from storeside.transfer.errors import TransferInputError
 from storeside.transfer.source import Source
 from tests.mailboxes import Mailbox
 from tests.support import unique
-from tests.transfers import Loading, jsonl, request_of
+from tests.transfers import Loading, jsonl, parquet, request_of
 
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
@@ -88,9 +88,12 @@ def answer(request: Any, status: int, body: str = "") -> AWSResponse:
     return AWSResponse(request.url, status, {}, Body())
 
 
-def denying(client: S3Client, operation: str) -> None:
-    """Let a client's requests for an operation be answered with 403."""
-    client.meta.events.register(f"before-send.s3.{operation}", lambda request, **_: answer(request, 403, DENIED))
+def denying(client: S3Client, operation: str, key: str = "") -> None:
+    """Let a client's requests for an operation be answered with 403, or only those for a key."""
+    client.meta.events.register(
+        f"before-send.s3.{operation}",
+        lambda request, **_: answer(request, 403, DENIED) if request.url.endswith(key) else None,
+    )
 
 
 @pytest.mark.parametrize("loader", ["pull", "push"])
@@ -275,6 +278,28 @@ def test_rows_that_a_table_itself_replaced_count_as_removed_in_later_tries_only(
     report = transfer.run(transfer.prepare())
     assert (report.handled, report.left) == (1, 1)
     assert "its rows are no longer in the table" in report.left_objects[0][1]
+
+
+@pytest.mark.parametrize("loader", ["pull", "push"])
+def test_samples_without_rows_do_not_show_that_objects_have_none(bucket: Bucket, loader: str) -> None:
+    """No table exists, so a sample of each object is to show its columns; an object without rows counts as loaded."""
+    long = b"n,s\n1," + b"x" * (1 << 19) + b"\n"
+    blank = b"\n" * (2 << 20) + rows_of(4)
+    empty = {f"{name}/{n}": b"n,s\n" for name in ("other", "denied", "long") for n in range(2)}
+    bucket.put(empty | {"blank/x.jsonl": blank, "long/x.csv": long, "denied/x.csv": b"n,s\n2,y\n"})
+    bucket.put({"other/x.parquet": parquet({"n": [3]})})
+    reader = bucket.own_client()
+    denying(reader, "GetObject", "denied/x.csv")
+    for prefix in ("long", "denied", "blank"):
+        with pytest.raises(TransferInputError):
+            bucket.load(f"{prefix}/", after_load=DELETE, s3=reader, loader=loader)
+    assert bucket.load("other/", after_load=DELETE, s3=reader, loader=loader).handled == 3
+    assert bucket.rows() == [(3,)]
+    assert {"long/x.csv", "denied/x.csv", "blank/x.jsonl"} <= set(bucket.names())
+    bucket.clickhouse.command(f"ALTER TABLE {bucket.table} ADD COLUMN s Nullable(String)")
+    for prefix in ("long", "denied", "blank"):
+        bucket.load(f"{prefix}/", after_load=DELETE, loader=loader)
+    assert (bucket.names(), bucket.rows("n")) == ([], [(1,), (2,), (3,), (4,)])
 
 
 def test_objects_with_rejected_rows_stay_unless_the_user_said_so(bucket: Bucket) -> None:
