@@ -384,6 +384,18 @@ def test_an_object_that_is_overwritten_while_it_is_copied_stays(bucket: Bucket, 
     assert (bucket.names(), bucket.names(bucket.archive)) == (["a.jsonl"], ["loaded/a.jsonl"] if taken else [])
 
 
+def test_a_move_goes_on_with_its_copy_unless_that_was_replaced(bucket: Bucket) -> None:
+    bucket.put({"a.jsonl": rows_of(1), "b.jsonl": rows_of(2)})
+    version = bucket.s3.head_object(Bucket=bucket.bucket, Key="b.jsonl")["ETag"].strip('"')
+    denied = bucket.own_client()
+    denying(denied, "DeleteObject")
+    assert bucket.load(after_load=bucket.move, s3=denied).left == 2
+    bucket.s3.put_object(Bucket=bucket.archive, Key="loaded/b.jsonl", Body=b"{}")
+    assert bucket.load(after_load=bucket.move).handled == 2
+    assert bucket.names(bucket.archive) == ["loaded/a.jsonl", "loaded/b.jsonl", f"loaded/b.jsonl.{version}"]
+    assert bucket.body(bucket.archive, f"loaded/b.jsonl.{version}") == rows_of(2)
+
+
 def test_large_objects_are_moved_in_parts(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(source_changes, "LARGEST_COPY", 5 << 20)
     monkeypatch.setattr(source_changes, "PART", 5 << 20)

@@ -68,11 +68,12 @@ class SourceChanges:
         """Copy an object that is to be moved, and verify the copy; the object itself stays."""
         if self.action.selects(self.source, o.key):
             return o.now("failed", f"{self.action.move_to} is among the keys of the source: choose another place")
-        if o.place and self._head(*self._parts(o.place)):  # an earlier run has verified it
-            return o.now("copied")
         head = self._loaded(o)
         if isinstance(head, Due):
             return head
+        # An earlier run has verified its copy, which may have another ETag and may have been replaced since.
+        if o.place and _size(self._head(*self._parts(o.place))) == _size(head):
+            return o.now("copied")
         try:
             return replace(o, state="copied", place=self._copied(o, head), reason="")
         except self.s3.exceptions.ClientError as e:
@@ -88,7 +89,7 @@ class SourceChanges:
                 return o.now("done")
             except self.s3.exceptions.ClientError as e:
                 head = self._overtaken(o, e)
-        return replace(head, reason="") if o.state == "copied" and head.reason == _GONE else head
+        return head
 
     def tag(self, o: Due) -> Due:
         """Add the tags to an object; its other tags stay. S3 has no condition for tags, but takes a version id."""
@@ -109,7 +110,7 @@ class SourceChanges:
         """Return the answer to a HEAD for the loaded version, or the object's state if it is gone or changed."""
         head = self._head(self.source.bucket, o.key)
         if head is None:
-            return o.now("done", _GONE)
+            return o.now("done", "" if o.state == "copied" else _GONE)
         if head["ETag"].strip('"') != o.version:
             return o.now("changed", _CHANGED)
         return head
@@ -150,7 +151,7 @@ class SourceChanges:
         """Copy an object to this name and return the copy's URI. Raises OSError if the copy has another size."""
         self._copy(o, head, name, condition)
         there = self._head(self._bucket, name)
-        if there is None or there["ContentLength"] != head["ContentLength"]:
+        if _size(there) != _size(head):
             raise OSError(f"{self._uri(name)} is no complete copy")
         return self._uri(name)
 
@@ -205,4 +206,9 @@ def reason_of(error: Any) -> str:
 
 
 def _is_copy(there: Mapping[str, Any], head: Mapping[str, Any]) -> bool:
-    return bool(there["ContentLength"] == head["ContentLength"] and there["ETag"] == head["ETag"])
+    return bool(_size(there) == _size(head) and there["ETag"] == head["ETag"])
+
+
+def _size(head: Mapping[str, Any] | None) -> int | None:
+    """Return an object's bytes from the answer to a HEAD; None without an object."""
+    return None if head is None else int(head["ContentLength"])
