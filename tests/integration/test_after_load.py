@@ -234,6 +234,10 @@ def test_an_object_whose_rows_were_removed_before_its_deletion_stays(bucket: Buc
     assert report.left_objects[0][0] == "a.jsonl"
     assert "its rows are no longer in the table" in report.left_objects[0][1]
     assert bucket.names() == ["a.jsonl"]
+    bucket.s3.delete_object(Bucket=bucket.bucket, Key="a.jsonl")
+    transfer = bucket.transfer(after_load=DELETE)
+    assert transfer.run(transfer.prepare()).left == 0
+    assert bucket.states() == {"a.jsonl": "done", "b.jsonl": "done"}
 
 
 @pytest.mark.parametrize("action", ["delete", "move"])

@@ -24,10 +24,6 @@ log = logging.getLogger(__name__)
 
 _SLICE, _THREADS = 1000, 8
 MOST_EXAMPLES = 20
-_ROWLESS = (
-    "its rows are no longer in the table: to load it again, delete its row from storeside.loads first; otherwise,"
-    " delete the object yourself"
-)
 _COLUMNS = ("destination", "bucket", "key", "version", "action", "state", "place", "reason", "run_id")
 
 
@@ -88,7 +84,7 @@ class SourceActions:
         return handled
 
     def _handle(self, changes: SourceChanges, objects: Sequence[Due], threads: ThreadPoolExecutor) -> Handled:
-        ended = self._without_rows(objects)
+        ended = self._each(changes.keep, self._without_rows(objects), threads)
         gone = {(o.key, o.version) for o in ended}
         objects = [o for o in objects if (o.key, o.version) not in gone]
         if self.action.action == "move":
@@ -108,7 +104,7 @@ class SourceActions:
             return []
         planned = [Planned(o.key, o.version, 0, 0.0, o.load_id) for o in earlier]
         found = table.count(planned) if (table := self._table()) else {}
-        return [o.now("failed", _ROWLESS) for o in earlier if o.load_id not in found]
+        return [o for o in earlier if o.load_id not in found]
 
     def _each(self, change: Callable[[Due], Due], objects: Sequence[Due], threads: ThreadPoolExecutor) -> list[Due]:
         from botocore.exceptions import BotoCoreError, ClientError

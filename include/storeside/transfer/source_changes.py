@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 LARGEST_COPY, PART = 5 << 30, 512 << 20
 _GONE = "it was no longer in the bucket"
 _CHANGED = "another version replaced it after the load: it was left as it is"
+_ROWLESS = (
+    "its rows are no longer in the table: to load it again, delete its row from storeside.loads first; otherwise,"
+    " delete the object yourself"
+)
 # S3's answers if another client changes the object or takes the name of its copy meanwhile.
 _OVERTAKEN = (HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT, HTTPStatus.PRECONDITION_FAILED)
 _RIGHTS = {
@@ -63,6 +67,11 @@ class SourceChanges:
         self.source = source
         self.action = action
         self._bucket, self._prefix = action.place if action.action == "move" else ("", "")
+
+    def keep(self, o: Due) -> Due:
+        """Leave an object whose rows are no longer in the table, if it is still there in the loaded version."""
+        head = self._loaded(o)
+        return head if isinstance(head, Due) else o.now("failed", _ROWLESS)
 
     def copy(self, o: Due) -> Due:
         """Copy an object that is to be moved, and verify the copy; the object itself stays."""
