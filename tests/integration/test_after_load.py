@@ -19,7 +19,7 @@ from storeside.transfer.errors import TransferInputError
 from storeside.transfer.source import Source
 from tests.mailboxes import Mailbox
 from tests.support import unique
-from tests.transfers import Loading, jsonl, request_of
+from tests.transfers import Loading, jsonl, parquet, request_of
 
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
@@ -78,15 +78,21 @@ def rows_of(*numbers: int) -> bytes:
     return jsonl([{"n": n} for n in numbers])
 
 
-def denying(client: S3Client, operation: str) -> None:
-    """Let a client's requests for an operation be answered with 403."""
+def answer(request: Any, status: int, body: str = "") -> AWSResponse:
+    """Return S3's answer to a request, in place of the server's."""
 
     class Body:
         def stream(self, **_: Any) -> Iterator[bytes]:
-            yield DENIED.encode()
+            yield body.encode()
 
+    return AWSResponse(request.url, status, {}, Body())
+
+
+def denying(client: S3Client, operation: str, key: str = "") -> None:
+    """Let a client's requests for an operation be answered with 403, or only those for a key."""
     client.meta.events.register(
-        f"before-send.s3.{operation}", lambda request, **_: AWSResponse(request.url, 403, {}, Body())
+        f"before-send.s3.{operation}",
+        lambda request, **_: answer(request, 403, DENIED) if request.url.endswith(key) else None,
     )
 
 
@@ -213,18 +219,91 @@ def test_a_refused_deletion_is_listed_and_repeated_and_nothing_is_loaded_again(b
     assert (bucket.names(), bucket.rows(), bucket.states()) == ([], [(1,)], {"a.jsonl": "done"})
 
 
+@pytest.mark.parametrize("again", ["same run", "next run"])
 @pytest.mark.parametrize("gone", ["TRUNCATE TABLE", "DROP TABLE"])
-def test_an_object_whose_rows_were_removed_before_its_deletion_stays(bucket: Bucket, gone: str) -> None:
+def test_an_object_whose_rows_were_removed_before_its_deletion_stays(bucket: Bucket, gone: str, again: str) -> None:
     bucket.put({"a.jsonl": rows_of(1)})
-    denied = bucket.own_client()
+    denied, run = bucket.own_client(), unique("run")
     denying(denied, "DeleteObject")
-    assert bucket.load(after_load=DELETE, s3=denied).left == 1
+    assert bucket.load(after_load=DELETE, s3=denied, run_id=run).left == 1
     bucket.clickhouse.command(f"{gone} {bucket.table}")
-    transfer = bucket.transfer(after_load=DELETE)
+    bucket.put({"b.jsonl": rows_of(2)})
+    transfer = bucket.transfer(after_load=DELETE, run_id=run if again == "same run" else "")
     report = transfer.run(transfer.prepare())
-    assert (report.handled, report.left) == (0, 1)
+    assert (report.handled, report.left) == (1, 1)
+    assert report.left_objects[0][0] == "a.jsonl"
     assert "its rows are no longer in the table" in report.left_objects[0][1]
     assert bucket.names() == ["a.jsonl"]
+    bucket.s3.delete_object(Bucket=bucket.bucket, Key="a.jsonl")
+    transfer = bucket.transfer(after_load=DELETE)
+    assert transfer.run(transfer.prepare()).left == 0
+    assert bucket.states() == {"a.jsonl": "done", "b.jsonl": "done"}
+
+
+@pytest.mark.parametrize("action", ["delete", "move"])
+def test_a_cleared_task_does_not_touch_objects_that_were_put_back_to_be_loaded_again(
+    bucket: Bucket, action: str
+) -> None:
+    chosen, run = DELETE if action == "delete" else bucket.move, unique("run")
+    bucket.put({"a.jsonl": rows_of(1)})
+    assert bucket.load(after_load=chosen, run_id=run).handled == 1
+    bucket.truncate()
+    bucket.put({"a.jsonl": rows_of(1)})
+    transfer = bucket.transfer(after_load=chosen, run_id=run)
+    report = transfer.run(transfer.prepare())
+    assert (report.rows, report.handled, report.left) == (1, 0, 1)  # one row of the first try
+    assert bucket.names() == ["a.jsonl"]
+    assert "to load it again, delete its row from storeside.loads" in report.left_objects[0][1]
+    bucket.clickhouse.command(f"DELETE FROM storeside.loads WHERE destination = '{bucket.table}' AND key = 'a.jsonl'")
+    assert bucket.load(after_load=chosen, run_id=run).handled == 1
+    assert (bucket.names(), bucket.rows()) == ([], [(1,)])
+
+
+def test_rows_that_a_table_itself_replaced_count_as_removed_in_later_tries_only(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bucket.clickhouse.command(f"CREATE TABLE {bucket.table} (n UInt32) ENGINE = ReplacingMergeTree ORDER BY n")
+    bucket.put({"a.jsonl": rows_of(1), "b.jsonl": rows_of(1)})
+    denied, run = bucket.own_client(), unique("run")
+    denying(denied, "DeleteObject")
+    transfer = bucket.transfer(after_load=DELETE, run_id=run, s3=denied)
+    record = transfer.loads.record
+
+    def merged(loaded: Any, state: str) -> None:
+        record(loaded, state)
+        if state == "loaded":
+            bucket.clickhouse.command(f"OPTIMIZE TABLE {bucket.table} FINAL")
+
+    monkeypatch.setattr(transfer.loads, "record", merged)
+    report = transfer.run(transfer.prepare())
+    assert bucket.rows() == [(1,)]
+    assert ["allow s3:DeleteObject" in reason for _, reason in report.left_objects] == [True, True]
+    transfer = bucket.transfer(after_load=DELETE, run_id=run)
+    report = transfer.run(transfer.prepare())
+    assert (report.handled, report.left) == (1, 1)
+    assert "its rows are no longer in the table" in report.left_objects[0][1]
+
+
+@pytest.mark.parametrize("loader", ["pull", "push"])
+def test_samples_without_rows_do_not_show_that_objects_have_none(bucket: Bucket, loader: str) -> None:
+    """No table exists, so a sample of each object is to show its columns; an object without rows counts as loaded."""
+    long = b"n,s\n1," + b"x" * (1 << 19) + b"\n"
+    blank = b"\n" * (2 << 20) + rows_of(4)
+    empty = {f"{name}/{n}": b"n,s\n" for name in ("other", "denied", "long") for n in range(2)}
+    bucket.put(empty | {"blank/x.jsonl": blank, "long/x.csv": long, "denied/x.csv": b"n,s\n2,y\n"})
+    bucket.put({"other/x.parquet": parquet({"n": [3]})})
+    reader = bucket.own_client()
+    denying(reader, "GetObject", "denied/x.csv")
+    for prefix in ("long", "denied", "blank"):
+        with pytest.raises(TransferInputError):
+            bucket.load(f"{prefix}/", after_load=DELETE, s3=reader, loader=loader)
+    assert bucket.load("other/", after_load=DELETE, s3=reader, loader=loader).handled == 3
+    assert bucket.rows() == [(3,)]
+    assert {"long/x.csv", "denied/x.csv", "blank/x.jsonl"} <= set(bucket.names())
+    bucket.clickhouse.command(f"ALTER TABLE {bucket.table} ADD COLUMN s Nullable(String)")
+    for prefix in ("long", "denied", "blank"):
+        bucket.load(f"{prefix}/", after_load=DELETE, loader=loader)
+    assert (bucket.names(), bucket.rows("n")) == ([], [(1,), (2,), (3,), (4,)])
 
 
 def test_objects_with_rejected_rows_stay_unless_the_user_said_so(bucket: Bucket) -> None:
@@ -258,20 +337,67 @@ def test_a_move_does_not_mistake_another_clients_new_object_for_its_copy(bucket:
     version = bucket.s3.head_object(Bucket=bucket.bucket, Key="a.jsonl")["ETag"].strip('"')
     reader, place = bucket.own_client(), {"Bucket": bucket.archive, "Key": "loaded/a.jsonl"}
 
-    class Body:
-        def stream(self, **_: Any) -> Iterator[bytes]:
-            yield b""
-
     def overtake(request: Any, **_: Any) -> AWSResponse | None:
         if "If-None-Match" not in request.headers:
             return None
         bucket.s3.put_object(**place, Body=rows_of(2))
-        return AWSResponse(request.url, 412, {}, Body())
+        return answer(request, 412)
 
     reader.meta.events.register("before-send.s3.CopyObject", overtake)
     assert bucket.load(after_load=bucket.move, s3=reader).handled == 1
     assert bucket.body(bucket.archive, "loaded/a.jsonl") == rows_of(2)
     assert bucket.body(bucket.archive, f"loaded/a.jsonl.{version}") == rows_of(1)
+
+
+@pytest.mark.parametrize("status", [404, 409, 412])
+@pytest.mark.parametrize("operation", ["CopyObject", "DeleteObject"])
+def test_two_runs_that_move_an_object_at_once_leave_one_copy(bucket: Bucket, operation: str, status: int) -> None:
+    """The other run copies the object just before a request, and before S3 answers 404 it also deletes it."""
+    bucket.put({"a.jsonl": rows_of(1)})
+    reader = bucket.own_client()
+
+    def overtake(request: Any, **_: Any) -> AWSResponse:
+        origin = {"Bucket": bucket.bucket, "Key": "a.jsonl"}
+        bucket.s3.copy_object(Bucket=bucket.archive, Key="loaded/a.jsonl", CopySource=origin)  # type: ignore[arg-type]
+        if status == 404 or operation == "DeleteObject":
+            bucket.s3.delete_object(**origin)  # type: ignore[arg-type]
+        return answer(request, status)
+
+    reader.meta.events.register(f"before-send.s3.{operation}", overtake)
+    report = bucket.load(after_load=bucket.move, s3=reader)
+    assert (report.handled, report.left) == (1, 0)
+    assert (bucket.names(), bucket.names(bucket.archive)) == ([], ["loaded/a.jsonl"])
+    assert bucket.states() == {"a.jsonl": "done"}
+
+
+@pytest.mark.parametrize("taken", [False, True])
+def test_an_object_that_is_overwritten_while_it_is_copied_stays(bucket: Bucket, taken: bool) -> None:
+    bucket.put({"a.jsonl": rows_of(1)})
+    if taken:
+        bucket.s3.put_object(Bucket=bucket.archive, Key="loaded/a.jsonl", Body=rows_of(2))
+    reader = bucket.own_client()
+
+    def overtake(request: Any, **_: Any) -> AWSResponse:
+        bucket.put({"a.jsonl": rows_of(3)})
+        return answer(request, 412)
+
+    reader.meta.events.register("before-send.s3.CopyObject", overtake)
+    report = bucket.load(after_load=bucket.move, s3=reader)
+    assert (report.handled, report.left) == (0, 0)
+    assert bucket.states() == {"a.jsonl": "changed"}
+    assert (bucket.names(), bucket.names(bucket.archive)) == (["a.jsonl"], ["loaded/a.jsonl"] if taken else [])
+
+
+def test_a_move_goes_on_with_its_copy_unless_that_was_replaced(bucket: Bucket) -> None:
+    bucket.put({"a.jsonl": rows_of(1), "b.jsonl": rows_of(2)})
+    version = bucket.s3.head_object(Bucket=bucket.bucket, Key="b.jsonl")["ETag"].strip('"')
+    denied = bucket.own_client()
+    denying(denied, "DeleteObject")
+    assert bucket.load(after_load=bucket.move, s3=denied).left == 2
+    bucket.s3.put_object(Bucket=bucket.archive, Key="loaded/b.jsonl", Body=b"{}")
+    assert bucket.load(after_load=bucket.move).handled == 2
+    assert bucket.names(bucket.archive) == ["loaded/a.jsonl", "loaded/b.jsonl", f"loaded/b.jsonl.{version}"]
+    assert bucket.body(bucket.archive, f"loaded/b.jsonl.{version}") == rows_of(2)
 
 
 def test_large_objects_are_moved_in_parts(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,7 +38,7 @@ from storeside.transfer.plan import Plan
 from storeside.transfer.planned_columns import check_table, missing, of_new_table
 from storeside.transfer.projection import Readings
 from storeside.transfer.request import Request
-from storeside.transfer.samples import NoRowsError, columns_of, recognise
+from storeside.transfer.samples import NoRowsError, columns_of, is_without_rows, recognise
 from storeside.transfer.schema import Column, resolved
 from storeside.transfer.servers import NO_SERVERS, Servers
 from storeside.transfer.source import Listed, bucket_uri
@@ -54,8 +54,6 @@ log = logging.getLogger(__name__)
 MOST_SAMPLED = 200
 # Maximum objects published in one step: the ledger is queried for all of them while other loads wait for the lock.
 MOST_AT_ONCE = 100_000
-
-
 # Seconds for which a batch trusts what the preparation has found out about the destination.
 _RECENT_SECONDS = 5.0
 # A load within both limits takes a few seconds, also of small objects or compressed ones.
@@ -252,16 +250,22 @@ class Preparation:
             try:
                 form, samples = recognise(self.request, [content_of(self.s3, self.request, o) for o in sample])
                 return form, columns_of(self.client, self.request, form, samples) if with_columns else []
-            except NoRowsError:
-                if self._are_all(sample):
-                    self._without_rows()
-                    return None
-                sample_size = MOST_SAMPLED
-                if len(sample) >= MOST_SAMPLED:
-                    raise
             except TransferInputError as e:
+                if isinstance(e, NoRowsError):
+                    if sample_size < MOST_SAMPLED and not self._are_all(sample):
+                        sample_size = MOST_SAMPLED
+                        continue
+                    fitting = {content.key for content in samples}
+                    contents = [(o, content_of(self.s3, self.request, o, o.version)) for o in sample]
+                    rowless = [o for o, content in contents if is_without_rows(content, form, fits=o.key in fitting)]
+                    if self._are_all(rowless):
+                        self._without_rows(self.plan.unfinished())
+                        return None
+                    if rowless:
+                        self._without_rows(rowless)
+                        continue
                 if not sample and not given and self.request.format not in TYPED:
-                    self._without_rows()
+                    self._without_rows(self.plan.unfinished())
                     return None
                 if not given:
                     raise
@@ -274,9 +278,8 @@ class Preparation:
         """Return whether a sample contains all unfinished objects that are not empty."""
         return len([o for o in self.plan.unfinished() if o.size]) <= len(sample)
 
-    def _without_rows(self) -> None:
-        """Record the plan's objects as loaded. None has a row, so no table is created."""
-        objects = self.plan.unfinished()
+    def _without_rows(self, objects: Sequence[Planned]) -> None:
+        """Record objects without rows as loaded; they create no table."""
         self.loads.record([Loaded(o, 0) for o in objects], "loaded")
         log.info(
             "%d objects have no rows, such as %r: %s is created when an object has one",

@@ -26,6 +26,7 @@ from storeside.transfer.push import csv_columns
 from storeside.transfer.records import records
 from storeside.transfer.request import Request
 from storeside.transfer.schema import Column
+from storeside.transfer.streams import CHUNK
 
 if TYPE_CHECKING:
     from clickhouse_connect.driver.client import Client
@@ -112,7 +113,7 @@ def sample_columns(client: Client, request: Request, form: Format, contents: Seq
         _require_rows(samples, request)
         with quiet(bool(options.mask)):
             return merge(client, [csv_columns(sample, form.csv) for sample in samples], given)
-    header = 1 if form.clickhouse == "CSVWithNames" else 0
+    header = _header_rows(form)
     rows = [_rows(sample, form) for sample in samples]
     if options.mask:
         rows = _masked(rows, form, options.mask)
@@ -175,6 +176,32 @@ class NoRowsError(TransferInputError):
 def _require_rows(samples: Sequence[bytes], request: Request) -> None:
     if not samples:
         raise NoRowsError(f"no sampled object has a row: create {request.table} yourself")
+
+
+def is_without_rows(content: Content, form: Format, *, fits: bool) -> bool:
+    """Return whether an object has no row: it is read as a whole, and is a text of up to a megabyte.
+
+    The text is blank, or `fits` the format and has no more than a header. A sample does not show that: it may end
+    before the first row, and objects of other formats are not in it.
+    """
+    text = bytearray()
+    try:
+        file = content.plain()
+        while len(text) <= CHUNK and (piece := file.read(CHUNK)):
+            text += piece
+        if len(text) > CHUNK:
+            return False
+        if not fits:
+            return not text.strip()
+        if not form.is_native:
+            return not _has_rows(bytes(text), form.csv)
+        return len(_rows(bytes(text), form)) <= _header_rows(form)
+    except (LoadObjectError, OSError):
+        return False
+
+
+def _header_rows(form: Format) -> int:
+    return 1 if form.clickhouse == "CSVWithNames" else 0
 
 
 def _has_rows(sample: bytes, csv: Csv) -> bool:

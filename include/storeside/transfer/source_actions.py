@@ -24,7 +24,6 @@ log = logging.getLogger(__name__)
 
 _SLICE, _THREADS = 1000, 8
 MOST_EXAMPLES = 20
-_ROWLESS = "an earlier run loaded it, and its rows are no longer in the table: load it elsewhere, or delete it"
 _COLUMNS = ("destination", "bucket", "key", "version", "action", "state", "place", "reason", "run_id")
 
 
@@ -49,7 +48,7 @@ class SourceActions:
 
     The ledger decides what is due: objects that it records as loaded with this action, and not yet as handled. So no
     object is forgotten after a crash between the load and the action, or between the steps of a move. `table` looks
-    up the destination: an object that an earlier run loaded stays if its rows have been removed from there.
+    up the destination: an object that an earlier run or try loaded stays if its rows have been removed from there.
     """
 
     def __init__(
@@ -85,7 +84,7 @@ class SourceActions:
         return handled
 
     def _handle(self, changes: SourceChanges, objects: Sequence[Due], threads: ThreadPoolExecutor) -> Handled:
-        ended = self._without_rows(objects)
+        ended = self._each(changes.keep, self._without_rows(objects), threads)
         gone = {(o.key, o.version) for o in ended}
         objects = [o for o in objects if (o.key, o.version) not in gone]
         if self.action.action == "move":
@@ -100,12 +99,12 @@ class SourceActions:
         return Handled(sum(o.state == "done" for o in ended), len(left), tuple(left[:MOST_EXAMPLES]))
 
     def _without_rows(self, objects: Sequence[Due]) -> list[Due]:
-        """Return objects of earlier runs without a row in the table: only the source has their rows."""
+        """Return objects of earlier runs and tries without a row in the table: only the source has their rows."""
         if not (earlier := [o for o in objects if o.load_id]):
             return []
         planned = [Planned(o.key, o.version, 0, 0.0, o.load_id) for o in earlier]
         found = table.count(planned) if (table := self._table()) else {}
-        return [o.now("failed", _ROWLESS) for o in earlier if o.load_id not in found]
+        return [o for o in earlier if o.load_id not in found]
 
     def _each(self, change: Callable[[Due], Due], objects: Sequence[Due], threads: ThreadPoolExecutor) -> list[Due]:
         from botocore.exceptions import BotoCoreError, ClientError

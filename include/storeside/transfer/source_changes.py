@@ -12,6 +12,7 @@ from storeside.transfer.after_load import AfterLoad
 from storeside.transfer.source import Source
 
 if TYPE_CHECKING:
+    from botocore.exceptions import ClientError
     from types_boto3_s3 import S3Client
     from types_boto3_s3.type_defs import CopySourceTypeDef, TagTypeDef
 
@@ -19,6 +20,12 @@ if TYPE_CHECKING:
 LARGEST_COPY, PART = 5 << 30, 512 << 20
 _GONE = "it was no longer in the bucket"
 _CHANGED = "another version replaced it after the load: it was left as it is"
+_ROWLESS = (
+    "its rows are no longer in the table: to load it again, delete its row from storeside.loads first; otherwise,"
+    " delete the object yourself"
+)
+# S3's answers if another client changes the object or takes the name of its copy meanwhile.
+_OVERTAKEN = (HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT, HTTPStatus.PRECONDITION_FAILED)
 _RIGHTS = {
     "HeadObject": "s3:GetObject",
     "CopyObject": "s3:GetObject on the source and s3:PutObject on the target",
@@ -32,7 +39,7 @@ _RIGHTS = {
 class Due:
     """A loaded object that is to be changed. After an interrupted move, `place` is the URI of its complete copy.
 
-    `load_id` is its load by an earlier run; 0 if this run has loaded it, or if it has no rows.
+    `load_id` is its load by an earlier run or try; 0 if this try has loaded it, or if it has no rows.
     """
 
     key: str
@@ -61,31 +68,37 @@ class SourceChanges:
         self.action = action
         self._bucket, self._prefix = action.place if action.action == "move" else ("", "")
 
+    def keep(self, o: Due) -> Due:
+        """Leave an object whose rows are no longer in the table, if it is still there in the loaded version."""
+        head = self._loaded(o)
+        return head if isinstance(head, Due) else o.now("failed", _ROWLESS)
+
     def copy(self, o: Due) -> Due:
         """Copy an object that is to be moved, and verify the copy; the object itself stays."""
         if self.action.selects(self.source, o.key):
             return o.now("failed", f"{self.action.move_to} is among the keys of the source: choose another place")
-        if o.place and self._head(*self._parts(o.place)):  # an earlier run has verified it
-            return o.now("copied")
         head = self._loaded(o)
         if isinstance(head, Due):
             return head
-        return replace(o, state="copied", place=self._copied(o, head), reason="")
+        # An earlier run has verified its copy, which may have another ETag and may have been replaced since.
+        if o.place and _size(self._head(*self._parts(o.place))) == _size(head):
+            return o.now("copied")
+        try:
+            return replace(o, state="copied", place=self._copied(o, head), reason="")
+        except self.s3.exceptions.ClientError as e:
+            return self._overtaken(o, e)
 
     def delete(self, o: Due) -> Due:
         """Delete an object. In a bucket with versions S3 keeps it behind a delete marker."""
         head = self._loaded(o)
-        if isinstance(head, Due):
-            return replace(head, reason="") if o.state == "copied" and head.reason == _GONE else head
-        try:
-            self._conditional(self.s3.delete_object, {"IfMatch": head["ETag"]}, Bucket=self.source.bucket, Key=o.key)
-        except self.s3.exceptions.ClientError as e:
-            if status(e) == HTTPStatus.NOT_FOUND:
+        if not isinstance(head, Due):
+            try:
+                condition = {"IfMatch": head["ETag"]}
+                self._conditional(self.s3.delete_object, condition, Bucket=self.source.bucket, Key=o.key)
                 return o.now("done")
-            if status(e) == HTTPStatus.PRECONDITION_FAILED:
-                return o.now("changed", _CHANGED)
-            raise
-        return o.now("done")
+            except self.s3.exceptions.ClientError as e:
+                head = self._overtaken(o, e)
+        return head
 
     def tag(self, o: Due) -> Due:
         """Add the tags to an object; its other tags stay. S3 has no condition for tags, but takes a version id."""
@@ -106,10 +119,16 @@ class SourceChanges:
         """Return the answer to a HEAD for the loaded version, or the object's state if it is gone or changed."""
         head = self._head(self.source.bucket, o.key)
         if head is None:
-            return o.now("done", _GONE)
+            return o.now("done", "" if o.state == "copied" else _GONE)
         if head["ETag"].strip('"') != o.version:
             return o.now("changed", _CHANGED)
         return head
+
+    def _overtaken(self, o: Due, error: ClientError) -> Due:
+        """Return the state of an object that another client has changed meanwhile, or raise the error."""
+        if status(error) in _OVERTAKEN and isinstance(now := self._loaded(o), Due):
+            return now
+        raise error
 
     def _head(self, bucket: str, key: str) -> dict[str, Any] | None:
         try:
@@ -127,21 +146,21 @@ class SourceChanges:
         """
         name = self._prefix + o.key
         there = self._head(self._bucket, name)
-        if there is not None and _is_copy(there, head):  # an earlier attempt copied it
-            return self._uri(name)
         if there is None:
             try:
                 return self._verified_copy(o, head, name, {"IfNoneMatch": "*"})
             except self.s3.exceptions.ClientError as e:
-                if status(e) != HTTPStatus.PRECONDITION_FAILED:  # another client has just used the name
+                if status(e) not in _OVERTAKEN or (there := self._head(self._bucket, name)) is None:
                     raise
+        if _is_copy(there, head):  # an earlier attempt or another run copied it
+            return self._uri(name)
         return self._verified_copy(o, head, f"{name}.{o.version}", {})
 
     def _verified_copy(self, o: Due, head: Mapping[str, Any], name: str, condition: Mapping[str, str]) -> str:
         """Copy an object to this name and return the copy's URI. Raises OSError if the copy has another size."""
         self._copy(o, head, name, condition)
         there = self._head(self._bucket, name)
-        if there is None or there["ContentLength"] != head["ContentLength"]:
+        if _size(there) != _size(head):
             raise OSError(f"{self._uri(name)} is no complete copy")
         return self._uri(name)
 
@@ -196,4 +215,9 @@ def reason_of(error: Any) -> str:
 
 
 def _is_copy(there: Mapping[str, Any], head: Mapping[str, Any]) -> bool:
-    return bool(there["ContentLength"] == head["ContentLength"] and there["ETag"] == head["ETag"])
+    return bool(_size(there) == _size(head) and there["ETag"] == head["ETag"])
+
+
+def _size(head: Mapping[str, Any] | None) -> int | None:
+    """Return an object's bytes from the answer to a HEAD; None without an object."""
+    return None if head is None else int(head["ContentLength"])
