@@ -18,7 +18,9 @@ from storeside.events.load import EventLoad
 from storeside.events.processed import settle_processed
 from storeside.events.settle import Settled
 from storeside.events.watch import Watch, Window
+from storeside.ledger.listing import Row
 from storeside.ledger.objects import Ledger
+from storeside.ledger.scope import Scope
 from storeside.speech.recordings import settle_run
 from tests.mailboxes import Mailbox
 from tests.support import unique, until
@@ -348,14 +350,18 @@ class Run:
         )
 
     def ledger_row(
-        self, source: str, destination: str, key: str, result: str, status: str, version: str = "v"
-    ) -> None:
-        self.client.insert(
-            "storeside.objects",
-            [[source, destination, key, version, result, status, "broken" if status == "failed" else ""]],
-            column_names=["source", "destination", "object", "version", "destination_object", "status", "reason"],
-            settings={"async_insert": 0},
-        )
+        self, source: str, destination: str, key: str, result: str, status: str, version: str = "v",
+        listed: float | None = None,
+    ) -> None:  # fmt: skip
+        """Record the outcome of a version, which was listed at a time: now by default; 0 in rows of version 0.1.0."""
+        reason = "broken" if status == "failed" else ""
+        row = {
+            "source": source, "destination": destination, "object": key, "version": version,
+            "destination_object": result, "status": status, "reason": reason,
+            "listed_at": time.time() if listed is None else listed,
+        }  # fmt: skip
+        insert = f"INSERT INTO storeside.objects ({', '.join(row)}) SETTINGS async_insert = 0 FORMAT JSONEachRow "
+        self.client.command(insert + json.dumps(row))
 
 
 @pytest.fixture
@@ -516,6 +522,22 @@ def test_an_object_that_was_overwritten_after_its_event(mailbox: Mailbox, run: R
     assert mailbox.depth() == (0, 0)
 
 
+def test_a_recording_that_is_overwritten_while_it_is_processed(mailbox: Mailbox, run: Run) -> None:
+    """The load or the failure of the version before is later than the event, but not of its version."""
+    source = f"s3://{mailbox.bucket}"
+    for n, (key, status) in enumerate({"a.flac": "done", "b.flac": "failed"}.items()):
+        etag, listed = put(mailbox, key)[key], time.time()
+        time.sleep(1.1)
+        mailbox.s3.put_object(Bucket=mailbox.bucket, Key=key, Body=b"new")
+        mailbox.arrive(2 * n + 2)
+        run.ledger_row(source, "ais://speech", key, key, status, etag, listed)
+        if status == "done":
+            run.loaded(key, etag)
+    assert run.lease() == 4
+    assert run.settle(complete=False) == Settled(deleted=1, released=2, dead=1)
+    assert mailbox.dead() == {"b.flac": f"{source}/b.flac: broken"}  # the message of the version that failed
+
+
 # --- a run that transforms a bucket
 
 
@@ -542,6 +564,69 @@ def test_objects_that_a_transform_has_done_and_others(mailbox: Mailbox, run: Run
     assert "Storeside's ledger has no outcome of the object" in reasons["in/elsewhere.txt"][1]
     assert reasons["other.txt"] == ("released", f"the last run with its event processes only {source}/in/*")
     assert settle(complete=True) == Settled()
+
+
+@pytest.mark.parametrize("tasks", ["transform", "load", "facts"])
+def test_an_object_that_is_overwritten_while_it_is_processed(mailbox: Mailbox, run: Run, tasks: str) -> None:
+    """The run before recorded its version after the event of the next one, which this run has not reached."""
+    source, to, facts, table = f"s3://{mailbox.bucket}", "ais://words", "ais://facts", f"data.{unique('t')}"
+    etag, listed = put(mailbox, "a.txt")["a.txt"], time.time()
+    time.sleep(1.1)
+    mailbox.s3.put_object(Bucket=mailbox.bucket, Key="a.txt", Body=b"new")
+    mailbox.arrive(2)
+    run.ledger_row(source, to, "a.txt", "a.json", "done", etag, listed)
+    run.ledger_row(to, facts, "a.json", "a.jsonl", "done", "")
+    run.client.insert(
+        "storeside.loads",
+        [[table, bucket, key, "", "loaded"] for bucket, key in ((to, "a.json"), (facts, "a.jsonl"))],
+        column_names=["destination", "bucket", "key", "version", "state"],
+        settings={"async_insert": 0},
+    )
+    names = {"transform": {}, "load": {"table": table}, "facts": {"table": table, "facts": facts}}[tasks]
+    assert run.lease() == 2
+    settled = settle_processed(
+        mailbox.queue, run.client, mailbox.s3, run.id, source, destination=to, complete=False, **names
+    )
+    assert settled == Settled(deleted=1, released=1)
+    assert sorted(state for state, _ in mailbox.events()["a.txt", "ObjectCreated:Put"]) == ["loaded", "released"]
+
+
+def test_an_object_that_was_overwritten_before_it_was_transformed(mailbox: Mailbox, run: Run) -> None:
+    """Its last version is done, in a row of version 0.1.0, which does not state when the version was listed."""
+    put(mailbox, "a.txt")
+    etag = mailbox.s3.put_object(Bucket=mailbox.bucket, Key="a.txt", Body=b"new")["ETag"].strip('"')
+    mailbox.arrive(2)
+    source = f"s3://{mailbox.bucket}"
+    run.ledger_row(source, "ais://words", "a.txt", "a.json", "done", etag, listed=0)
+    assert run.lease() == 2
+    settled = settle_processed(
+        mailbox.queue, run.client, mailbox.s3, run.id, source, destination="ais://words", complete=True
+    )
+    assert settled == Settled(deleted=2)
+
+
+def test_a_version_counts_from_the_time_when_its_listing_began(run: Run) -> None:
+    """Also if an earlier try of the run has listed the bucket before."""
+    ledger, scope = Ledger(run.client), Scope("s3://in", f"ais://{run.id}", "effect", run.id)
+    begun: list[float] = []
+
+    def listing() -> Iterator[Row]:
+        begun.append(time.time())
+        time.sleep(2)
+        yield "a", "a", 1, "v", ""
+
+    for _ in range(2):
+        ledger.record_listing(scope, "source", listing())
+    ledger.record_listing(scope, "before", ())
+    ledger.plan(scope, retry_failed=False, keeps_result=True)
+    ledger.record_listing(scope, "after", [("", "a", 1, "1", "")])
+    ledger.settle(scope, record_done=True, no_reason="")
+    query = "SELECT toFloat64(listed_at) FROM storeside.objects WHERE run_id = {run_id:String}"
+    ((listed,),) = run.client.query(query, parameters=scope.parameters).result_rows
+    assert begun[1] - 1.1 < listed <= begun[1]
+    ledger.forget_listings(scope)
+    query = "SELECT count() FROM storeside.listings WHERE job = {job:String}"
+    assert run.client.query(query, parameters=scope.parameters).result_rows == [(0,)]
 
 
 def test_a_transform_that_did_not_end_counts_no_failures(mailbox: Mailbox, run: Run) -> None:
