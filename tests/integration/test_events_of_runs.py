@@ -340,6 +340,22 @@ class Run:
             self.mailbox.queue, self.client, self.mailbox.s3, self.id, source, prefix, complete=complete
         )
 
+    def settle_tasks(self, prefix: str = "", *, complete: bool = True, **names: str) -> Settled:
+        """Settle a run that transforms or loads the objects of the bucket; see `settle_processed`."""
+        source = f"s3://{self.mailbox.bucket}"
+        return settle_processed(
+            self.mailbox.queue, self.client, self.mailbox.s3, self.id, source, prefix, complete=complete, **names
+        )
+
+    def loaded_into(self, table: str, bucket: str, key: str, version: str) -> None:
+        """Record that a version of an object is loaded into a table."""
+        self.client.insert(
+            "storeside.loads",
+            [[table, bucket, key, version, "loaded"]],
+            column_names=["destination", "bucket", "key", "version", "state"],
+            settings={"async_insert": 0},
+        )
+
     def loaded(self, key: str, etag: str) -> None:
         """Record that a recording is in the manifest."""
         self.client.insert(
@@ -538,6 +554,29 @@ def test_a_recording_that_is_overwritten_while_it_is_processed(mailbox: Mailbox,
     assert mailbox.dead() == {"b.flac": f"{source}/b.flac: broken"}  # the message of the version that failed
 
 
+@pytest.mark.parametrize("bucket", ["gone-by-now", "no/bucket", "x"])
+@pytest.mark.parametrize("tasks", ["speech", "transform", "load"])
+def test_an_event_of_another_bucket_holds_nothing_up(mailbox: Mailbox, run: Run, bucket: str, tasks: str) -> None:
+    source, table = f"s3://{mailbox.bucket}", f"data.{unique('t')}"
+    etag = put(mailbox, "a.flac")["a.flac"]
+    foreign = mailbox.record("b.flac")
+    foreign["s3"]["bucket"]["name"] = bucket
+    mailbox.send(foreign)
+    assert run.lease() == 2
+    if tasks == "speech":
+        run.loaded("a.flac", etag)
+        settled = run.settle()
+    elif tasks == "transform":
+        run.ledger_row(source, "ais://words", "a.flac", "a.json", "done", etag)
+        settled = run.settle_tasks(destination="ais://words")
+    else:
+        run.loaded_into(table, mailbox.bucket, "a.flac", etag)
+        settled = run.settle_tasks(table=table)
+    assert settled == Settled(deleted=1, released=1)
+    ((state, reason),) = mailbox.events()["b.flac", "ObjectCreated:Put"]
+    assert (state, reason) == ("released", f"the last run with its event processes only {source}/*")
+
+
 # --- a run that transforms a bucket
 
 
@@ -551,19 +590,13 @@ def test_objects_that_a_transform_has_done_and_others(mailbox: Mailbox, run: Run
     run.ledger_row(source, to, "in/same.txt", "in/same.json", "done", etags["in/same.txt"])
     run.ledger_row(source, to, "in/bad.txt", "", "failed", etags["in/bad.txt"])
     run.ledger_row(source, "ais://other", "in/elsewhere.txt", "in/elsewhere.json", "done")
-
-    def settle(complete: bool) -> Settled:
-        return settle_processed(
-            mailbox.queue, run.client, mailbox.s3, run.id, source, "in/", destination=to, complete=complete
-        )
-
-    assert settle(complete=True) == Settled(deleted=4, released=2, dead=1)
+    assert run.settle_tasks("in/", destination=to) == Settled(deleted=4, released=2, dead=1)
     assert mailbox.dead() == {"in/bad.txt": f"{source}/in/bad.txt: broken"}
     reasons = {key: mailbox.events()[key, "ObjectCreated:Put"][0] for key in ("in/elsewhere.txt", "other.txt")}
     assert reasons["in/elsewhere.txt"][0] == "released"
     assert "Storeside's ledger has no outcome of the object" in reasons["in/elsewhere.txt"][1]
     assert reasons["other.txt"] == ("released", f"the last run with its event processes only {source}/in/*")
-    assert settle(complete=True) == Settled()
+    assert run.settle_tasks("in/", destination=to) == Settled()
 
 
 @pytest.mark.parametrize("tasks", ["transform", "load", "facts"])
@@ -576,18 +609,11 @@ def test_an_object_that_is_overwritten_while_it_is_processed(mailbox: Mailbox, r
     mailbox.arrive(2)
     run.ledger_row(source, to, "a.txt", "a.json", "done", etag, listed)
     run.ledger_row(to, facts, "a.json", "a.jsonl", "done", "")
-    run.client.insert(
-        "storeside.loads",
-        [[table, bucket, key, "", "loaded"] for bucket, key in ((to, "a.json"), (facts, "a.jsonl"))],
-        column_names=["destination", "bucket", "key", "version", "state"],
-        settings={"async_insert": 0},
-    )
+    run.loaded_into(table, to, "a.json", "")
+    run.loaded_into(table, facts, "a.jsonl", "")
     names = {"transform": {}, "load": {"table": table}, "facts": {"table": table, "facts": facts}}[tasks]
     assert run.lease() == 2
-    settled = settle_processed(
-        mailbox.queue, run.client, mailbox.s3, run.id, source, destination=to, complete=False, **names
-    )
-    assert settled == Settled(deleted=1, released=1)
+    assert run.settle_tasks(destination=to, complete=False, **names) == Settled(deleted=1, released=1)
     assert sorted(state for state, _ in mailbox.events()["a.txt", "ObjectCreated:Put"]) == ["loaded", "released"]
 
 
@@ -596,13 +622,9 @@ def test_an_object_that_was_overwritten_before_it_was_transformed(mailbox: Mailb
     put(mailbox, "a.txt")
     etag = mailbox.s3.put_object(Bucket=mailbox.bucket, Key="a.txt", Body=b"new")["ETag"].strip('"')
     mailbox.arrive(2)
-    source = f"s3://{mailbox.bucket}"
-    run.ledger_row(source, "ais://words", "a.txt", "a.json", "done", etag, listed=0)
+    run.ledger_row(f"s3://{mailbox.bucket}", "ais://words", "a.txt", "a.json", "done", etag, listed=0)
     assert run.lease() == 2
-    settled = settle_processed(
-        mailbox.queue, run.client, mailbox.s3, run.id, source, destination="ais://words", complete=True
-    )
-    assert settled == Settled(deleted=2)
+    assert run.settle_tasks(destination="ais://words") == Settled(deleted=2)
 
 
 def test_a_version_counts_from_the_time_when_its_listing_began(run: Run) -> None:
@@ -632,11 +654,7 @@ def test_a_version_counts_from_the_time_when_its_listing_began(run: Run) -> None
 def test_a_transform_that_did_not_end_counts_no_failures(mailbox: Mailbox, run: Run) -> None:
     put(mailbox, "a.txt")
     assert run.lease() == 1
-    source = f"s3://{mailbox.bucket}"
-    settled = settle_processed(
-        mailbox.queue, run.client, mailbox.s3, run.id, source, destination="ais://words", complete=False
-    )
-    assert settled == Settled(released=1)
+    assert run.settle_tasks(destination="ais://words", complete=False) == Settled(released=1)
     ((_, reason),) = mailbox.events()["a.txt", "ObjectCreated:Put"]
     assert reason == "the run ended before it reached this object: its log has the reason"
     counted = "SELECT max(failures) FROM storeside.events FINAL WHERE queue = {queue:String}"

@@ -121,17 +121,23 @@ def _decide(deliveries: Sequence[Delivery], client: Client, s3: S3Client, taken:
 def _decide_some(
     bucket: str, places: Sequence[tuple[Delivery, int]], client: Client, s3: S3Client, taken: Taken
 ) -> None:
-    found = _current(bucket, places, client, s3) if taken.by_current else {}
+    # A forged or misrouted event may name a bucket that does not exist, or cannot: only the ledger is asked for it.
+    is_source = f"s3://{bucket}" == taken.source
+    found = _current(bucket, places, client, s3) if taken.by_current and is_source else {}
     _ask_ledger(bucket, places, found, client, taken)
-    missing = [(delivery, n) for delivery, n in places if delivery.outcomes[n] == UNTRIED]
-    if not taken.by_current and missing:
+    missing = _without_outcome(places)
+    if not taken.by_current and is_source and missing:
         found = _current(bucket, missing, client, s3)
         overwritten = [(d, n) for d, n in missing if _etag(d.events[n], found) != d.events[n].etag]
         _ask_ledger(bucket, overwritten, found, client, taken)
-    for delivery, n in missing:
-        if delivery.outcomes[n] == UNTRIED:
-            key = delivery.events[n].key
-            delivery.outcomes[n] = taken.outcome(bucket, key, found[key])
+    for delivery, n in _without_outcome(missing):
+        key = delivery.events[n].key
+        elsewhere = None if is_source else outcome_elsewhere(bucket, key, taken.source, taken.prefix)
+        delivery.outcomes[n] = elsewhere or taken.outcome(bucket, key, found[key])
+
+
+def _without_outcome(places: Sequence[tuple[Delivery, int]]) -> list[tuple[Delivery, int]]:
+    return [(delivery, n) for delivery, n in places if delivery.outcomes[n] == UNTRIED]
 
 
 def _ask_ledger(
