@@ -319,6 +319,30 @@ def test_a_batch_belongs_to_one_run(mailbox: Mailbox, lease: Lease) -> None:
     assert batches.messages(told["batch"]) == []
 
 
+def test_a_run_leaves_the_batch_of_another_dag_alone(mailbox: Mailbox, lease: Lease) -> None:
+    mailbox.put({"a.jsonl": jsonl([{"n": 1}])})
+    mailbox.arrive(1)
+    told = watch(mailbox, lease).step()
+    assert told
+    batches = Batches(mailbox.client(), mailbox.url)
+    assert len(batches.take(told["batch"], "a/run")) == 1
+    assert mailbox.events_load(run_id="b/run").run([told["batch"]]).messages == 0
+    assert batches.state(told["batch"]) == ("taken", "a/run")
+    assert mailbox.events_load(run_id="a/run").run().loaded == 1
+    assert batches.state(told["batch"]) == ("settled", "a/run")
+
+
+def test_a_batch_whose_leases_have_expired_is_settled(mailbox: Mailbox, lease: Lease) -> None:
+    """ClickHouse deletes the leases of a batch after a day; SQS delivers its messages again."""
+    mailbox.put({"a.jsonl": jsonl([{"n": 1}])})
+    mailbox.arrive(1)
+    told = watch(mailbox, lease).step()
+    assert told
+    mailbox.clickhouse.command(f"ALTER TABLE storeside.event_leases DROP PARTITION '{told['batch']}'")
+    run_of(mailbox, told)
+    assert Batches(mailbox.client(), mailbox.url).state(told["batch"])[0] == "settled"
+
+
 # --- the first and the last task of a run of the speech pipeline
 
 
