@@ -18,7 +18,9 @@ from storeside.events.load import EventLoad
 from storeside.events.processed import settle_processed
 from storeside.events.settle import Settled
 from storeside.events.watch import Watch, Window
+from storeside.ledger.listing import Row
 from storeside.ledger.objects import Ledger
+from storeside.ledger.scope import Scope
 from storeside.speech.recordings import settle_run
 from tests.mailboxes import Mailbox
 from tests.support import unique, until
@@ -317,6 +319,30 @@ def test_a_batch_belongs_to_one_run(mailbox: Mailbox, lease: Lease) -> None:
     assert batches.messages(told["batch"]) == []
 
 
+def test_a_run_leaves_the_batch_of_another_dag_alone(mailbox: Mailbox, lease: Lease) -> None:
+    mailbox.put({"a.jsonl": jsonl([{"n": 1}])})
+    mailbox.arrive(1)
+    told = watch(mailbox, lease).step()
+    assert told
+    batches = Batches(mailbox.client(), mailbox.url)
+    assert len(batches.take(told["batch"], "a/run")) == 1
+    assert mailbox.events_load(run_id="b/run").run([told["batch"]]).messages == 0
+    assert batches.state(told["batch"]) == ("taken", "a/run")
+    assert mailbox.events_load(run_id="a/run").run().loaded == 1
+    assert batches.state(told["batch"]) == ("settled", "a/run")
+
+
+def test_a_batch_whose_leases_have_expired_is_settled(mailbox: Mailbox, lease: Lease) -> None:
+    """ClickHouse deletes the leases of a batch after a day; SQS delivers its messages again."""
+    mailbox.put({"a.jsonl": jsonl([{"n": 1}])})
+    mailbox.arrive(1)
+    told = watch(mailbox, lease).step()
+    assert told
+    mailbox.clickhouse.command(f"ALTER TABLE storeside.event_leases DROP PARTITION '{told['batch']}'")
+    run_of(mailbox, told)
+    assert Batches(mailbox.client(), mailbox.url).state(told["batch"])[0] == "settled"
+
+
 # --- the first and the last task of a run of the speech pipeline
 
 
@@ -338,6 +364,22 @@ class Run:
             self.mailbox.queue, self.client, self.mailbox.s3, self.id, source, prefix, complete=complete
         )
 
+    def settle_tasks(self, prefix: str = "", *, complete: bool = True, **names: str) -> Settled:
+        """Settle a run that transforms or loads the objects of the bucket; see `settle_processed`."""
+        source = f"s3://{self.mailbox.bucket}"
+        return settle_processed(
+            self.mailbox.queue, self.client, self.mailbox.s3, self.id, source, prefix, complete=complete, **names
+        )
+
+    def loaded_into(self, table: str, bucket: str, key: str, version: str) -> None:
+        """Record that a version of an object is loaded into a table."""
+        self.client.insert(
+            "storeside.loads",
+            [[table, bucket, key, version, "loaded"]],
+            column_names=["destination", "bucket", "key", "version", "state"],
+            settings={"async_insert": 0},
+        )
+
     def loaded(self, key: str, etag: str) -> None:
         """Record that a recording is in the manifest."""
         self.client.insert(
@@ -348,14 +390,18 @@ class Run:
         )
 
     def ledger_row(
-        self, source: str, destination: str, key: str, result: str, status: str, version: str = "v"
-    ) -> None:
-        self.client.insert(
-            "storeside.objects",
-            [[source, destination, key, version, result, status, "broken" if status == "failed" else ""]],
-            column_names=["source", "destination", "object", "version", "destination_object", "status", "reason"],
-            settings={"async_insert": 0},
-        )
+        self, source: str, destination: str, key: str, result: str, status: str, version: str = "v",
+        listed: float | None = None,
+    ) -> None:  # fmt: skip
+        """Record the outcome of a version, which was listed at a time: now by default; 0 in rows of version 0.1.0."""
+        reason = "broken" if status == "failed" else ""
+        row = {
+            "source": source, "destination": destination, "object": key, "version": version,
+            "destination_object": result, "status": status, "reason": reason,
+            "listed_at": time.time() if listed is None else listed,
+        }  # fmt: skip
+        insert = f"INSERT INTO storeside.objects ({', '.join(row)}) SETTINGS async_insert = 0 FORMAT JSONEachRow "
+        self.client.command(insert + json.dumps(row))
 
 
 @pytest.fixture
@@ -516,6 +562,45 @@ def test_an_object_that_was_overwritten_after_its_event(mailbox: Mailbox, run: R
     assert mailbox.depth() == (0, 0)
 
 
+def test_a_recording_that_is_overwritten_while_it_is_processed(mailbox: Mailbox, run: Run) -> None:
+    """The load or the failure of the version before is later than the event, but not of its version."""
+    source = f"s3://{mailbox.bucket}"
+    for n, (key, status) in enumerate({"a.flac": "done", "b.flac": "failed"}.items()):
+        etag, listed = put(mailbox, key)[key], time.time()
+        time.sleep(1.1)
+        mailbox.s3.put_object(Bucket=mailbox.bucket, Key=key, Body=b"new")
+        mailbox.arrive(2 * n + 2)
+        run.ledger_row(source, "ais://speech", key, key, status, etag, listed)
+        if status == "done":
+            run.loaded(key, etag)
+    assert run.lease() == 4
+    assert run.settle(complete=False) == Settled(deleted=1, released=2, dead=1)
+    assert mailbox.dead() == {"b.flac": f"{source}/b.flac: broken"}  # the message of the version that failed
+
+
+@pytest.mark.parametrize("bucket", ["gone-by-now", "no/bucket", "x"])
+@pytest.mark.parametrize("tasks", ["speech", "transform", "load"])
+def test_an_event_of_another_bucket_holds_nothing_up(mailbox: Mailbox, run: Run, bucket: str, tasks: str) -> None:
+    source, table = f"s3://{mailbox.bucket}", f"data.{unique('t')}"
+    etag = put(mailbox, "a.flac")["a.flac"]
+    foreign = mailbox.record("b.flac")
+    foreign["s3"]["bucket"]["name"] = bucket
+    mailbox.send(foreign)
+    assert run.lease() == 2
+    if tasks == "speech":
+        run.loaded("a.flac", etag)
+        settled = run.settle()
+    elif tasks == "transform":
+        run.ledger_row(source, "ais://words", "a.flac", "a.json", "done", etag)
+        settled = run.settle_tasks(destination="ais://words")
+    else:
+        run.loaded_into(table, mailbox.bucket, "a.flac", etag)
+        settled = run.settle_tasks(table=table)
+    assert settled == Settled(deleted=1, released=1)
+    ((state, reason),) = mailbox.events()["b.flac", "ObjectCreated:Put"]
+    assert (state, reason) == ("released", f"the last run with its event processes only {source}/*")
+
+
 # --- a run that transforms a bucket
 
 
@@ -529,29 +614,71 @@ def test_objects_that_a_transform_has_done_and_others(mailbox: Mailbox, run: Run
     run.ledger_row(source, to, "in/same.txt", "in/same.json", "done", etags["in/same.txt"])
     run.ledger_row(source, to, "in/bad.txt", "", "failed", etags["in/bad.txt"])
     run.ledger_row(source, "ais://other", "in/elsewhere.txt", "in/elsewhere.json", "done")
-
-    def settle(complete: bool) -> Settled:
-        return settle_processed(
-            mailbox.queue, run.client, mailbox.s3, run.id, source, "in/", destination=to, complete=complete
-        )
-
-    assert settle(complete=True) == Settled(deleted=4, released=2, dead=1)
+    assert run.settle_tasks("in/", destination=to) == Settled(deleted=4, released=2, dead=1)
     assert mailbox.dead() == {"in/bad.txt": f"{source}/in/bad.txt: broken"}
     reasons = {key: mailbox.events()[key, "ObjectCreated:Put"][0] for key in ("in/elsewhere.txt", "other.txt")}
     assert reasons["in/elsewhere.txt"][0] == "released"
     assert "Storeside's ledger has no outcome of the object" in reasons["in/elsewhere.txt"][1]
     assert reasons["other.txt"] == ("released", f"the last run with its event processes only {source}/in/*")
-    assert settle(complete=True) == Settled()
+    assert run.settle_tasks("in/", destination=to) == Settled()
+
+
+@pytest.mark.parametrize("tasks", ["transform", "load", "facts"])
+def test_an_object_that_is_overwritten_while_it_is_processed(mailbox: Mailbox, run: Run, tasks: str) -> None:
+    """The run before recorded its version after the event of the next one, which this run has not reached."""
+    source, to, facts, table = f"s3://{mailbox.bucket}", "ais://words", "ais://facts", f"data.{unique('t')}"
+    etag, listed = put(mailbox, "a.txt")["a.txt"], time.time()
+    time.sleep(1.1)
+    mailbox.s3.put_object(Bucket=mailbox.bucket, Key="a.txt", Body=b"new")
+    mailbox.arrive(2)
+    run.ledger_row(source, to, "a.txt", "a.json", "done", etag, listed)
+    run.ledger_row(to, facts, "a.json", "a.jsonl", "done", "")
+    run.loaded_into(table, to, "a.json", "")
+    run.loaded_into(table, facts, "a.jsonl", "")
+    names = {"transform": {}, "load": {"table": table}, "facts": {"table": table, "facts": facts}}[tasks]
+    assert run.lease() == 2
+    assert run.settle_tasks(destination=to, complete=False, **names) == Settled(deleted=1, released=1)
+    assert sorted(state for state, _ in mailbox.events()["a.txt", "ObjectCreated:Put"]) == ["loaded", "released"]
+
+
+def test_an_object_that_was_overwritten_before_it_was_transformed(mailbox: Mailbox, run: Run) -> None:
+    """Its last version is done, in a row of version 0.1.0, which does not state when the version was listed."""
+    put(mailbox, "a.txt")
+    etag = mailbox.s3.put_object(Bucket=mailbox.bucket, Key="a.txt", Body=b"new")["ETag"].strip('"')
+    mailbox.arrive(2)
+    run.ledger_row(f"s3://{mailbox.bucket}", "ais://words", "a.txt", "a.json", "done", etag, listed=0)
+    assert run.lease() == 2
+    assert run.settle_tasks(destination="ais://words") == Settled(deleted=2)
+
+
+def test_a_version_counts_from_the_time_when_its_listing_began(run: Run) -> None:
+    """Also if an earlier try of the run has listed the bucket before."""
+    ledger, scope = Ledger(run.client), Scope("s3://in", f"ais://{run.id}", "effect", run.id)
+    begun: list[float] = []
+
+    def listing() -> Iterator[Row]:
+        begun.append(time.time())
+        time.sleep(2)
+        yield "a", "a", 1, "v", ""
+
+    for _ in range(2):
+        ledger.record_listing(scope, "source", listing())
+    ledger.record_listing(scope, "before", ())
+    ledger.plan(scope, retry_failed=False, keeps_result=True)
+    ledger.record_listing(scope, "after", [("", "a", 1, "1", "")])
+    ledger.settle(scope, record_done=True, no_reason="")
+    query = "SELECT toFloat64(listed_at) FROM storeside.objects WHERE run_id = {run_id:String}"
+    ((listed,),) = run.client.query(query, parameters=scope.parameters).result_rows
+    assert begun[1] - 1.1 < listed <= begun[1]
+    ledger.forget_listings(scope)
+    query = "SELECT count() FROM storeside.listings WHERE job = {job:String}"
+    assert run.client.query(query, parameters=scope.parameters).result_rows == [(0,)]
 
 
 def test_a_transform_that_did_not_end_counts_no_failures(mailbox: Mailbox, run: Run) -> None:
     put(mailbox, "a.txt")
     assert run.lease() == 1
-    source = f"s3://{mailbox.bucket}"
-    settled = settle_processed(
-        mailbox.queue, run.client, mailbox.s3, run.id, source, destination="ais://words", complete=False
-    )
-    assert settled == Settled(released=1)
+    assert run.settle_tasks(destination="ais://words", complete=False) == Settled(released=1)
     ((_, reason),) = mailbox.events()["a.txt", "ObjectCreated:Put"]
     assert reason == "the run ended before it reached this object: its log has the reason"
     counted = "SELECT max(failures) FROM storeside.events FINAL WHERE queue = {queue:String}"

@@ -616,20 +616,26 @@ def test_what_a_run_of_events_has_done_is_known_to_its_next_try(engine: Engine) 
 
 
 def test_what_a_transform_has_done_is_known_to_its_events(engine: Engine) -> None:
-    def transformed(key: str, version: str, status: str, at: int, destination: str = "ais://out") -> None:
+    def transformed(key: str, version: str, status: str, listed: int, destination: str = "ais://out") -> None:
         engine.run(
-            "INSERT INTO storeside.objects (source, destination, object, version, status, reason, recorded_at)"
-            " SELECT 's3://in', {d:String}, {k:String}, {v:String}, {s:String}, if({s:String} = 'failed', 'bad', ''),"
-            " toDateTime64({a:UInt32}, 3)",
-            {"k": key, "v": version, "s": status, "a": at, "d": destination},
+            "INSERT INTO storeside.objects (source, destination, object, version, status, reason, listed_at,"
+            " recorded_at) SELECT 's3://in', {d:String}, {k:String}, {v:String}, {s:String},"
+            " if({s:String} = 'failed', 'bad', ''), toDateTime64({a:UInt32}, 3), toDateTime64(40, 3)",
+            {"k": key, "v": version, "s": status, "a": listed, "d": destination},
         )
 
-    events = {"after": 10, "unchanged": 30, "newer": 30, "bad": 10, "bad before": 30, "elsewhere": 10, "unknown": 10}
-    transformed("after", "old", "done", 20)
+    events = {
+        "listed after": 10, "listed before": 30, "unchanged": 30, "bad": 10, "bad before": 30, "bad version": 30,
+        "of an earlier release": 10, "unchanged of an earlier release": 10, "elsewhere": 10, "unknown": 10,
+    }  # fmt: skip
+    transformed("listed after", "old", "done", 20)
+    transformed("listed before", "old", "done", 20)
     transformed("unchanged", "tag", "done", 20)
-    transformed("newer", "old", "done", 20)
-    transformed("bad", "tag", "failed", 20)
-    transformed("bad before", "tag", "failed", 20)
+    transformed("bad", "", "failed", 20)
+    transformed("bad before", "old", "failed", 20)
+    transformed("bad version", "tag", "failed", 20)
+    transformed("of an earlier release", "old", "done", 0)
+    transformed("unchanged of an earlier release", "tag", "done", 0)
     transformed("elsewhere", "tag", "done", 20, "ais://other")
     wanted = " UNION ALL ".join(
         f"SELECT {n} AS n, '{key}' AS key, 'tag' AS etag, {at} AS at" for n, (key, at) in enumerate(events.items())
@@ -638,20 +644,43 @@ def test_what_a_transform_has_done_is_known_to_its_events(engine: Engine) -> Non
     rows = engine.run(text, {"bucket": "s3://in", "destination": "ais://out"})
     names = list(events)
     assert {names[n]: (state, reason) for n, state, reason in rows} == {
-        "after": ("loaded", ""),
+        "listed after": ("loaded", ""),
         "unchanged": ("loaded", ""),
         "bad": ("failed", "bad"),
-        "bad before": ("failed", "bad"),
+        "bad version": ("failed", "bad"),
+        "unchanged of an earlier release": ("loaded", ""),
     }
 
 
+@pytest.mark.parametrize("name", ["settle", "settle_copies", "settle_in_place", "settle_invalid", "settle_refused"])
+def test_outcomes_have_the_time_when_the_listing_of_their_versions_began(engine: Engine, name: str) -> None:
+    sides = ("pending", "after", "copied", "now", "refused")
+    for side in sides:
+        list_(engine, side, "a", "a", version="v" if side != "after" else "2")
+    list_(engine, "now", "a", "a", version="2")
+    engine.run("INSERT INTO storeside_staging.invalid_1 VALUES ('a', 'too long')")
+    find = sql.query(name)
+    engine.run(find, PARAMETERS)
+    assert engine.run("SELECT DISTINCT toUnixTimestamp(listed_at) FROM storeside.objects") == [[0]]
+    engine.run("TRUNCATE TABLE storeside.objects")
+    engine.run(
+        "INSERT INTO storeside.listings (job, side, listed_at) VALUES ({j:String}, 'listing', now() - 60)",
+        {"j": SCOPE.job},
+    )
+    engine.run(find, PARAMETERS)
+    ((age,),) = engine.run("SELECT DISTINCT now() - toDateTime(listed_at) FROM storeside.objects")
+    assert 60 <= age < 90
+
+
 def test_an_event_is_done_when_the_second_result_of_its_object_is_loaded(engine: Engine) -> None:
-    def made(source: str, to: str, name: str, version: str, result: str, new: str, status: str = "done") -> None:
+    def made(
+        source: str, to: str, name: str, version: str, result: str, new: str, status: str = "done", listed: int = 5
+    ) -> None:
         engine.run(
             "INSERT INTO storeside.objects (source, destination, object, version, destination_object, result_version,"
-            " status, reason, recorded_at) SELECT {f:String}, {t:String}, {o:String}, {v:String}, {d:String},"
-            " {m:String}, {s:String}, if({s:String} = 'failed', 'bad', ''), toDateTime64(20, 3)",
-            {"f": source, "t": to, "o": name, "v": version, "d": result, "m": new, "s": status},
+            " status, reason, listed_at) SELECT {f:String}, {t:String}, {o:String}, {v:String}, {d:String},"
+            " {m:String}, {s:String}, if({s:String} = 'failed', 'bad', ''), toDateTime64({a:UInt32}, 3)",
+            {"f": source, "t": to, "o": name, "v": version, "d": result, "m": new, "s": status, "a": listed},
         )
 
     def load(key: str, version: str, state: str, kind: str = "object") -> None:
@@ -662,14 +691,18 @@ def test_an_event_is_done_when_the_second_result_of_its_object_is_loaded(engine:
             {"k": key, "v": version, "s": state, "i": kind},
         )
 
-    names = ["loaded", "cut", "described", "unreadable", "waiting", "newer shard", "older load", "unknown"]
-    for name in names[:-1]:
+    names = ["loaded", "cut", "described", "unreadable", "waiting", "newer shard", "older load", "listed after",
+             "listed before", "unknown"]  # fmt: skip
+    for name in names[:7]:
         made("s3://in", "ais://cut", name, "tag", f"{name}.tar", "1/a", "failed" if name == "cut" else "done")
-    for name in ("loaded", "unreadable", "waiting", "older load"):
+    made("s3://in", "ais://cut", "listed after", "old", "listed after.tar", "1/a", listed=20)
+    made("s3://in", "ais://cut", "listed before", "old", "listed before.tar", "1/a", listed=5)
+    for name in ("loaded", "unreadable", "waiting", "older load", "listed after", "listed before"):
         made("ais://cut", "ais://facts", f"{name}.tar", "1/a", f"{name}.jsonl", "2/b")
     made("ais://cut", "ais://facts", "described.tar", "1/a", "", "", "failed")
     made("ais://cut", "ais://facts", "newer shard.tar", "0/z", "newer shard.jsonl", "2/b")
-    load("loaded.jsonl", "2/b", "loaded")
+    for name in ("loaded", "listed after", "listed before"):
+        load(f"{name}.jsonl", "2/b", "loaded")
     load("unreadable.jsonl", "2/b", "failed")
     load("older load.jsonl", "1/c", "loaded")
     load("newer shard.jsonl", "2/b", "loaded")
@@ -683,6 +716,7 @@ def test_an_event_is_done_when_the_second_result_of_its_object_is_loaded(engine:
         "cut": ("failed", "bad"),
         "described": ("failed", "bad"),
         "unreadable": ("failed", "no rows"),
+        "listed after": ("loaded", ""),
     }
 
 

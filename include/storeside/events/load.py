@@ -140,6 +140,8 @@ class EventLoad:
             try:
                 for batch in dict.fromkeys([*batches, *handed_over.left_to(self.run_id)]):
                     messages = handed_over.take(batch, self.run_id)
+                    if handed_over.state(batch) != ("taken", self.run_id):
+                        continue  # of another run, or settled
                     lease.hold(messages)
                     self._finish(lease, [Delivery.read(message) for message in messages])
                     handed_over.settled(batch, self.run_id)

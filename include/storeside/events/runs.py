@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -12,6 +12,7 @@ from storeside.events.batches import Batches
 from storeside.events.current import Found, listed_around, look_at
 from storeside.events.deliveries import FOLDER, UNTRIED, Delivery, Outcome
 from storeside.events.ledger import EventLedger
+from storeside.events.notifications import S3Event
 from storeside.events.queue import Queue
 from storeside.events.settle import Settled, settle
 from storeside.transfer.errors import LoadObjectError
@@ -34,9 +35,10 @@ class Taken:
 
     The run processes all objects of the bucket `source` (a URI) below `prefix`. `query` is SQL that returns the
     number, state and reason of each event that is done or failed for good. Its input is the external table ``wanted``
-    with the events, the parameter ``bucket``, and `parameters`. With `by_current`, ``wanted`` has the current
-    versions of objects, not those in the events. An object without an outcome gets the reason `missing` if the run is
-    `complete`, and `not_reached` if it is not.
+    with the events, the parameter ``bucket``, and `parameters`. It runs again with the current versions of objects
+    that are neither, because they may be done in a later version; with `by_current`, it runs only with current
+    versions. An object without an outcome gets the reason `missing` if the run is `complete`, and `not_reached` if it
+    is not.
     """
 
     source: str
@@ -82,6 +84,7 @@ def settle_batches(
 ) -> Settled:
     """Settle a run's batches with the queue; `decide` sets the outcomes of a batch's events, see `pending`."""
     ledger, batches = EventLedger(client, queue.url, run_id), Batches(client, queue.url)
+    ledger.create()  # an upgrade may have come since the run's first task
     total = Settled()
     for batch in batches.of_run(run_id):
         deliveries = {message.id: Delivery.read(message) for message in batches.messages(batch)}
@@ -118,12 +121,35 @@ def _decide(deliveries: Sequence[Delivery], client: Client, s3: S3Client, taken:
 def _decide_some(
     bucket: str, places: Sequence[tuple[Delivery, int]], client: Client, s3: S3Client, taken: Taken
 ) -> None:
+    # A forged or misrouted event may name a bucket that does not exist, or cannot: only the ledger is asked for it.
+    is_source = f"s3://{bucket}" == taken.source
+    found = _current(bucket, places, client, s3) if taken.by_current and is_source else {}
+    _ask_ledger(bucket, places, found, client, taken)
+    missing = _without_outcome(places)
+    if not taken.by_current and is_source and missing:
+        found = _current(bucket, missing, client, s3)
+        overwritten = [(d, n) for d, n in missing if _etag(d.events[n], found) != d.events[n].etag]
+        _ask_ledger(bucket, overwritten, found, client, taken)
+    for delivery, n in _without_outcome(missing):
+        key = delivery.events[n].key
+        elsewhere = None if is_source else outcome_elsewhere(bucket, key, taken.source, taken.prefix)
+        delivery.outcomes[n] = elsewhere or taken.outcome(bucket, key, found[key])
+
+
+def _without_outcome(places: Sequence[tuple[Delivery, int]]) -> list[tuple[Delivery, int]]:
+    return [(delivery, n) for delivery, n in places if delivery.outcomes[n] == UNTRIED]
+
+
+def _ask_ledger(
+    bucket: str, places: Sequence[tuple[Delivery, int]], found: Mapping[str, Found], client: Client, taken: Taken
+) -> None:
+    """Set the outcomes that the ledger has for these events, in the versions in `found` or in their own versions."""
     from clickhouse_connect.driver.external import ExternalData
 
+    if not places:
+        return
     events = [delivery.events[n] for delivery, n in places]
-    current = _current(bucket, {e.key for e in events}, client, s3) if taken.by_current else {}
-    versions = {key: found.etag for key, found in current.items() if isinstance(found, Listed)}
-    lines = [json.dumps([n, e.key, versions.get(e.key, e.etag), e.time.timestamp()]) for n, e in enumerate(events)]
+    lines = [json.dumps([n, e.key, _etag(e, found), e.time.timestamp()]) for n, e in enumerate(events)]
     rows = client.query(
         taken.query,
         parameters={"bucket": f"s3://{bucket}", **taken.parameters},
@@ -134,13 +160,13 @@ def _decide_some(
     for place, state, reason in rows:
         delivery, n = places[place]
         delivery.outcomes[n] = Outcome(state, reason)
-    missing = [(delivery, n) for delivery, n in places if delivery.outcomes[n] == UNTRIED]
-    found = current or _current(bucket, {d.events[n].key for d, n in missing}, client, s3)
-    for delivery, n in missing:
-        key = delivery.events[n].key
-        delivery.outcomes[n] = taken.outcome(bucket, key, found[key])
 
 
-def _current(bucket: str, names: Collection[str], client: Client, s3: S3Client) -> dict[str, Found]:
-    keys = list(names)
+def _etag(event: S3Event, found: Mapping[str, Found]) -> str:
+    current = found.get(event.key)
+    return current.etag if isinstance(current, Listed) else event.etag
+
+
+def _current(bucket: str, places: Sequence[tuple[Delivery, int]], client: Client, s3: S3Client) -> dict[str, Found]:
+    keys = list({delivery.events[n].key for delivery, n in places})
     return look_at(Source(bucket), keys, client, s3, listed_around(Source(bucket), keys, s3), pull=False)

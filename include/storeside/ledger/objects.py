@@ -47,10 +47,14 @@ class Ledger:
     def record_listing(self, scope: Scope, side: str, rows: Iterable[Row]) -> int:
         """Replace one side of a job's listing with `rows`.
 
-        Streams in batches; returns the number of rows. Raises LedgerTransientError when ClickHouse did not store the
-        rows exactly once, because the client repeats an INSERT whose answer was lost.
+        Streams in batches; returns the number of rows. The time when a listing of the source began is stored, too.
+        Raises LedgerTransientError when ClickHouse did not store the rows exactly once, because the client repeats an
+        INSERT whose answer was lost.
         """
         self._drop(scope, side)
+        if side == "source":
+            self._drop(scope, "listing")
+            self.insert_listing([(scope.job, "listing", "", "", 0, "", "")])
         sent = self.insert_listing((scope.job, side, *row) for row in rows)
         if (arrived := self._sides(scope).get(side, 0)) != sent:
             raise LedgerTransientError(f"ClickHouse stored {arrived} of {sent} listed objects: list again")
@@ -272,7 +276,7 @@ class Ledger:
 
     def forget_listings(self, scope: Scope) -> None:
         """Delete the job's plan, so that no task resumes it, and then its listings; the outcomes stay."""
-        for side in (*_PLANNED, "source", "before", "after", "now"):
+        for side in (*_PLANNED, "listing", "source", "before", "after", "now"):
             self._drop(scope, side)
 
     def _count(self, query: str, scope: Scope) -> int:

@@ -1,16 +1,20 @@
 -- Recordings of these events that are loaded, or failed for good (with the reason), in the event's version or a later
--- one. A recording that is uploaded again unchanged is not retried: earlier failures of the copied version count.
--- The external table `wanted` has the events.
+-- one. A version is later if the bucket was listed with it after the event. The times of loads and failures prove
+-- nothing, because the recording may have been overwritten meanwhile. A recording that is uploaded again unchanged is
+-- not retried: earlier failures of its version count. The external table `wanted` has the events.
 WITH places AS
 (
     -- the bucket, and the destinations of copies of its objects
     SELECT {bucket:String} AS place
     UNION DISTINCT
     SELECT destination FROM storeside.objects WHERE source = {bucket:String} AND object IN (SELECT key FROM wanted)
-)
+),
+loaded.version = e.etag AND e.etag != ''
+    OR arrayExists(o -> o.version = loaded.version AND o.listed_at > e.happened, listed.outcomes) AS is_of_event,
+loaded.key != '' AND is_of_event AS is_loaded
 SELECT
     e.n,
-    if(loaded.key != '' AND (loaded.version = e.etag OR loaded.at > e.happened), 'loaded', 'failed') AS state,
+    if(is_loaded, 'loaded', 'failed') AS state,
     if(state = 'failed', failed.reason, '')
 FROM
 (
@@ -18,7 +22,7 @@ FROM
 ) AS e
 LEFT JOIN
 (
-    SELECT source_object AS key, argMax(source_version, loaded_at) AS version, max(loaded_at) AS at
+    SELECT source_object AS key, argMax(source_version, loaded_at) AS version
     FROM speech.manifest
     WHERE source_bucket = {bucket:String} AND source_object IN (SELECT key FROM wanted)
     GROUP BY key
@@ -41,14 +45,21 @@ LEFT JOIN
 ) AS failed ON failed.key = e.key
 LEFT JOIN
 (
-    SELECT object AS key, groupArray((version, recorded_at)) AS copies
+    SELECT
+        object AS key,
+        groupArray(
+            CAST(
+                (version, recorded_at, listed_at),
+                'Tuple(version String, recorded_at DateTime64(3), listed_at DateTime64(3))'
+            )
+        ) AS outcomes
     FROM storeside.objects FINAL
     WHERE source = {bucket:String} AND object IN (SELECT key FROM wanted)
     GROUP BY key
-) AS copied ON copied.key = e.key
-WHERE (loaded.key != '' AND (loaded.version = e.etag OR loaded.at > e.happened))
-    OR (failed.key != '' AND (
-        failed.at > e.happened
-        OR arrayExists(copy -> copy.1 = e.etag AND copy.1 != '' AND failed.at >= copy.2, copied.copies)
-    ))
+) AS listed ON listed.key = e.key
+WHERE is_loaded
+    OR failed.key != '' AND arrayExists(
+        o -> (o.version = e.etag AND e.etag != '' OR o.listed_at > e.happened) AND failed.at >= o.recorded_at,
+        listed.outcomes
+    )
 SETTINGS join_use_nulls = 0

@@ -4,7 +4,7 @@
 WITH
     made AS
     (
-        SELECT object, version, toString(status) AS status, reason, recorded_at, destination_object, result_version
+        SELECT object, version, toString(status) AS status, reason, listed_at, destination_object, result_version
         FROM storeside.objects FINAL
         WHERE source = {bucket:String} AND destination = {destination:String} AND object IN (SELECT key FROM wanted)
     ),
@@ -37,6 +37,6 @@ LEFT JOIN
     WHERE destination = {table:String} AND bucket = {facts:String}
         AND key IN (SELECT destination_object FROM described) AND state != 'publishing'
 ) AS l ON l.key = d.destination_object AND l.version = d.result_version AND d.status = 'done'
-WHERE (o.recorded_at > e.happened OR (o.version = e.etag AND e.etag != ''))
+WHERE (o.listed_at > e.happened OR (o.version = e.etag AND e.etag != ''))
     AND (o.status = 'failed' OR d.status = 'failed' OR l.state != '')
 SETTINGS join_use_nulls = 0

@@ -5,7 +5,7 @@
 WITH made AS
 (
     SELECT
-        object, version, toString(status) AS status, reason, recorded_at, destination_object,
+        object, version, toString(status) AS status, reason, listed_at, destination_object,
         -- a load has no version for an object of AIStore of which only the size is known
         if(result_version = concat('/', toString(bytes_out)), '', result_version) AS result_version
     FROM storeside.objects FINAL
@@ -31,5 +31,5 @@ LEFT JOIN
     WHERE destination = {table:String} AND bucket = {destination:String}
         AND key IN (SELECT destination_object FROM made) AND state != 'publishing'
 ) AS l ON l.key = o.destination_object AND l.version = o.result_version
-WHERE (o.recorded_at > e.happened OR (o.version = e.etag AND e.etag != '')) AND (o.status = 'failed' OR l.state != '')
+WHERE (o.listed_at > e.happened OR (o.version = e.etag AND e.etag != '')) AND (o.status = 'failed' OR l.state != '')
 SETTINGS join_use_nulls = 0

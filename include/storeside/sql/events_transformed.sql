@@ -1,6 +1,7 @@
 -- The objects among these that a transform into {destination:String} has done, or that failed for good (with the
 -- reason), in the event's version or later. An object that is put again unchanged keeps its version and is not
--- transformed again. The events are in the external table `wanted`.
+-- transformed again. A version is later if it was listed after the event. The time when it was recorded proves nothing,
+-- because the object may have been overwritten meanwhile. The events are in the external table `wanted`.
 SELECT
     e.n,
     if(o.status = 'done', 'loaded', 'failed') AS state,
@@ -11,10 +12,10 @@ FROM
 ) AS e
 INNER JOIN
 (
-    SELECT object, version, toString(status) AS status, reason, recorded_at
+    SELECT object, version, toString(status) AS status, reason, listed_at
     FROM storeside.objects FINAL
     WHERE source = {bucket:String} AND destination = {destination:String} AND object IN (SELECT key FROM wanted)
     ORDER BY recorded_at DESC
     LIMIT 1 BY object
 ) AS o ON o.object = e.key
-WHERE o.recorded_at > e.happened OR (o.version = e.etag AND e.etag != '')
+WHERE o.listed_at > e.happened OR (o.version = e.etag AND e.etag != '')

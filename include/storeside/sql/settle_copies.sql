@@ -2,7 +2,7 @@
 -- the copy did not return the version that a listing shows, the version must differ from the version before the job.
 INSERT INTO storeside.objects
     (source, destination, prepend, object, version, effect, destination_object, status, reason, bytes_in, bytes_out,
-    result_version, run_id)
+    result_version, listed_at, run_id)
 WITH c.is_copied = 1 AND a.destination_object != '' AND a.size = p.size
     AND if(c.written = '', a.version != b.version, a.version = c.written) AS is_there
 SELECT
@@ -10,7 +10,8 @@ SELECT
     if(is_there, 'done', 'failed'),
     multiIf(is_there, '', e.why != '', e.why,
         'the destination does not list the written version: another client overwrote or deleted it'),
-    p.size, if(is_there, a.size, 0), if(is_there, a.version, ''), {run_id:String}
+    p.size, if(is_there, a.size, 0), if(is_there, a.version, ''),
+    (SELECT min(listed_at) FROM storeside.listings WHERE job = {job:String} AND side = 'listing'), {run_id:String}
 FROM (SELECT * FROM storeside.listings WHERE job = {job:String} AND side = 'pending') AS p
 LEFT JOIN
 (
