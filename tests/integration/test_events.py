@@ -203,6 +203,29 @@ def between_look_and_load(monkeypatch: pytest.MonkeyPatch, action: Callable[[], 
     monkeypatch.setattr(event_load, "look_at", looked)
 
 
+def test_an_object_that_s3_cannot_read_now_holds_no_other_up(mailbox: Mailbox) -> None:
+    from storeside.stack import s3
+
+    mailbox.put({f"{n}.jsonl": rows_of(n) for n in range(3)})
+    mailbox.arrive(3)
+    client = s3.of_stack("s3", mailbox.stack)
+
+    class Body:
+        def stream(self, **_: Any) -> Any:
+            yield b""
+
+    def answer(request: Any, **_: Any) -> Any:
+        return AWSResponse(request.url, 503, {}, Body()) if request.url.endswith("/1.jsonl") else None
+
+    client.meta.events.register("before-send.s3", answer)
+    found = mailbox.drain(s3=client, loader="push")
+    assert (found.loaded, found.deleted, found.released, found.dead) == (2, 2, 1, 0)
+    assert mailbox.rows() == [(0,), (2,)]
+    ((state, reason),) = mailbox.events()["1.jsonl", PUT]
+    assert state == "released"
+    assert reason.startswith(f"it cannot be read at the moment: s3://{mailbox.bucket}/1.jsonl: ")
+
+
 def test_what_changes_while_it_is_loaded_is_given_back_and_at_last_a_dead_letter(
     mailbox: Mailbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
