@@ -226,6 +226,24 @@ def test_an_object_that_s3_cannot_read_now_holds_no_other_up(mailbox: Mailbox) -
     assert reason.startswith(f"it cannot be read at the moment: s3://{mailbox.bucket}/1.jsonl: ")
 
 
+def test_a_message_that_does_not_fit_into_the_dead_letters_holds_no_other_up(mailbox: Mailbox) -> None:
+    """SQS moves it itself. With its reason it is longer than SQS allows, or than the dead-letter queue does."""
+    mailbox.put({"good.jsonl": rows_of(1)})
+    mailbox.arrive(1)
+    mailbox.sqs.set_queue_attributes(
+        QueueUrl=mailbox.queue.dead_letters.url, Attributes={"MaximumMessageSize": "1024"}
+    )
+    mailbox.sqs.send_message(QueueUrl=mailbox.url, MessageBody="x" * 1025)
+    mailbox.sqs.send_message(QueueUrl=mailbox.url, MessageBody="x" * 1000)
+    found = mailbox.drain()
+    assert (found.loaded, found.deleted, found.released, found.dead) == (1, 1, 1, 1)
+    assert mailbox.rows() == [(1,)]
+    assert mailbox.depth() == (0, 1)
+    states = sorted(mailbox.events()["", ""])
+    assert [state for state, _ in states] == ["dead", "released"]
+    assert all(reason.startswith("it is not an S3 event notification") for _, reason in states)
+
+
 def test_what_changes_while_it_is_loaded_is_given_back_and_at_last_a_dead_letter(
     mailbox: Mailbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
