@@ -19,7 +19,7 @@ from storeside.events.drained import Drained
 from storeside.events.errors import EventInputError, EventTransientError, TriedOutError
 from storeside.events.queue import Message, Queue, backoff
 from storeside.transfer.engine import Transfer
-from storeside.transfer.errors import TransferInputError, TransferTransientError
+from storeside.transfer.errors import LeftError, TransferInputError, TransferTransientError
 from tests.mailboxes import Mailbox
 from tests.support import until
 from tests.transfers import jsonl
@@ -416,6 +416,35 @@ def test_what_a_killed_run_left_in_a_lane_is_dropped_by_its_next_try(mailbox: Ma
     mailbox.clickhouse.command(f"CREATE TABLE {left} (n Int32) ENGINE = MergeTree ORDER BY n")
     assert load.run().loaded == 1
     assert mailbox.query(f"EXISTS {left}") == [(0,)]
+
+
+def test_another_process_ends_the_queries_of_all_lanes(mailbox: Mailbox) -> None:
+    """When the time of a deferred task is over, its trigger has left, and the task that wakes up cancels."""
+    rows = b"n\n" + b"\n".join(b"%d" % n for n in range(400_000)) + b"\n"
+    mailbox.put({f"{n}.csv": rows for n in range(20)})
+    mailbox.arrive(20)
+    mailbox.create("n UInt32, slow UInt8 MATERIALIZED sleepEachRow(0.0000025)")
+    trigger = mailbox.events_load(limits={"batch_messages": 10}, format="csv", loader="pull", run_id="dag/run")
+    ids = [trigger._new_transfer(lane).id for lane in (0, 1)]
+
+    def reading() -> list[bool]:
+        text = "SELECT query_id FROM system.processes WHERE startsWith(query_id, 'storeside-load_')"
+        queries = [query for (query,) in mailbox.query(text)]
+        return [any(query.startswith(f"storeside-load_{id}_") for query in queries) for id in ids]
+
+    def leave() -> None:
+        with pytest.raises(LeftError):
+            trigger.run()
+
+    thread = threading.Thread(target=leave)
+    thread.start()
+    until(lambda: reading() == [True, True], 30, "a query of each lane")
+    trigger.leave()
+    assert reading() == [True, True]
+    mailbox.events_load(format="csv", loader="pull", run_id="dag/run").cancel()
+    until(lambda: reading() == [False, False], 3, "end of both")
+    thread.join(20)
+    assert mailbox.query(f"SELECT count() FROM {mailbox.table}") == [(0,)]
 
 
 def test_the_next_try_of_a_run_reports_what_the_first_one_did(
