@@ -19,7 +19,7 @@ from storeside.events.drained import Drained
 from storeside.events.errors import EventInputError, EventTransientError, TriedOutError
 from storeside.events.queue import Message, Queue, backoff
 from storeside.transfer.engine import Transfer
-from storeside.transfer.errors import TransferInputError, TransferTransientError
+from storeside.transfer.errors import LeftError, TransferInputError, TransferTransientError
 from tests.mailboxes import Mailbox
 from tests.support import until
 from tests.transfers import jsonl
@@ -203,6 +203,47 @@ def between_look_and_load(monkeypatch: pytest.MonkeyPatch, action: Callable[[], 
     monkeypatch.setattr(event_load, "look_at", looked)
 
 
+def test_an_object_that_s3_cannot_read_now_holds_no_other_up(mailbox: Mailbox) -> None:
+    from storeside.stack import s3
+
+    mailbox.put({f"{n}.jsonl": rows_of(n) for n in range(3)})
+    mailbox.arrive(3)
+    client = s3.of_stack("s3", mailbox.stack)
+
+    class Body:
+        def stream(self, **_: Any) -> Any:
+            yield b""
+
+    def answer(request: Any, **_: Any) -> Any:
+        return AWSResponse(request.url, 503, {}, Body()) if request.url.endswith("/1.jsonl") else None
+
+    client.meta.events.register("before-send.s3", answer)
+    found = mailbox.drain(s3=client, loader="push")
+    assert (found.loaded, found.deleted, found.released, found.dead) == (2, 2, 1, 0)
+    assert mailbox.rows() == [(0,), (2,)]
+    ((state, reason),) = mailbox.events()["1.jsonl", PUT]
+    assert state == "released"
+    assert reason.startswith(f"it cannot be read at the moment: s3://{mailbox.bucket}/1.jsonl: ")
+
+
+def test_a_message_that_does_not_fit_into_the_dead_letters_holds_no_other_up(mailbox: Mailbox) -> None:
+    """SQS moves it itself. With its reason it is longer than SQS allows, or than the dead-letter queue does."""
+    mailbox.put({"good.jsonl": rows_of(1)})
+    mailbox.arrive(1)
+    mailbox.sqs.set_queue_attributes(
+        QueueUrl=mailbox.queue.dead_letters.url, Attributes={"MaximumMessageSize": "1024"}
+    )
+    mailbox.sqs.send_message(QueueUrl=mailbox.url, MessageBody="x" * 1025)
+    mailbox.sqs.send_message(QueueUrl=mailbox.url, MessageBody="x" * 1000)
+    found = mailbox.drain()
+    assert (found.loaded, found.deleted, found.released, found.dead) == (1, 1, 1, 1)
+    assert mailbox.rows() == [(1,)]
+    assert mailbox.depth() == (0, 1)
+    states = sorted(mailbox.events()["", ""])
+    assert [state for state, _ in states] == ["dead", "released"]
+    assert all(reason.startswith("it is not an S3 event notification") for _, reason in states)
+
+
 def test_what_changes_while_it_is_loaded_is_given_back_and_at_last_a_dead_letter(
     mailbox: Mailbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -375,6 +416,35 @@ def test_what_a_killed_run_left_in_a_lane_is_dropped_by_its_next_try(mailbox: Ma
     mailbox.clickhouse.command(f"CREATE TABLE {left} (n Int32) ENGINE = MergeTree ORDER BY n")
     assert load.run().loaded == 1
     assert mailbox.query(f"EXISTS {left}") == [(0,)]
+
+
+def test_another_process_ends_the_queries_of_all_lanes(mailbox: Mailbox) -> None:
+    """When the time of a deferred task is over, its trigger has left, and the task that wakes up cancels."""
+    rows = b"n\n" + b"\n".join(b"%d" % n for n in range(400_000)) + b"\n"
+    mailbox.put({f"{n}.csv": rows for n in range(20)})
+    mailbox.arrive(20)
+    mailbox.create("n UInt32, slow UInt8 MATERIALIZED sleepEachRow(0.0000025)")
+    trigger = mailbox.events_load(limits={"batch_messages": 10}, format="csv", loader="pull", run_id="dag/run")
+    ids = [trigger._new_transfer(lane).id for lane in (0, 1)]
+
+    def reading() -> list[bool]:
+        text = "SELECT query_id FROM system.processes WHERE startsWith(query_id, 'storeside-load_')"
+        queries = [query for (query,) in mailbox.query(text)]
+        return [any(query.startswith(f"storeside-load_{id}_") for query in queries) for id in ids]
+
+    def leave() -> None:
+        with pytest.raises(LeftError):
+            trigger.run()
+
+    thread = threading.Thread(target=leave)
+    thread.start()
+    until(lambda: reading() == [True, True], 30, "a query of each lane")
+    trigger.leave()
+    assert reading() == [True, True]
+    mailbox.events_load(format="csv", loader="pull", run_id="dag/run").cancel()
+    until(lambda: reading() == [False, False], 3, "end of both")
+    thread.join(20)
+    assert mailbox.query(f"SELECT count() FROM {mailbox.table}") == [(0,)]
 
 
 def test_the_next_try_of_a_run_reports_what_the_first_one_did(

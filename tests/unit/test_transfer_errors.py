@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from clickhouse_connect.driver.exceptions import DatabaseError, OperationalError
 from storeside.events.current import look_at
 from storeside.transfer.content import s3_error
 from storeside.transfer.errors import (
+    BusyObjectError,
     DriftError,
     LoadObjectError,
     NoAccessError,
@@ -131,6 +133,28 @@ def test_what_s3_refuses_to_say_of_an_events_object(status: int, code: str, pass
             look()
     else:
         assert type(look()) is (NoAccessError if code == "AccessDenied" else LoadObjectError)
+
+
+@pytest.mark.parametrize("pull", [True, False])
+def test_one_object_that_cannot_be_read_now_holds_no_other_up(pull: bool) -> None:
+    class Busy(Refusing):
+        def head_object(self, **asked: Any) -> Any:
+            if asked["Key"] == "busy":
+                raise refusal(503, "503", "HeadObject")
+            return {"ETag": '"e"', "ContentLength": 1, "LastModified": datetime(2026, 1, 1, tzinfo=UTC)}
+
+    class Client:
+        def query(self, *_: Any, **__: Any) -> Any:
+            raise DatabaseError("HTTP response code: 503: while reading 'busy' in bucket", code=499)
+
+    s3: Any = Busy(503, "SlowDown")
+    client: Any = Client()
+    found = look_at(Source("bucket"), ["good", "busy"], client, s3, pull=pull)
+    assert getattr(found["good"], "etag", "") == "e"
+    assert isinstance(found["busy"], BusyObjectError)
+    assert str(found["busy"]) == "it cannot be read at the moment: s3://bucket/busy: 503"
+    with pytest.raises(TransferTransientError, match="s3://bucket/busy: 503"):
+        look_at(Source("bucket"), ["busy"], client, s3, pull=pull)
 
 
 @pytest.mark.parametrize(

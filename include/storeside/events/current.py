@@ -13,7 +13,15 @@ from typing import TYPE_CHECKING
 from storeside.aistore.buckets import common_prefix
 from storeside.copying.s3 import head_object
 from storeside.transfer.content import s3_error
-from storeside.transfer.errors import LoadObjectError, TransferError, classify
+from storeside.transfer.errors import (
+    BUSY,
+    BusyObjectError,
+    LoadObjectError,
+    TransferError,
+    TransferTransientError,
+    classify,
+    is_of_storage,
+)
 from storeside.transfer.listing import list_objects
 from storeside.transfer.loads import LONG_STATEMENT
 from storeside.transfer.source import Listed, Source, wild
@@ -77,8 +85,9 @@ def look_at(
     """Return the current object for each of these keys; `around` has objects from a new listing.
 
     With `pull`, ClickHouse requests the objects, except for keys that it would read as patterns. Only a 404 of S3 to
-    the worker proves that an object does not exist, because the event of such an object is deleted. Raises
-    TransferInputError when the bucket does not exist, and TransferTransientError when S3 does not answer.
+    the worker proves that an object does not exist, because the event of such an object is deleted. If S3 answers for
+    some objects only, the others have a BusyObjectError. Raises TransferInputError when the bucket does not exist,
+    and TransferTransientError when S3 answers for no object.
     """
     found: dict[str, Found] = {key: around.objects[key] for key in keys if key in around.objects}
     pulled = [key for key in keys if pull and key not in found and not wild(key)]
@@ -89,6 +98,9 @@ def look_at(
         found.update(zip(rest, threads.map(lambda key: _head(s3, source.bucket, key), rest), strict=True))
     if None in found.values():
         _require_bucket(s3, source.bucket)
+    busy = [answer for answer in found.values() if isinstance(answer, BusyObjectError)]
+    if busy and len(busy) == len(found):
+        raise TransferTransientError(str(busy[0]))
     return found
 
 
@@ -116,7 +128,7 @@ def _by_clickhouse(source: Source, keys: Sequence[str], client: Client) -> dict[
             },
         ).result_rows
     except DatabaseError as e:
-        if isinstance(error := classify(e), LoadObjectError):
+        if isinstance(error := classify(e), LoadObjectError) or is_of_storage(e):
             return None
         raise error from e
     start = len(source.bucket) + 1
@@ -143,6 +155,8 @@ def _head(s3: S3Client, bucket: str, key: str) -> Found:
 def _object_error(error: TransferError) -> LoadObjectError:
     if isinstance(error, LoadObjectError):
         return error
+    if isinstance(error, TransferTransientError):
+        return BusyObjectError(f"{BUSY}: {error}")
     raise error
 
 

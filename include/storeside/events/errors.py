@@ -3,6 +3,7 @@
 EventError
 ├── EventInputError       limits, queue or permissions are wrong: no retry helps
 │   ├── NoQueueError      there is no queue of this name
+│   ├── UnfitError        the queue refuses a message, such as one that is too long
 │   └── NotificationError a message is no S3 event notification
 └── EventTransientError   another try may succeed
     └── TriedOutError     several tries failed
@@ -23,6 +24,10 @@ class EventInputError(EventError, BadInput):
 
 class NoQueueError(EventInputError):
     """There is no queue of this name."""
+
+
+class UnfitError(EventInputError):
+    """The queue refuses a message, for example because it is too long with its attributes."""
 
 
 class NotificationError(EventInputError):

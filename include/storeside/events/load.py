@@ -165,10 +165,10 @@ class EventLoad:
         return self._new_transfer().pulls
 
     def cancel(self) -> None:
-        """Stop from any thread: receive no more messages, and kill running queries."""
+        """Stop from any thread: receive no more messages, and kill running queries, also those of another process."""
         self.stop.set()
-        for transfer in list(self._transfers.values()) or [self._new_transfer()]:
-            transfer.cancel()
+        for lane in range(LANES):
+            (self._transfers.get(lane) or self._new_transfer(lane)).cancel()
 
     def leave(self) -> None:
         """Stop from any thread and let ClickHouse's queries run, because this process is about to end."""

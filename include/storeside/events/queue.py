@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from storeside.events.errors import EventError, EventInputError, EventTransientError, NoQueueError
+from storeside.events.errors import EventError, EventInputError, EventTransientError, NoQueueError, UnfitError
 
 if TYPE_CHECKING:
     from types_boto3_sqs import SQSClient
@@ -31,6 +31,8 @@ _REFUSED = frozenset(
 )
 # The handle is too old, or its message was deleted or leased by another consumer.
 _LOST = frozenset({"ReceiptHandleIsInvalid", "InvalidParameterValue", "MessageNotInflight"})
+# Codes of SQS and ElasticMQ for a message that is too long.
+_UNFIT = frozenset({"InvalidParameterValue", "MessageTooLong"})
 _ATTEMPTS = 3
 _DEPTH: Any = (
     "ApproximateNumberOfMessages",
@@ -166,10 +168,13 @@ class Queue:
         )
 
     def send(self, body: str, attributes: Mapping[str, str], *, group: str = "", deduplication: str = "") -> None:
-        """Send one message with text attributes. A FIFO queue drops a message with a repeated `deduplication`."""
+        """Send one message with text attributes. A FIFO queue drops a message with a repeated `deduplication`.
+
+        Raises UnfitError when the queue refuses the message, for example because of its length.
+        """
         fifo = {"MessageGroupId": group or "storeside", "MessageDeduplicationId": deduplication}
         given = {name: {"DataType": "String", "StringValue": value} for name, value in attributes.items() if value}
-        with sqs_errors(self.name):
+        with sqs_errors(self.name, _UNFIT):
             self.sqs.send_message(
                 QueueUrl=self.url,
                 MessageBody=body,
@@ -229,14 +234,19 @@ def _message(found: Mapping[str, Any]) -> Message:
 
 
 @contextmanager
-def sqs_errors(queue: str) -> Iterator[None]:
-    """Turn boto3's exceptions into errors that state the queue, the reason and a remedy."""
+def sqs_errors(queue: str, unfit: Collection[str] = ()) -> Iterator[None]:
+    """Turn boto3's exceptions into errors that state the queue, the reason and a remedy.
+
+    `unfit` has the codes that become an UnfitError.
+    """
     from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
 
     try:
         yield
     except ClientError as e:
-        raise _named(queue, e.response.get("Error", {}).get("Code", ""), str(e)) from e
+        if (code := e.response.get("Error", {}).get("Code", "")) in unfit:
+            raise UnfitError(f"queue {queue} refuses the message: {e}") from e
+        raise _named(queue, code, str(e)) from e
     except NoCredentialsError as e:
         raise EventInputError(
             f"queue {queue}: no credentials: set login and password, or a role, in the connection"

@@ -121,7 +121,7 @@ def _decide(deliveries: Sequence[Delivery], client: Client, s3: S3Client, taken:
 def _decide_some(
     bucket: str, places: Sequence[tuple[Delivery, int]], client: Client, s3: S3Client, taken: Taken
 ) -> None:
-    # A forged or misrouted event may name a bucket that does not exist, or cannot: only the ledger is asked for it.
+    # A forged or misrouted event may name a bucket that does not exist, so S3 gets no request for it.
     is_source = f"s3://{bucket}" == taken.source
     found = _current(bucket, places, client, s3) if taken.by_current and is_source else {}
     _ask_ledger(bucket, places, found, client, taken)
