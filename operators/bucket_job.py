@@ -181,12 +181,13 @@ class BucketJobOperator(FollowingOperator, MovementOperator, SelectingOperator):
                 self._delay(state)
             state = job.submit(state)
             if state.job_id:
+                trigger = self._trigger(job, state)
+                self.stop_on_kill(job.client, trigger)
                 record_running(
                     job.ledger, context, self.kind, str(job.source), str(job.destination),
                     started=state.started, objects=state.pending, job=state.job_id,
                     aistore_conn_id=self.aistore_conn_id, etls=list(state.etl_names),
                 )  # fmt: skip
-                trigger = self._trigger(job, state)
                 event = self.follow(job.client, trigger, BRIEF_SECONDS if self.deferrable else inf)
                 if event is None:
                     self.defer(trigger=trigger, method_name="resume", kwargs={"state": state.to_dict()})
