@@ -133,9 +133,8 @@ class ShardsJob:
         """
         self._require_places()
         self.ledger.create()
-        if self.ledger.planned(self.scope) is None and jobs.running_between(
-            self.client, self.plans, self.destination
-        ):
+        running = jobs.running_between(self.client, self.plans, self.destination)
+        if running and not self.ledger.has_submitted(self.scope, running):
             raise AIStoreTransientError(
                 f"another task makes shards of {self.source} in {self.destination}: a retry waits for it"
             )
