@@ -168,7 +168,9 @@ class BucketJobOperator(FollowingOperator, MovementOperator, SelectingOperator):
     def _log_end(self, event: dict[str, Any]) -> None:
         self.log.info("job %s: %s", event["job_id"], event["progress"])
         if event["error"]:
-            self.log.warning("job %s: %s; the task retries the missing objects", event["job_id"], event["error"])
+            self.log.warning(
+                "job %s: %s; the task continues with the missing objects", event["job_id"], event["error"]
+            )
 
     def after_delay(self, context: Context, event: Any, state: dict[str, Any]) -> dict[str, Any]:
         """Continue when the delay before the next attempt is over."""

@@ -22,9 +22,9 @@ from storeside.operators import (
     AISInspectBucketOperator,
     AISPrefetchBucketOperator,
     AISTransformBucketOperator,
+    following,
 )
 from storeside.operators import bucket_job as operators
-from storeside.operators import following
 from storeside.stack import airflow
 from storeside.stack.settings import Stack
 from storeside.transform import bucket_job

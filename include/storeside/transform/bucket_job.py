@@ -185,7 +185,7 @@ class BucketJob:
 
     def follower(self, state: State, stall_seconds: float) -> jobs.Follower:
         """Return the follower that detects the end of the submitted job."""
-        return jobs.Follower(self.client, state.job_id, stall_seconds)
+        return jobs.Follower(self.client, state.job_id, stall_seconds, own=not state.waits)
 
     def advance(self, state: State, seconds: float = 0) -> State:
         """Continue after the submitted job, which took `seconds`: next window, retry of missing objects, or done."""
