@@ -168,7 +168,9 @@ class BucketJobOperator(FollowingOperator, MovementOperator, SelectingOperator):
     def _log_end(self, event: dict[str, Any]) -> None:
         self.log.info("job %s: %s", event["job_id"], event["progress"])
         if event["error"]:
-            self.log.warning("job %s: %s; the task retries the missing objects", event["job_id"], event["error"])
+            self.log.warning(
+                "job %s: %s; the task continues with the missing objects", event["job_id"], event["error"]
+            )
 
     def after_delay(self, context: Context, event: Any, state: dict[str, Any]) -> dict[str, Any]:
         """Continue when the delay before the next attempt is over."""
@@ -181,12 +183,13 @@ class BucketJobOperator(FollowingOperator, MovementOperator, SelectingOperator):
                 self._delay(state)
             state = job.submit(state)
             if state.job_id:
+                trigger = self._trigger(job, state)
+                self.stop_on_kill(job.client, trigger)
                 record_running(
                     job.ledger, context, self.kind, str(job.source), str(job.destination),
                     started=state.started, objects=state.pending, job=state.job_id,
                     aistore_conn_id=self.aistore_conn_id, etls=list(state.etl_names),
                 )  # fmt: skip
-                trigger = self._trigger(job, state)
                 event = self.follow(job.client, trigger, BRIEF_SECONDS if self.deferrable else inf)
                 if event is None:
                     self.defer(trigger=trigger, method_name="resume", kwargs={"state": state.to_dict()})

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class FollowingOperator(WaitingOperator):
-    """Waits for AIStore's jobs, and aborts a job when a user kills or clears the task that follows it."""
+    """Waits for AIStore's jobs; aborts a job when its task is killed or cleared, or exceeds `execution_timeout`."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -34,26 +34,31 @@ class FollowingOperator(WaitingOperator):
 
     def follow(self, client: Client, trigger: AISJobTrigger, seconds: float = float("inf")) -> dict[str, Any] | None:
         """Follow the trigger's job in the worker; return the trigger's event, or None if it runs after `seconds`."""
-        follower = Follower(client, trigger.job_id, trigger.stall_seconds, is_final)
-        if trigger.own:
-            self._stop_job = partial(cancel, client, trigger.job_id, trigger.etl_names)
+        self.stop_on_kill(client, trigger)
+        event = self._follow(client, trigger, seconds)
+        self._stop_job = None  # not after an error: Airflow calls on_kill after AirflowTaskTimeout has left `execute`
+        return event
+
+    def stop_on_kill(self, client: Client, trigger: AISJobTrigger) -> None:
+        """Let `on_kill` abort the trigger's job, unless the job belongs to another task."""
+        self._stop_job = partial(cancel, client, trigger.job_id, trigger.etl_names) if trigger.own else None
+
+    def _follow(self, client: Client, trigger: AISJobTrigger, seconds: float) -> dict[str, Any] | None:
+        follower = Follower(client, trigger.job_id, trigger.stall_seconds, is_final, trigger.own)
         reported = time.time()
-        try:
-            while time.time() - trigger.started < seconds:
-                progress = follower.poll()
-                text = describe(progress, trigger.total, time.time() - trigger.started)
-                if progress.finished:
-                    return ended(trigger.job_id, progress, text)
-                if time.time() - reported >= REPORT_SECONDS:
-                    self.log.info("job %s: %s", trigger.job_id, text)
-                    reported = time.time()
-                time.sleep(trigger.poll_interval)
-            return None
-        finally:
-            self._stop_job = None
+        while time.time() - trigger.started < seconds:
+            progress = follower.poll()
+            text = describe(progress, trigger.total, time.time() - trigger.started)
+            if progress.finished:
+                return ended(trigger.job_id, progress, text)
+            if time.time() - reported >= REPORT_SECONDS:
+                self.log.info("job %s: %s", trigger.job_id, text)
+                reported = time.time()
+            time.sleep(trigger.poll_interval)
+        return None
 
     def on_kill(self) -> None:
-        """Abort the job that this worker follows, because a user killed or cleared the task or set its state."""
+        """Abort the job that this worker follows: a user ended the task, or its `execution_timeout` is over."""
         if self._stop_job:
             self.log.info("aborting AIStore's job")
             self._stop_job()

@@ -13,7 +13,7 @@ from storeside.operators.errors import OperatorInputError
 from storeside.operators.hooks.aistore import AIStoreHook
 from storeside.operators.literals import check_literals
 from storeside.operators.outcome import check_policy
-from storeside.operators.shared import as_number, ledger, run_key
+from storeside.operators.shared import as_number, ledger, run_key, task_key
 from storeside.transform.make_shards import ShardsJob
 from storeside.transform.shard_plan import SHARD_SIZE, Packing, check_name
 from storeside.transform.state import Options
@@ -70,7 +70,8 @@ class AISMakeShardsOperator(BucketJobOperator):
         source, if `prefix` and `objects` leave the shards out
     :param prefix: only objects whose names start with this
     :param objects: patterns of names, such as ``*.flac,*.json``; ``*`` also matches slashes
-    :param name: names of the shards, with one place for their numbers, which begin at 0
+    :param name: names of the shards, with one place for their numbers, which begin at 0. Tasks of one run that make
+        shards of different objects in the same bucket need different names, also mapped tasks
     :param shard_size: maximum bytes of a shard; a larger sample gets a separate shard
     :param samples_per_shard: maximum samples of a shard; 0 is no limit
     :param on_failed_objects: ``fail`` the task when shards failed, or ``report`` them and succeed
@@ -154,6 +155,7 @@ class AISMakeShardsOperator(BucketJobOperator):
             run_id=run_key(context),
             spec=self.spec(context),
             packing=self.packing(),
+            task=task_key(context),
             options=Options(workers=self.workers),
             pods=hook.pods,
         )

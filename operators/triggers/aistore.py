@@ -31,8 +31,9 @@ class AISJobTrigger(BaseTrigger):
 
     The log shows rate and remaining time, computed from `started` (seconds since the epoch) and `total` objects. The
     trigger aborts a job that makes no progress for `stall_seconds`. When a user kills or clears the deferred task,
-    the trigger aborts the job and stops the ETLs `etl_names`, unless the job belongs to another task (`own` is
-    False). A triggerer that restarts continues to follow the job.
+    the trigger aborts the job and stops the ETLs `etl_names`. It never aborts a job that belongs to another task
+    (`own` is False); without progress, it then fires, and the task looks again. A triggerer that restarts continues
+    to follow the job.
     """
 
     def __init__(
@@ -75,7 +76,7 @@ class AISJobTrigger(BaseTrigger):
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Poll until the job ends; each poll runs in a thread, because the SDK blocks."""
         try:
-            follower = Follower(await self._client(), self.job_id, self.stall_seconds, is_final)
+            follower = Follower(await self._client(), self.job_id, self.stall_seconds, is_final, self.own)
         except Exception as e:
             if not is_final(e):
                 raise

@@ -515,7 +515,7 @@ def test_a_killed_try_is_resumed_without_doing_anything_twice(
     resumed = pair.job("run", spec)
     begun = resumed.begin()
     if moment == "running":
-        assert (begun.phase, begun.job_id) == ("attached", state.job_id)
+        assert (begun.phase, begun.job_id, begun.waits) == ("attached", state.job_id, False)
     else:
         assert begun.phase == "objects"
     found = drive(pair.job("run", spec))
@@ -526,6 +526,20 @@ def test_a_killed_try_is_resumed_without_doing_anything_twice(
     assert {name: now[name] for name in left} == left
     if moment != "aborted":
         assert counters(pair) == {"1"}
+
+
+@pytest.mark.parametrize("window", [True, False])
+def test_a_retry_follows_another_tasks_job_as_one_that_waits(pair: Pair, drive: Drive, window: bool) -> None:
+    put(pair.client, pair.source, {f"{n}.txt": b"1" for n in range(30)})
+    slow = small_spec("slow", environment={"SECONDS": "1"})
+    assert pair.job("run", slow).begin().pending == 30  # and then its worker dies
+    other = pair.job("other", slow, **({"names": [f"{n}.txt" for n in range(20)]} if window else {}))
+    state = other.submit(other.begin())
+    retry = pair.job("run", slow).begin()
+    assert (retry.phase, retry.job_id, retry.waits) == ("attached", state.job_id, True)
+    again = pair.job("other", slow, **({"names": [f"{n}.txt" for n in range(20)]} if window else {})).begin()
+    assert (again.phase, again.job_id, again.waits) == ("attached", state.job_id, False)
+    assert drive(pair.job("run", slow)).done == 30
 
 
 def test_tasks_of_one_run_share_the_buckets_and_not_the_objects(

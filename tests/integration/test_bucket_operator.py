@@ -6,11 +6,13 @@ import asyncio
 import json
 import tempfile
 import threading
+import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from airflow.sdk.exceptions import TaskDeferred
+from airflow.sdk.exceptions import AirflowTaskTimeout, TaskDeferred
 
 from storeside.aistore import jobs
 from storeside.aistore.buckets import Bucket
@@ -20,6 +22,7 @@ from storeside.operators import (
     AISInspectBucketOperator,
     AISPrefetchBucketOperator,
     AISTransformBucketOperator,
+    following,
 )
 from storeside.operators import bucket_job as operators
 from storeside.stack import airflow
@@ -128,3 +131,25 @@ def test_a_task_that_is_killed_in_the_worker_ends_its_job(
     until(lambda: not jobs.running_between(aistore, source, destination), 20, "the end of the job")
     worker.join(60)
     assert found["done"] < 63
+
+
+@pytest.mark.parametrize("moment", ["following", "recording"])
+def test_a_timeout_in_the_worker_ends_its_job(
+    task: AISTransformBucketOperator, context: Any, aistore: Any, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    source, destination = Bucket.parse(task.source), Bucket.parse(task.destination)
+    put(aistore, source, {f"more/{n}.txt": b"1" for n in range(60)})
+    task.deferrable = False
+
+    def time_is_over(*_: Any, **__: Any) -> None:
+        raise AirflowTaskTimeout
+
+    if moment == "following":
+        monkeypatch.setattr(following, "time", SimpleNamespace(time=time.time, sleep=time_is_over))
+    else:
+        monkeypatch.setattr(operators, "record_running", time_is_over)
+    with pytest.raises(AirflowTaskTimeout):
+        task.execute(context)
+    assert jobs.running_between(aistore, source, destination)
+    task.on_kill()  # as Airflow does when the exception has left `execute`
+    until(lambda: not jobs.running_between(aistore, source, destination), 20, "the end of the job")

@@ -47,11 +47,11 @@ def source(aistore: Any) -> Bucket:
     return bucket
 
 
-def job(aistore: Any, clickhouse: Any, source: Bucket, spec: EtlSpec, **options: Any) -> BucketJob:
+def job(aistore: Any, clickhouse: Any, source: Bucket, spec: EtlSpec | None, **options: Any) -> BucketJob:
     naming = options.pop("naming", None)
     to = options.pop("to", None) or Bucket("ais", unique("out"))
     run = options.pop("run", "run")
-    options.setdefault("keep_etl", spec.name in shared_etls())
+    options.setdefault("keep_etl", bool(spec) and spec.name in shared_etls())
     return BucketJob(
         aistore, Ledger(clickhouse), source, to, run_id=run, spec=spec, naming=naming, options=Options(**options)
     )
@@ -255,6 +255,33 @@ def test_latest_and_sync_follow_a_remote_bucket(aistore: Any, clickhouse: Any, s
     s3_client.delete_object(Bucket=source.name, Key="two")
     drive(job(aistore, clickhouse, source, upper, to=run.destination, run="3", sync=True))
     assert set(sizes(aistore, run.destination)) == {"one"}
+
+
+@pytest.mark.usefixtures("embedded_only")
+def test_folder_markers_of_a_remote_bucket_are_left_out(
+    aistore: Any, clickhouse: Any, s3_client: Any, drive: Drive
+) -> None:
+    source = Bucket("s3", unique("in"))
+    s3_client.create_bucket(Bucket=source.name)
+    for name in ("dir/", "dir/one", "x_$folder$"):
+        s3_client.put_object(Bucket=source.name, Key=name, Body=b"one" if name == "dir/one" else b"")
+    for etl in (spec("upper"), None):
+        run = job(aistore, clickhouse, source, etl)
+        found = drive(run)
+        assert (found.listed, found.done, found.failed, found.skipped) == (1, 1, 0, 0), found
+        assert set(sizes(aistore, run.destination)) == {"dir/one"}
+
+
+def test_folder_markers_in_the_cluster_are_left_out(aistore: Any, clickhouse: Any, drive: Drive) -> None:
+    source = Bucket("ais", unique("in"))
+    put(aistore, source, {"x/one": b"one", "x_$folder$": b""})
+    run = job(aistore, clickhouse, source, spec("upper"))
+    found = drive(run)
+    assert (found.listed, found.done, found.failed) == (1, 1, 0), found
+    assert set(sizes(aistore, run.destination)) == {"x/one"}
+    named = job(aistore, clickhouse, source, None, names=["x_$folder$"])
+    assert drive(named).done == 1
+    assert set(sizes(aistore, named.destination)) == {"x_$folder$"}
 
 
 def test_another_namespace(aistore: Any, clickhouse: Any, drive: Drive) -> None:

@@ -48,11 +48,11 @@ class Making:
     def put(self, objects: Mapping[str, bytes]) -> None:
         put(self.client, self.source, {self.folder + name: content for name, content in objects.items()})
 
-    def job(self, run: str = "", **packing: Any) -> ShardsJob:
+    def job(self, run: str = "", task: str = "", **packing: Any) -> ShardsJob:
         return ShardsJob(
             self.client, self.ledger, self.source, self.destination, run_id=run or unique("run"),
             spec=small_spec("upper").gathering(objects_url(self.endpoint, self.source, "")),
-            packing=Packing(**{"prefix": self.folder, **packing}), options=Options(keep_etl=True),
+            packing=Packing(**{"prefix": self.folder, **packing}), task=task, options=Options(keep_etl=True),
         )  # fmt: skip
 
     def shard(self, name: str) -> list[tuple[str, bytes]]:
@@ -200,6 +200,30 @@ def test_a_killed_task_continues_and_keeps_other_tasks_out(
     killed.submit(state)
     assert drive(making.job(run, samples_per_shard=1)).done == 4
     assert [member for shard in making.shards().values() for member in shard] == sorted(objects.items())
+    assert making.work_buckets() == []
+
+
+@pytest.mark.parametrize("moment", ["begun", "done"])
+def test_tasks_of_a_run_with_other_objects_need_other_names(making: Making, drive: Drive, moment: str) -> None:
+    making.put({"2024/a.txt": b"a", "2025/b.txt": b"b"})
+    run, (old, new) = unique("run"), (f"{making.folder}{year}/" for year in (2024, 2025))
+    first = making.job(run, "task/0", prefix=old)
+    if moment == "begun":
+        first.begin()
+    else:
+        assert drive(first).done == 1
+    names = "another task of this run makes shards 'shard-.*2024/.*2025/.*would overwrite them: give each task"
+    with pytest.raises(AIStoreInputError, match=names):
+        making.job(run, "task/1", prefix=new).begin()
+    with pytest.raises(AIStoreInputError, match=names):
+        making.job(run, "task/1", prefix=making.folder, objects="*2025/*").begin()
+    assert drive(making.job(run, "task/1", prefix=new, name="2025-{:06d}.tar")).done == 1
+    assert drive(making.job(run, "task/0", prefix=old)).failed == 0, "a cleared task"
+    assert making.shards() == {
+        "2025-000000.tar": [("2025/b.txt", b"b")], "shard-000000.tar": [("2024/a.txt", b"a")],
+    }  # fmt: skip
+    assert drive(making.job(run, "task/0", prefix=new)).done == 1, "a cleared task with a corrected prefix"
+    assert drive(making.job(prefix=old)).done == 1, "a later run"
     assert making.work_buckets() == []
 
 

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from airflow.sdk.exceptions import AirflowTaskTimeout
 
 from storeside.aistore import etl as etls
 from storeside.aistore import jobs, lock
@@ -202,6 +203,21 @@ def test_a_cancelled_measurement_leaves_nothing(stack: Stack, aistore: Any, sour
     stop.set()
     thread.join(30)
     assert failure
+    assert left_of_benchmarks(aistore) == []
+
+
+def test_a_timeout_ends_the_job_and_leaves_nothing(stack: Stack, aistore: Any, source: Bucket) -> None:
+    class Stop(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            if jobs.running_transforms(aistore):
+                raise AirflowTaskTimeout
+            return super().wait(timeout)
+
+    slow = small_spec("slow", environment={"SECONDS": "100"})
+    began = time.monotonic()
+    with pytest.raises(AirflowTaskTimeout):
+        benchmark(stack, plan(source, parallel=0, spec=slow, variants=THREE[:1]), "run", stop=Stop()).run()
+    assert time.monotonic() - began < scratches.PATIENCE_SECONDS
     assert left_of_benchmarks(aistore) == []
 
 

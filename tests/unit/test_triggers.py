@@ -21,6 +21,7 @@ from storeside.aistore.buckets import Bucket
 from storeside.aistore.errors import AIStoreTransientError
 from storeside.aistore.jobs import Follower, Progress, end_idle, newest_snapshots, running_between
 from storeside.events.errors import TriedOutError
+from storeside.operators.following import FollowingOperator
 from storeside.operators.hooks.aistore import AIStoreHook
 from storeside.operators.triggers import aistore as triggers
 from storeside.operators.triggers import engine
@@ -228,6 +229,20 @@ def test_stalled_job_is_aborted(cluster: Cluster, clock: Clock) -> None:
     assert (progress.objects, progress.bytes, progress.finished) == (6, 60, True)
     assert progress.error.startswith("no progress for 350 s: aborted")
     assert cluster.aborted() == ["etl-1"]
+
+
+def test_a_stalled_job_of_another_task_is_not_aborted(cluster: Cluster, clock: Clock) -> None:
+    follower = Follower(impatient(cluster.url), "etl-1", stall_seconds=300, own=False)
+    cluster.targets = {"t1": [snap(objects=5, size=50)]}
+    assert not follower.poll().finished
+    clock.now += 350
+    progress = follower.poll()
+    assert progress.finished
+    assert progress.error.startswith("no progress for 350 s: another task's job is not aborted")
+    cluster.targets = {"t1": []}
+    clock.now += 350
+    assert follower.poll().finished
+    assert cluster.actions == []
 
 
 def test_a_token_that_cannot_be_renewed_counts_as_no_answer(
@@ -610,6 +625,19 @@ def test_killed_trigger_leaves_the_job_of_another_task(cluster: Cluster, monkeyp
     connection = leads_to(monkeypatch, cluster)
     asyncio.run(AISJobTrigger(connection, "etl-1", 0, own=False, etl_names=["of-another"]).on_kill())
     assert not cluster.aborted()
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_a_task_aborts_only_its_own_stalled_job(cluster: Cluster, monkeypatch: pytest.MonkeyPatch, own: bool) -> None:
+    monkeypatch.setattr(triggers, "SETTLE_SECONDS", 0)
+    cluster.targets = {"t1": [snap(objects=5, size=50)]}
+    connection = leads_to(monkeypatch, cluster)
+    trigger = AISJobTrigger(connection, "etl-1", time.time(), poll_interval=0.01, stall_seconds=0.1, own=own)
+    (fired,) = asyncio.run(asyncio.wait_for(events(trigger), 10))
+    followed = FollowingOperator(task_id="t").follow(impatient(cluster.url), trigger)
+    assert followed
+    assert all(event["error"].startswith("no progress for") for event in (fired, followed))
+    assert cluster.aborted() == (["etl-1"] * 2 if own else [])
 
 
 @pytest.mark.parametrize(

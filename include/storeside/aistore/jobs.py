@@ -96,8 +96,8 @@ class Follower:
     AIStore's own wait never returns for a job that lost a target, nor for a WebSocket transform whose transformer
     died. For a follower, a job is over when it ended, was aborted, has done all that was requested or became idle
     (multi-object jobs), was unknown to all targets for `FORGOTTEN_SECONDS`, or made no progress for `stall_seconds`.
-    In the last two cases the follower aborts the job. An error for which `is_final` is true, such as a revoked token,
-    ends the wait at once; the job continues.
+    In the last two cases the follower aborts the job, unless it is another task's (`own` is False). An error for
+    which `is_final` is true, such as a revoked token, ends the wait at once; the job continues.
     """
 
     def __init__(
@@ -106,11 +106,13 @@ class Follower:
         job_id: str,
         stall_seconds: float = 300,
         is_final: Callable[[Exception], bool] = lambda error: False,
+        own: bool = True,
     ) -> None:
         self.client = client
         self.job_id = job_id
         self.stall_seconds = stall_seconds
         self._is_final = is_final
+        self._own = own
         self._idle = 0
         self._seen = (-1, -1)
         self._started = self._moved = self._known = self._answered = time.monotonic()
@@ -160,12 +162,15 @@ class Follower:
         return self._ended_after(self.stall_seconds, self._moved, progress, f"no answer: {error}")
 
     def _ended_after(self, seconds: float, since: float, progress: Progress, what: str) -> Progress:
-        """Return the progress; abort the job when the state `what` has lasted `seconds` since the time `since`."""
+        """Return the progress; end the wait when the state `what` has lasted `seconds` since the time `since`."""
         still = time.monotonic() - since
         if still < seconds:
             return progress
-        abort(self.client, self.job_id)
         error = f"{what} for {still:.0f} s: aborted"
+        if self._own:
+            abort(self.client, self.job_id)
+        else:
+            error = f"{what} for {still:.0f} s: another task's job is not aborted; abort it if its task has ended"
         return Progress(progress.objects, progress.bytes, still, finished=True, error=error)
 
 

@@ -25,7 +25,9 @@ _LISTING["size"] = "UInt64"
 _RUN = dict.fromkeys(("listed", "skipped", "done", "failed", "bytes_in", "bytes_out"), "UInt64")
 _RUN |= dict.fromkeys(("seconds", "job_seconds"), "Float64")
 # `planned` marks a complete plan. It is deleted first, because a task resumes only complete plans.
-_PLANNED = ("planned", "pending", "known_bad", "refused", "accepted", "reason", "final", "member", "reported")
+_PLANNED = (
+    "planned", "pending", "known_bad", "refused", "accepted", "reason", "final", "member", "reported", "submitted",
+)  # fmt: skip
 _BATCH = 20_000
 _SYNCHRONOUS = {"async_insert": 0}
 
@@ -119,6 +121,18 @@ class Ledger:
         """
         counts = self._sides(scope)
         return self._plan(counts) if "planned" in counts else None
+
+    def record_submitted(self, scope: Scope, job_id: str) -> None:
+        """Record that AIStore's job `job_id` belongs to this job, for a later try of its task."""
+        self.insert_listing([(scope.job, "submitted", job_id, "", 0, "", "")])
+
+    def has_submitted(self, scope: Scope, job_id: str) -> bool:
+        """Return whether a try of this job's task submitted AIStore's job `job_id`."""
+        query = (
+            "SELECT count() FROM storeside.listings WHERE job = {job:String} AND side = 'submitted'"
+            " AND object = {id:String}"
+        )
+        return int(first_row(self.client.query(query, parameters={"job": scope.job, "id": job_id}))[0]) > 0
 
     def _sides(self, scope: Scope) -> dict[str, int]:
         """Return the number of rows on each side of the job's listings."""

@@ -125,8 +125,8 @@ class BucketJob:
         running = jobs.running_between(self.client, self.source, self.destination)
         if running:
             log.warning("job %s already runs between %s and %s: following it", running, self.source, self.destination)
-            # if there is a plan, a killed try submitted the job; otherwise another task did, and this task waits
-            return State(Phase.ATTACHED, time.time(), job_id=running, waits=self.ledger.planned(self.scope) is None)
+            waits = not self.ledger.has_submitted(self.scope, running)  # another task's job, not a killed try's
+            return State(Phase.ATTACHED, time.time(), job_id=running, waits=waits)
         return self._planner.resume() or self._planner.plan()
 
     def preview(self) -> dict[str, int]:
@@ -176,6 +176,7 @@ class BucketJob:
                     job_id = submit.quarantine(objects, target)
                 else:
                     job_id = submit.objects(objects, target, self.spec, names, self.naming, self.options)
+        self.ledger.record_submitted(self.scope, job_id)
         what = f"{len(window)} objects" if window else "the bucket"
         with_etl = f" with ETL {' >> '.join(names)}" if names else ""
         log.info("submitted %s to %s as job %s%s", what, to, job_id, with_etl)
@@ -184,7 +185,7 @@ class BucketJob:
 
     def follower(self, state: State, stall_seconds: float) -> jobs.Follower:
         """Return the follower that detects the end of the submitted job."""
-        return jobs.Follower(self.client, state.job_id, stall_seconds)
+        return jobs.Follower(self.client, state.job_id, stall_seconds, own=not state.waits)
 
     def advance(self, state: State, seconds: float = 0) -> State:
         """Continue after the submitted job, which took `seconds`: next window, retry of missing objects, or done."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from storeside.aistore.buckets import Bucket, StoredObject, common_prefix, find_aistore, list_aistore
-from storeside.aistore.names import unfit
+from storeside.aistore.names import is_folder_marker, unfit
 from storeside.ledger.listing import Row, destination_rows, source_row
 from storeside.ledger.objects import Ledger
 from storeside.ledger.scope import Scope
@@ -39,6 +39,7 @@ class Listings:
         self._naming = naming
         self._options = options
         self._list_source = list_source or self._by_aistore
+        self.left_out = 0  # folder markers in the latest listing of the source
 
     @property
     def is_remote(self) -> bool:
@@ -68,9 +69,16 @@ class Listings:
         return find_aistore(self._client, self._source, self._options.names)
 
     def rows(self) -> Iterator[Row]:
-        """Yield the source's rows. A name that AIStore cannot store has a reason and no destination."""
+        """Yield the source's rows, without folder markers unless names select them.
+
+        A name that AIStore cannot store has a reason and no destination.
+        """
         wanted = set(self._options.names or ())
+        self.left_out = 0
         for found in self._list_source():
+            if self._options.names is None and is_folder_marker(found.name, found.size):
+                self.left_out += 1
+                continue
             wanted.discard(found.name)
             yield source_row(found, self._naming.destination(found.name), unfit(found.name))
         for name in sorted(wanted):

@@ -24,7 +24,7 @@ from storeside.aistore.existence import require_bucket
 from storeside.aistore.places import Clusters, place
 from storeside.aistore.pods import PodWatch
 from storeside.aistore.spec import EtlSpec
-from storeside.ledger import members
+from storeside.ledger import members, selections
 from storeside.ledger.objects import Ledger
 from storeside.ledger.scope import Scope
 from storeside.transform.bucket_job import BucketJob
@@ -92,7 +92,8 @@ class ShardsJob:
     """Makes shards of the objects of `source`; the caller drives it like a `BucketJob`.
 
     `spec` is the ETL of `EtlSpec.gathering` for the source. Each shard is an object of the ledger with its plan's
-    version. Raises AIStoreInputError for shards that would be written among the source's objects.
+    version. `task` identifies the task in its run. Raises AIStoreInputError for shards that would be written among
+    the source's objects.
     """
 
     def __init__(
@@ -105,6 +106,7 @@ class ShardsJob:
         run_id: str,
         spec: EtlSpec,
         packing: Packing,
+        task: str = "",
         options: Options | None = None,
         pods: PodWatch | None = None,
     ) -> None:
@@ -113,6 +115,7 @@ class ShardsJob:
         self.source = source
         self.destination = destination
         self.packing = packing
+        self.task = task
         # each failure has its reason over hpush, and AIStore stores the checksum of the shard
         self.spec = spec.over("hpush")
         self.options = replace(options or Options(), retry_failed=True)
@@ -128,14 +131,15 @@ class ShardsJob:
     def begin(self) -> State:
         """Plan the shards, or resume the plan of an earlier try of the run.
 
-        Raises AIStoreInputError for objects that cannot be members of shards, before the destination changes, and
-        AIStoreTransientError while another task makes the same shards.
+        Raises AIStoreInputError for objects that cannot be members of shards, and when another task of the run makes
+        shards of other objects with the same names, before the destination changes. Raises AIStoreTransientError
+        while another task makes the same shards.
         """
         self._require_places()
         self.ledger.create()
-        if self.ledger.planned(self.scope) is None and jobs.running_between(
-            self.client, self.plans, self.destination
-        ):
+        self._require_own_names()
+        running = jobs.running_between(self.client, self.plans, self.destination)
+        if running and not self.ledger.has_submitted(self.scope, running):
             raise AIStoreTransientError(
                 f"another task makes shards of {self.source} in {self.destination}: a retry waits for it"
             )
@@ -204,6 +208,20 @@ class ShardsJob:
                 f"{self.destination} is the source's bucket, and a later run would take {shard!r} for one of its"
                 " objects: name another bucket, or another folder in name and prefix"
             )
+
+    def _require_own_names(self) -> None:
+        """Raise AIStoreInputError when another task of the run makes shards of other objects with these names."""
+        scope = replace(self.scope, source="", selection=self.packing.name)
+        selection = f"{self.source} with prefix {self.packing.prefix!r} and objects {self.packing.objects!r}"
+        for recorded in (False, True):  # the second look finds a task that recorded its selection at the same time
+            if found := selections.others(self.ledger, scope, self.task, selection):
+                raise AIStoreInputError(
+                    f"another task of this run makes shards {self.packing.name!r} in {self.destination} of"
+                    f" {found[0]}. This task makes shards of {selection}, which would overwrite them: give each task"
+                    " its own name, such as 'part-1-{:06d}.tar'"
+                )
+            if not recorded:
+                selections.record(self.ledger, scope, self.task, selection)
 
     def _tell_others(self, count: int) -> None:
         prefix = self.packing.name.partition("{")[0]

@@ -278,10 +278,13 @@ class Benchmark:
     def _follow(self, job_id: str) -> float:
         """Wait for the end of a job and return its seconds. Raises MeasureTransientError if the job failed."""
         follower = jobs.Follower(self._client, job_id, _STALL_SECONDS)
-        while not (progress := follower.poll()).finished:
-            if self._stop.wait(_POLL_SECONDS):
-                jobs.abort(self._client, job_id)
+        try:
+            while not (progress := follower.poll()).finished:
+                self._stop.wait(_POLL_SECONDS)
                 self._check_stop()
+        except BaseException:  # also a timeout of the task: while the job runs, its ETL cannot be removed
+            jobs.abort(self._client, job_id)
+            raise
         if progress.error:
             raise MeasureTransientError(f"job {job_id}: {progress.error}")
         return max(progress.seconds, 0.001)
