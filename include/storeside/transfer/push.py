@@ -14,6 +14,7 @@ from storeside.transfer import queries
 from storeside.transfer.avro import AvroObject
 from storeside.transfer.columnar import ColumnarObject
 from storeside.transfer.content import Content
+from storeside.transfer.conversion import PARSED
 from storeside.transfer.errors import DriftError, TransferError
 from storeside.transfer.formats import Csv, Format
 from storeside.transfer.loads import Planned
@@ -192,10 +193,10 @@ def _sendable(schema: Any, batches: Iterator[Any], reading: Reading) -> tuple[An
 def _csv_batches(content: Content, reading: Reading) -> tuple[Any, Iterator[Any]]:
     import pyarrow as pa
 
-    types = {column.name: _arrow_type(column.type) for column in reading.columns}
+    dialect = reading.form.csv
+    types = {column.name: _arrow_type(column.type, dialect) for column in reading.columns}
     if UNNAMED in types:
         types[""] = types[UNNAMED]
-    dialect = reading.form.csv
     has_one = _has_one_column(content.sample(CHUNK), dialect)
     with quiet(reading.hides):
         reader = csv_reader(content.plain(), dialect, types, has_one=has_one)
@@ -226,15 +227,16 @@ def schema_of(names: Sequence[str], schema: Any) -> Any:
     return pa.schema([field.with_name(name) for name, field in zip(names, schema, strict=True)])
 
 
-def _arrow_type(kind: str) -> Any:
+def _arrow_type(kind: str, csv: Csv) -> Any:
     import pyarrow as pa
 
     kinds = {
         "Int64": pa.int64(), "UInt64": pa.uint64(), "Float32": pa.float32(), "Float64": pa.float64(),
         "Bool": pa.bool_(),
     }  # fmt: skip
-    core = bare(kind)
-    return pa.timestamp("us") if core.startswith("DateTime64") else kinds.get(core, pa.string())
+    if (core := bare(kind)) == PARSED:
+        return pa.timestamp("us", "UTC" if csv.has_offsets else None)
+    return kinds.get(core, pa.string())
 
 
 def _has_one_column(sample: bytes, csv: Csv) -> bool:
@@ -282,8 +284,20 @@ def csv_reader(file: Any, csv: Csv, types: Mapping[str, Any], *, has_one: bool =
 
 
 def csv_columns(sample: bytes, csv: Csv) -> list[Column]:
-    """Return the columns that pyarrow infers from a sample of a CSV dialect. Raises LoadObjectError."""
+    """Return the columns that pyarrow infers from a sample of a CSV dialect. Raises LoadObjectError.
+
+    Times get the type that they have in other CSV: see `deduced`.
+    """
     schema = csv_reader(io.BytesIO(sample), csv, {}).schema
     with faults():
         names = [name or UNNAMED for name in schema.names]
-    return columns_of(schema_of(names, schema))
+    columns = columns_of(schema_of(names, schema))
+    return [replace(c, type=_deduced(c.type, csv)) for c in columns]
+
+
+def _deduced(kind: str, csv: Csv) -> str:
+    """Return the type of a column for the type that pyarrow infers from text."""
+    if not (core := bare(kind)).startswith("DateTime64"):
+        return kind
+    is_read = "'UTC'" not in core or not csv.timestamp_formats or csv.has_offsets
+    return "Nullable(DateTime64(6))" if is_read else "Nullable(String)"
