@@ -49,7 +49,7 @@ def reading(form: Format, target: str) -> str:
     core = bare(target)
     if not form.is_native:  # pyarrow parses and checks the values, except times without `timestamp_formats`
         known = {"UInt64": "UInt64", "Bool": "Bool", "Float32": "Float32", "Float64": "Float64"}
-        kind = "Int64" if INTEGER.fullmatch(core) else known.get(core, "String")
+        kind = known.get(core) or ("Int64" if INTEGER.fullmatch(core) else "String")
         return f"Nullable({PARSED if form.csv.timestamp_formats and _TIME.fullmatch(core) else kind})"
     if is_nested(core):
         kind = core if re.search(r"Variant\(|Dynamic|JSON", core) else _NESTED_INTEGER.sub("Int128", core)

@@ -25,6 +25,8 @@ Nested = Literal["tuple", "json", "string"]
 
 # Every integer with at most this number of digits fits into 128 bits.
 _INT128_DIGITS = 38
+# Integers in CSV, with the spaces that a load skips.
+INTEGER_TEXT = r"^[ \t]*[+-]?[0-9]+[ \t]*$"
 # A column is LowCardinality when a sample of this many rows has at most this share of distinct values.
 _ENOUGH_ROWS, _DISTINCT = 1000, 0.05
 
@@ -76,7 +78,7 @@ def _numbers(
         return columns
     texts = structure(Column(c.name, "Nullable(String)") for c in columns)
     facts = ", ".join(
-        f"countIf(NOT match({name}, '^[ \\t]*[+-]?[0-9]+[ \\t]*$')), max(length({name}))"
+        f"countIf(NOT match({name}, {literal(INTEGER_TEXT)})), max(length({name}))"
         for name in map(identifier, floats)
     )
     row = first_row(
@@ -90,8 +92,13 @@ def _numbers(
     for n, name in enumerate(floats):
         others, digits = row[2 * n : 2 * n + 2]
         if not others:
-            wide[name] = "Nullable(Int128)" if digits <= _INT128_DIGITS else "Nullable(String)"
+            wide[name] = of_digits(digits)
     return [Column(c.name, wide.get(c.name, c.type)) for c in columns]
+
+
+def of_digits(most: int) -> str:
+    """Return the type of a column of integers beyond 64 bits that have at most this number of digits."""
+    return "Nullable(Int128)" if most <= _INT128_DIGITS else "Nullable(String)"
 
 
 def deduced(kind: str, nested: Nested) -> str:

@@ -17,6 +17,7 @@ from storeside.transfer.content import Content
 from storeside.transfer.conversion import PARSED
 from storeside.transfer.errors import DriftError, TransferError
 from storeside.transfer.formats import Csv, Format
+from storeside.transfer.inference import INTEGER_TEXT, of_digits
 from storeside.transfer.loads import Planned
 from storeside.transfer.nulls import emptied, wrapped
 from storeside.transfer.parquet import batches_of, columns_of, faults, renamed, row_groups
@@ -286,13 +287,35 @@ def csv_reader(file: Any, csv: Csv, types: Mapping[str, Any], *, has_one: bool =
 def csv_columns(sample: bytes, csv: Csv) -> list[Column]:
     """Return the columns that pyarrow infers from a sample of a CSV dialect. Raises LoadObjectError.
 
-    Times get the type that they have in other CSV: see `deduced`.
+    Times get the type that they have in other CSV, and so do integers beyond 64 bits, for which pyarrow infers a
+    float.
     """
     schema = csv_reader(io.BytesIO(sample), csv, {}).schema
     with faults():
         names = [name or UNNAMED for name in schema.names]
     columns = columns_of(schema_of(names, schema))
-    return [replace(c, type=_deduced(c.type, csv)) for c in columns]
+    floats = [name for name, c in zip(schema.names, columns, strict=True) if bare(c.type) == "Float64"]
+    wide = _wide_integers(sample, csv, floats) if floats else {}
+    return [
+        replace(c, type=wide.get(name) or _deduced(c.type, csv))
+        for name, c in zip(schema.names, columns, strict=True)
+    ]
+
+
+def _wide_integers(sample: bytes, csv: Csv, floats: Sequence[str]) -> dict[str, str]:
+    """Return the types of those columns that have only integers."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    found = dict.fromkeys(floats, 0)
+    for batch in batches_of(csv_reader(io.BytesIO(sample), csv, dict.fromkeys(floats, pa.string()))):
+        for name in [*found]:
+            texts = batch.column(name)
+            if pc.all(pc.match_substring_regex(texts, INTEGER_TEXT), min_count=0).as_py():
+                found[name] = max(found[name], pc.max(pc.utf8_length(texts)).as_py() or 0)
+            else:
+                del found[name]
+    return {name: of_digits(most) for name, most in found.items()}
 
 
 def _deduced(kind: str, csv: Csv) -> str:
