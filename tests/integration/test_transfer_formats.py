@@ -223,6 +223,18 @@ def test_encodings_with_their_own_letters_into_a_new_table(loading: Loading, enc
     assert loading.rows() == [(0, text), (1, text)]
 
 
+@pytest.mark.parametrize("loader", LOADERS)
+@pytest.mark.parametrize("options", [{}, {"quote": "'"}, {"encoding": "utf-16"}], ids=str)
+def test_a_sample_of_csv_that_ends_within_quotes(loading: Loading, loader: str, options: dict[str, Any]) -> None:
+    dialect = Csv(**options)
+    text = "one\n" * 40
+    rows = "".join(f"{n},{dialect.quote}{text}{dialect.quote},{n / 4}\n" for n in range(20))
+    loading.put({"a.csv": f"n,s,f\n{rows}".encode(dialect.encoding)})
+    loading.load(loader=loader, format="csv", csv=dialect, sample_bytes=900)
+    assert loading.reasons() == {}
+    assert loading.rows("n, s, f") == [(n, text, n / 4) for n in range(20)]
+
+
 NESTED = [
     {"id": 1, "o": {"x": 1, "y": "a"}, "l": [1, 2], "m": [{"k": 1}]},
     {"id": 2, "o": {"x": 2, "y": "b"}, "l": [], "m": []},

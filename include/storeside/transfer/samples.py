@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import codecs
 import io
 import logging
+import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
@@ -106,19 +108,17 @@ def sample_columns(client: Client, request: Request, form: Format, contents: Seq
         return message_columns(form, given)
     if not form.is_text:
         return merge(client, [typed_columns(form, content) for content in contents], given)
-    samples = [content.sample(request.read.sample_bytes) for content in contents]
-    if not form.is_native:
-        samples = [sample for sample in samples if _has_rows(sample, form.csv)]
-        _require_rows(samples, request)
-        with quiet(bool(options.mask)):
-            return merge(client, [csv_columns(sample, form.csv) for sample in samples], given)
-    header = 1 if form.clickhouse == "CSVWithNames" else 0
-    rows = [_rows(sample, form) for sample in samples]
-    if options.mask:
+    rows = [_rows(content.sample(request.read.sample_bytes), form) for content in contents]
+    if options.mask and form.is_native:
         rows = _masked(rows, form, options.mask)
-    samples = [b"".join(some) for some in rows if len(some) > header]
-    _require_rows(samples, request)
+    samples = [b"".join(some) for some in rows if len(some) > _headers(form)]
+    if not samples:
+        raise NoRowsError(f"no sampled object has a row: create {request.table} yourself")
     form = replace(form, csv=replace(form.csv, skip_rows=0))  # `records` has removed them
+    if not form.is_native:
+        with quiet(bool(options.mask)):
+            dialect = replace(form.csv, encoding="utf-8")
+            return merge(client, [csv_columns(sample, dialect) for sample in samples], given)
     if form.name == "jsonl":  # ClickHouse merges the columns of all lines of one text
         samples = [b"".join(samples)]
     nested: Any = request.read.nested
@@ -156,8 +156,27 @@ def columns_of_members(form: Format, content: Content) -> Iterator[list[Column]]
             yield typed_columns(form, member)
 
 
+def _headers(form: Format) -> int:
+    """Return the number of rows of a text that are no data."""
+    return 1 if form.clickhouse == "CSVWithNames" else 0
+
+
 def _rows(sample: bytes, form: Format) -> list[bytes]:
-    """Return the rows of a sample. A sample of an array of JSON objects may end within one of them."""
+    """Return the rows of a sample, those of CSV in UTF-8.
+
+    A sample may end within a quoted value of CSV, or within an array of JSON objects. Raises LoadObjectError if it
+    ends within its first row.
+    """
+    if form.name == "csv":
+        if not form.is_native:
+            sample = _in_utf8(sample, form.csv)
+        rows = [raw for _, raw in records(io.BytesIO(sample), form, cut=True)]
+        if len(rows) <= _headers(form) and any(n >= len(rows) for n, _ in records(io.BytesIO(sample), form)):
+            raise LoadObjectError(
+                f"its first row does not end within a sample of {len(sample)} bytes: close its quotes, or increase"
+                " `sample_bytes`"
+            )
+        return rows
     rows = []
     try:
         for _, raw in records(io.BytesIO(sample), form):
@@ -168,19 +187,17 @@ def _rows(sample: bytes, form: Format) -> list[bytes]:
     return rows
 
 
+def _in_utf8(sample: bytes, csv: Csv) -> bytes:
+    """Return a sample in UTF-8 with line feeds between its lines; it may end within a character."""
+    try:
+        text = codecs.getincrementaldecoder(csv.encoding)("surrogateescape").decode(sample)
+    except UnicodeError as e:
+        raise LoadObjectError(f"it is not {csv.encoding}: {e}") from e
+    return re.sub("\r\n?", "\n", text).encode("utf-8", "surrogateescape")
+
+
 class NoRowsError(TransferInputError):
     """No sampled object has a row that could show columns."""
-
-
-def _require_rows(samples: Sequence[bytes], request: Request) -> None:
-    if not samples:
-        raise NoRowsError(f"no sampled object has a row: create {request.table} yourself")
-
-
-def _has_rows(sample: bytes, csv: Csv) -> bool:
-    """Return whether a sample of a CSV dialect has more than a header."""
-    lines = sample.decode(csv.encoding, "replace").splitlines()[csv.skip_rows :]
-    return sum(bool(line) for line in lines) > (0 if csv.names else 1)
 
 
 def whole_columns(client: Client, request: Request, form: Format, key: str) -> list[Column]:
