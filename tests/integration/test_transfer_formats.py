@@ -16,6 +16,7 @@ import pytest
 
 from storeside.stack.settings import Stack
 from storeside.transfer.formats import Csv
+from storeside.transfer.source import Listed
 from tests.transfers import Loading, jsonl, parquet
 
 pytestmark = pytest.mark.timeout(120)
@@ -286,6 +287,36 @@ def test_columns_are_deduced_from_several_objects(loading: Loading, loader: str)
         (3, None, None, None, True, None),
     ]
     assert rows[3:] == [(n, None, None, None, None, ("red", "green")[n % 2]) for n in range(1000, 3000)]
+
+
+def odd_objects(form: str, odd: str) -> dict[str, bytes]:
+    """Return objects "a" to "d" and "good" with a column `n` of integers, except the object `odd` with structs."""
+    rows = {
+        name: [{"n": {"x": 1}} if name == odd else {"n": n}] for n, name in enumerate(("a", "b", "c", "d", "good"))
+    }
+    if form == "jsonl":
+        return {f"{name}.jsonl": jsonl(some) for name, some in rows.items()}
+    return {f"{name}.parquet": parquet({"n": [some[0]["n"]]}) for name, some in rows.items()}
+
+
+@pytest.mark.parametrize("loader", LOADERS)
+@pytest.mark.parametrize("form", ["jsonl", "parquet"])
+@pytest.mark.parametrize("odd", ["a", "c"])
+@pytest.mark.parametrize("by_events", [False, True])
+def test_a_new_table_has_the_columns_of_most_objects(
+    loading: Loading, loader: str, form: str, odd: str, by_events: bool
+) -> None:
+    objects = odd_objects(form, odd)
+    loading.put(objects)
+    transfer = loading.transfer(loader=loader)
+    listed = [
+        Listed(o["Key"], o["ETag"].strip('"'), o["Size"], "")
+        for o in loading.s3.list_objects_v2(Bucket=loading.bucket)["Contents"]
+    ]
+    transfer.run(transfer.prepare(listed if by_events else None))
+    assert [*loading.reasons()] == [f"{odd}.{form}"]
+    assert loading.types() == {"n": "Nullable(Int64)"}
+    assert len(loading.rows()) == 4
 
 
 def test_overrides_and_layout(loading: Loading) -> None:

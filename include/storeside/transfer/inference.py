@@ -31,6 +31,10 @@ INTEGER_TEXT = r"^[ \t]*[+-]?[0-9]+[ \t]*$"
 _ENOUGH_ROWS, _DISTINCT = 1000, 0.05
 
 
+class NoTypeError(TransferInputError):
+    """No type holds the values of a column in all samples."""
+
+
 def text_columns(
     client: Client, form: Format, sample: bytes, nested: Nested, given: Mapping[str, str]
 ) -> list[Column]:
@@ -160,7 +164,10 @@ def merge(client: Client, samples: Sequence[Sequence[Column]], given: Mapping[st
 
 
 def wider(client: Client, one: str, other: str) -> str:
-    """Return a type that holds the values of both: ClickHouse's common supertype, otherwise Float64 or String."""
+    """Return a type that holds the values of both: ClickHouse's common supertype, otherwise Float64 or String.
+
+    Raises NoTypeError for structs that differ.
+    """
     if one.replace("`", "") == other.replace("`", ""):
         return one
     a, b = bare(one), bare(other)
@@ -171,9 +178,7 @@ def wider(client: Client, one: str, other: str) -> str:
     if "Tuple(" in a and loose(a) == loose(b):  # one of them has more Nullable fields
         return max(one, other, key=len)
     if a != b and (a.startswith("Tuple(") or b.startswith("Tuple(")):
-        raise TransferInputError(
-            f"no type holds the values of {a} and {b}: load nested objects as JSON or as strings"
-        )
+        raise NoTypeError(f"no type holds the values of {a} and {b}: load nested objects as JSON or as strings")
     if a != b:
         try:
             kind = first_row(

@@ -7,7 +7,7 @@ import io
 import logging
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -16,9 +16,9 @@ from clickhouse_connect.driver.exceptions import DatabaseError
 from storeside.transfer.avro import AvroObject
 from storeside.transfer.columnar import ColumnarObject
 from storeside.transfer.content import Content
-from storeside.transfer.errors import LoadObjectError, TransferInputError, plain
+from storeside.transfer.errors import LoadObjectError, TransferInputError, is_transient, plain
 from storeside.transfer.formats import BY_SCHEMA, Csv, Format, FormatName, format_of
-from storeside.transfer.inference import deduced, merge, text_columns
+from storeside.transfer.inference import NoTypeError, deduced, merge, text_columns
 from storeside.transfer.json_array import is_array
 from storeside.transfer.members import about_member, members_of
 from storeside.transfer.messages import message_columns
@@ -72,43 +72,88 @@ def recognise(request: Request, contents: Sequence[Content]) -> tuple[Format, li
 
 
 def columns_of(client: Client, request: Request, form: Format, contents: Sequence[Content]) -> list[Column]:
-    """Return the columns of sampled objects, without objects that cannot be read.
+    """Return the columns of sampled objects, without objects that cannot be read, or not with most of the others.
 
-    Raises TransferInputError when none can be read.
+    The load of those fails later, each alone. Raises TransferInputError when none can be read.
     """
     try:
         return sample_columns(client, request, form, contents)
-    except (LoadObjectError, DatabaseError):
-        return sample_columns(client, request, form, _readable(client, request, form, contents))
+    except (LoadObjectError, DatabaseError, NoTypeError):
+        return _of_most(client, request, form, contents)
 
 
-def _readable(client: Client, request: Request, form: Format, contents: Sequence[Content]) -> list[Content]:
-    readable = []
+def _of_most(client: Client, request: Request, form: Format, contents: Sequence[Content]) -> list[Column]:
+    """Return the columns of samples that fit together: with the first one, or with the others if they are more."""
+    taken, reasons = {}, {}
     for content in contents:
         try:
-            sample_columns(client, request, form, [content])
-            readable.append(content)
-        except NoRowsError:
-            continue
-        except (LoadObjectError, DatabaseError) as e:
-            log.warning("%r cannot be sampled: %s", content.key, plain(e))
-    if not readable:
-        raise TransferInputError(f"no sampled object can be read as {form.name}: create {request.table} yourself")
-    return readable
+            taken[content.key] = _taken(request, form, content)
+        except LoadObjectError as e:
+            reasons[content.key] = str(e)
+
+    def columns(keys: Sequence[str]) -> list[Column]:
+        return _merged(client, request, form, [taken[key] for key in keys])
+
+    kept = _fitting(columns, [*taken], [], reasons)
+    left = [key for key in taken if key not in kept]
+    kept = max(kept, _fitting(columns, [*left, *kept], [], reasons), key=len) if left else kept
+    for key in reasons.keys() - kept:
+        log.warning("%r is left out of the samples: %s", key, reasons[key])
+    if not kept:
+        key, reason = next(iter(reasons.items()))
+        such = f"no sampled object can be read as {form.name}, such as {key!r}: {reason}"
+        raise TransferInputError(f"{such}: create {request.table} yourself")
+    return columns(kept)
+
+
+def _fitting(
+    columns: Callable[[Sequence[str]], object], keys: Sequence[str], kept: list[str], reasons: dict[str, str]
+) -> list[str]:
+    """Return `kept` with those keys whose samples have `columns` together with it; `reasons` gets the others.
+
+    One odd key among many takes fewer statements by halves than one by one.
+    """
+    if not keys:
+        return kept
+    try:
+        columns([*kept, *keys])
+    except NoRowsError:
+        return kept
+    except (LoadObjectError, DatabaseError, TransferInputError) as e:
+        if isinstance(e, DatabaseError) and is_transient(e):
+            raise
+        if len(keys) == 1:
+            reasons[keys[0]] = plain(e)
+            return kept
+        half = len(keys) // 2
+        return _fitting(columns, keys[half:], _fitting(columns, keys[:half], kept, reasons), reasons)
+    return [*kept, *keys]
 
 
 def sample_columns(client: Client, request: Request, form: Format, contents: Sequence[Content]) -> list[Column]:
     """Return the columns of sampled objects, merged.
 
-    Raises LoadObjectError, or DatabaseError for text that ClickHouse cannot parse.
+    Raises LoadObjectError, DatabaseError for text that ClickHouse cannot parse, or NoTypeError.
     """
+    return _merged(client, request, form, [_taken(request, form, content) for content in contents])
+
+
+def _taken(request: Request, form: Format, content: Content) -> Any:
+    """Return the columns of an object with types, or the sampled rows of a text. Raises LoadObjectError."""
+    if form.by_schema:
+        return []
+    return _rows(content.sample(request.read.sample_bytes), form) if form.is_text else typed_columns(form, content)
+
+
+def _merged(client: Client, request: Request, form: Format, taken: Sequence[Any]) -> list[Column]:
+    """Return the merged columns of what `_taken` returned; for errors see `sample_columns`."""
     options = request.read.columns
     given = {options.source(name) or name: kind for name, kind in request.table_options.columns.items()}
     if form.by_schema:
         return message_columns(form, given)
     if not form.is_text:
-        return merge(client, [typed_columns(form, content) for content in contents], given)
-    rows = [_rows(content.sample(request.read.sample_bytes), form) for content in contents]
+        return merge(client, taken, given)
+    rows = [*taken]
     if options.mask and form.is_native:
         rows = _masked(rows, form, options.mask)
     samples = [b"".join(some) for some in rows if len(some) > _headers(form)]
