@@ -254,12 +254,12 @@ class Preparation:
                 tried = [o for o in sample if o.key in {content.key for content in samples}]
                 return form, columns_of(self.client, self.request, form, samples) if with_columns else []
             except NoRowsError:
-                if self._are_all(sample):
+                if self._are_all(tried):
                     self._without_rows()
                     return None
-                sample_size = MOST_SAMPLED
-                if len(sample) >= MOST_SAMPLED:
+                if sample_size == MOST_SAMPLED or len(sample) >= MOST_SAMPLED:
                     raise
+                sample_size = MOST_SAMPLED
             except TransferInputError as e:
                 if not sample and not given and self.request.format not in TYPED:
                     self._without_rows()

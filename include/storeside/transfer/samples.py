@@ -45,18 +45,7 @@ def recognise(request: Request, contents: Sequence[Content]) -> tuple[Format, li
     """
     if request.format in BY_SCHEMA:  # no content shows these
         return request.form(request.format), [*contents]
-    found: list[tuple[Content, FormatName]] = []
-    for content in contents:
-        try:
-            if head := content.sample(_HEAD):
-                found.append((content, format_of(content.title, head)))
-        except LoadObjectError as e:
-            log.warning("%r cannot be sampled: %s", content.key, e)
-        except TransferInputError as e:
-            if request.format == "auto":
-                log.warning("%r cannot be sampled: %s", content.key, e)
-            else:
-                found.append((content, request.format))  # type: ignore[arg-type]
+    found, blank, reasons = _found(request, contents)
     name = request.format
     if name == "auto":
         if not found:
@@ -68,7 +57,36 @@ def recognise(request: Request, contents: Sequence[Content]) -> tuple[Format, li
     wanted = request.form(name)
     is_text = wanted.is_text
     fitting = [content for content, form in found if form == name or (is_text and Format(form).is_text)]
+    fitting += blank if is_text else []
+    reasons |= {content.key: f"it is {Format(form).title} file" for content, form in found}
+    if reasons and not fitting:
+        key, reason = next(iter(reasons.items()))
+        raise TransferInputError(f"no sampled object can be read as {wanted.name}, such as {key!r}: {reason}")
     return wanted, fitting
+
+
+def _found(
+    request: Request, contents: Sequence[Content]
+) -> tuple[list[tuple[Content, FormatName]], list[Content], dict[str, str]]:
+    """Return the objects with their formats, those without content, and why the others cannot be read, by key."""
+    found: list[tuple[Content, FormatName]] = []
+    blank, reasons = [], {}
+    for content in contents:
+        try:
+            if head := content.sample(_HEAD):
+                found.append((content, format_of(content.title, head)))
+            else:
+                blank.append(content)
+        except LoadObjectError as e:
+            reasons[content.key] = str(e)
+        except TransferInputError as e:
+            if request.format == "auto":
+                reasons[content.key] = str(e)
+            else:
+                found.append((content, request.format))  # type: ignore[arg-type]
+    for key, reason in reasons.items():
+        log.warning("%r cannot be sampled: %s", key, reason)
+    return found, blank, reasons
 
 
 def columns_of(client: Client, request: Request, form: Format, contents: Sequence[Content]) -> list[Column]:
