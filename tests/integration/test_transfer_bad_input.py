@@ -581,3 +581,23 @@ def test_all_or_nothing_loads_nothing_beside_a_bad_object(loading: Loading) -> N
     loading.put({"b.csv": b"n\n2\n"})
     loading.load(all_or_nothing=True, batch_objects=1)
     assert loading.rows() == [(1,), (2,), (3,)]
+
+
+@pytest.mark.parametrize("loader", LOADERS)
+@pytest.mark.parametrize(
+    ("key", "content", "reason"),
+    [
+        ("a.parquet", parquet({"n": [1]}), "it is a Parquet file"),
+        ("a.csv.gz", b"\x1f\x8bx", "its gzip content is broken"),
+    ],
+)
+def test_objects_that_show_no_columns_do_not_count_as_loaded(
+    loading: Loading, loader: str, key: str, content: bytes, reason: str
+) -> None:
+    loading.put({key: content})
+    with pytest.raises(TransferInputError, match=f"{key}.: {reason}"):
+        loading.transfer(loader=loader, format="csv").prepare()
+    loading.put({"header.csv": b"n\n"})
+    with pytest.raises(TransferInputError, match="no sampled object has a row"):
+        loading.transfer(loader=loader, format="csv").prepare()
+    assert [key for key, (state, *_) in loading.ledger().items() if state == "loaded"] == []

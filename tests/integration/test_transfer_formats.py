@@ -16,6 +16,7 @@ import pytest
 
 from storeside.stack.settings import Stack
 from storeside.transfer.formats import Csv
+from storeside.transfer.source import Listed
 from tests.transfers import Loading, jsonl, parquet
 
 pytestmark = pytest.mark.timeout(120)
@@ -137,11 +138,102 @@ def test_csv_dialects(loading: Loading, dialect: str) -> None:
     assert rows[1][2:] == (False, None)
 
 
+# Columns, with the time in UTC of the text "2024-07-01 10:00:00" in their zone; the server's is in the last ones.
+CLOCKS = {
+    "DateTime('Europe/Berlin')": 8, "DateTime64(3, 'Europe/Berlin')": 8, "DateTime64(9, 'America/New_York')": 14,
+    "Nullable(DateTime('UTC'))": 10, "DateTime": None, "DateTime64(6)": None,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "dialect", [{}, {"quote": "'"}, {"encoding": "latin-1"}, {"null_values": ("NA", "-")}], ids=str
+)
+def test_times_in_csv_dialects_have_the_zone_of_their_column(loading: Loading, dialect: dict[str, Any]) -> None:
+    texts = ("2024-07-01 10:00:00", " 2024-07-02T10:00:00Z", "2024-07-03 10:00:00+05:00", "1720051200.0")
+    loading.create(", ".join(f"c{n} {kind}" for n, kind in enumerate(CLOCKS)))
+    loading.put({"a.csv": "\n".join(",".join([text] * len(CLOCKS)) for text in texts).encode()})
+    loading.load(format="csv", csv=Csv(names=tuple(f"c{n}" for n in range(len(CLOCKS))), **dialect))
+    assert loading.reasons() == {}
+    (server,) = loading.query("SELECT toHour(toDateTime('2024-07-01 10:00:00'), 'UTC')")
+    for n, hour in enumerate(CLOCKS.values()):
+        found = [text for (text,) in loading.rows(f"formatDateTime(c{n}, '%d %H', 'UTC')", "1")]
+        assert found == [f"01 {hour or server[0]:02}", "02 10", "03 05", "04 00"]
+
+
+@pytest.mark.parametrize(("text", "kind", "taken"), [
+    ("2024-02-31 00:00:00", "DateTime64(6)", False), ("soon", "DateTime", False),
+    ("2024-07-01 10:00:00.5", "DateTime", False), ("2024-07-01 10:00:00.1234567", "DateTime64(6)", False),
+    ("2024-07-01 10:00:00.1234560", "DateTime64(6)", True), ("2024-07-01 10:00:00", "Date", False),
+    ("2024-02-31", "Date", False), ("2024-07-01 00:00:00", "Date", True), ("2024-02-29", "Date32", True),
+    ("", "DateTime", False), ("", "Nullable(DateTime)", True),
+])  # fmt: skip
+def test_times_in_csv_dialects_are_loaded_whole_or_refused(
+    loading: Loading, text: str, kind: str, taken: bool
+) -> None:
+    loading.create(f"n Int8, t {kind}")
+    loading.put({"a.csv": f"n,t\n1,{text}\n".encode()})
+    report = loading.load(format="csv", csv=Csv(quote="'"))
+    assert report.loaded == taken, loading.reasons()
+
+
+def test_times_of_a_new_table_in_csv_dialects(loading: Loading) -> None:
+    loading.put({"a.csv": b"n,t,z\n1,2024-07-01 10:00:00,2024-07-01T10:00:00Z\n",
+                 "b.csv": b"n,t,z\n2,2024-07-01 10:00:00.25,2024-07-01 10:00:00+02:00\n"})  # fmt: skip
+    loading.load(format="csv", csv=Csv(quote="'"))
+    assert loading.reasons() == {}
+    kind = "Nullable(DateTime64(6))"
+    assert loading.types() == {"n": "Nullable(Int64)", "t": kind, "z": kind}
+    assert loading.rows("toString(t), formatDateTime(z, '%H', 'UTC')", "n") == [
+        ("2024-07-01 10:00:00.000000", "10"), ("2024-07-01 10:00:00.250000", "08"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("kind", "hours"), [("DateTime('Europe/Berlin')", ("08", "09")), ("DateTime64(3, 'UTC')", ("10", "11"))]
+)
+def test_timestamp_formats_are_times_in_the_zone_of_their_column(
+    loading: Loading, kind: str, hours: tuple[str, str]
+) -> None:
+    loading.create(f"t {kind}, d Date")
+    loading.put({"a.csv": b"t,d\n01.07.2024 10:00:00,02.07.2024\n2024-07-01 11:00:00,2024-07-02\n"})
+    loading.load(format="csv", csv=Csv(timestamp_formats=("%d.%m.%Y %H:%M:%S", "%d.%m.%Y")))
+    assert loading.reasons() == {}
+    assert loading.rows("formatDateTime(t, '%H', 'UTC'), toString(d)", "1") == [(h, "2024-07-02") for h in hours]
+
+
+@pytest.mark.parametrize("is_new", [False, True])
+def test_timestamp_formats_with_offsets(loading: Loading, is_new: bool) -> None:
+    if not is_new:
+        loading.create("t DateTime('Europe/Berlin')")
+    loading.put({"a.csv": b"t\n01.07.2024 10:00:00 +0500\n2024-07-01 10:00:00Z\n"})
+    loading.load(format="csv", csv=Csv(timestamp_formats=("%d.%m.%Y %H:%M:%S %z",)))
+    assert loading.reasons() == {}
+    assert loading.rows("formatDateTime(t, '%H', 'UTC')", "1") == [("05",), ("10",)]
+
+
+def test_offsets_without_a_format_for_them_are_text(loading: Loading) -> None:
+    loading.put({"a.csv": b"t,z\n01.07.2024 10:00:00,2024-07-01 10:00:00Z\n"})
+    loading.load(format="csv", csv=Csv(timestamp_formats=("%d.%m.%Y %H:%M:%S",)))
+    assert loading.rows("toString(t), z") == [("2024-07-01 10:00:00.000000", "2024-07-01 10:00:00Z")]
+
+
 @pytest.mark.parametrize(("encoding", "text"), [("latin-1", "é"), ("utf-16", "ü→"), ("cp1251", "Ж")])
 def test_encodings_with_their_own_letters_into_a_new_table(loading: Loading, encoding: str, text: str) -> None:
     loading.put({f"{n}.csv": f"n,s\n{n},{text}\n".encode(encoding) for n in range(2)})
     loading.load(format="csv", csv=Csv(encoding=encoding))
     assert loading.rows() == [(0, text), (1, text)]
+
+
+@pytest.mark.parametrize("loader", LOADERS)
+@pytest.mark.parametrize("options", [{}, {"quote": "'"}, {"encoding": "utf-16"}], ids=str)
+def test_a_sample_of_csv_that_ends_within_quotes(loading: Loading, loader: str, options: dict[str, Any]) -> None:
+    dialect = Csv(**options)
+    text = "one\n" * 40
+    rows = "".join(f"{n},{dialect.quote}{text}{dialect.quote},{n / 4}\n" for n in range(20))
+    loading.put({"a.csv": f"n,s,f\n{rows}".encode(dialect.encoding)})
+    loading.load(loader=loader, format="csv", csv=dialect, sample_bytes=900)
+    assert loading.reasons() == {}
+    assert loading.rows("n, s, f") == [(n, text, n / 4) for n in range(20)]
 
 
 NESTED = [
@@ -195,6 +287,36 @@ def test_columns_are_deduced_from_several_objects(loading: Loading, loader: str)
         (3, None, None, None, True, None),
     ]
     assert rows[3:] == [(n, None, None, None, None, ("red", "green")[n % 2]) for n in range(1000, 3000)]
+
+
+def odd_objects(form: str, odd: str) -> dict[str, bytes]:
+    """Return objects "a" to "d" and "good" with a column `n` of integers, except the object `odd` with structs."""
+    rows = {
+        name: [{"n": {"x": 1}} if name == odd else {"n": n}] for n, name in enumerate(("a", "b", "c", "d", "good"))
+    }
+    if form == "jsonl":
+        return {f"{name}.jsonl": jsonl(some) for name, some in rows.items()}
+    return {f"{name}.parquet": parquet({"n": [some[0]["n"]]}) for name, some in rows.items()}
+
+
+@pytest.mark.parametrize("loader", LOADERS)
+@pytest.mark.parametrize("form", ["jsonl", "parquet"])
+@pytest.mark.parametrize("odd", ["a", "c"])
+@pytest.mark.parametrize("by_events", [False, True])
+def test_a_new_table_has_the_columns_of_most_objects(
+    loading: Loading, loader: str, form: str, odd: str, by_events: bool
+) -> None:
+    objects = odd_objects(form, odd)
+    loading.put(objects)
+    transfer = loading.transfer(loader=loader)
+    listed = [
+        Listed(o["Key"], o["ETag"].strip('"'), o["Size"], "")
+        for o in loading.s3.list_objects_v2(Bucket=loading.bucket)["Contents"]
+    ]
+    transfer.run(transfer.prepare(listed if by_events else None))
+    assert [*loading.reasons()] == [f"{odd}.{form}"]
+    assert loading.types() == {"n": "Nullable(Int64)"}
+    assert len(loading.rows()) == 4
 
 
 def test_overrides_and_layout(loading: Loading) -> None:

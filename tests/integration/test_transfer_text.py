@@ -72,6 +72,26 @@ def test_deduced_columns_of_padded_csv(loading: Loading) -> None:
     assert list(loading.types()) == ["n", " s", "big"]
 
 
+def test_large_integers_in_csv_dialects(loading: Loading) -> None:
+    big, huge = 2**64 - 1, "9" * 60
+    loading.put({"a.csv": f"n,big,f,huge\n1,{big},{10**30},{huge}\n2, -5 ,1.5,7\n".encode()})
+    loading.load(csv=Csv(quote="'"))
+    assert loading.reasons() == {}
+    assert loading.types() == {
+        "n": "Nullable(Int64)", "big": "Nullable(Int128)", "f": "Nullable(Float64)", "huge": "Nullable(String)",
+    }  # fmt: skip
+    assert loading.rows() == [(1, big, 1e30, huge), (2, -5, 1.5, "7")]
+
+
+@pytest.mark.parametrize("kind", ["UInt64", "Int128", "UInt128"])
+def test_large_integers_in_csv_dialects_fill_their_columns(loading: Loading, kind: str) -> None:
+    loading.create(f"n {kind}")
+    loading.put({"a.csv": f"n\n{2**64 - 1}\n".encode(), "bad.csv": f"n\n{2**128}\n".encode()})
+    loading.load(csv=Csv(quote="'"))
+    assert loading.rows() == [(2**64 - 1,)]
+    assert [*loading.reasons()] == ["bad.csv"]
+
+
 # Documents that RFC 8259 forbids, by the part of its grammar that they break; each is one line.
 FORBIDDEN = {
     "escapes": [r'{"s": "\a\x41"}', r'{"s": "\u12"}', r'{"s": "\u12G4"}', r'{"s": "\'"}', r'{"\s": "x"}'],

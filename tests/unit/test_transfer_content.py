@@ -20,12 +20,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storeside.transfer.content import Content
+from storeside.transfer.conversion import reading
 from storeside.transfer.errors import LoadObjectError, TransferInputError, TransferTransientError
 from storeside.transfer.formats import Csv, Format, compression_by_name, compression_of, format_of
 from storeside.transfer.loads import Planned
+from storeside.transfer.push import csv_columns
 from storeside.transfer.reading import Reading
 from storeside.transfer.records import records as _records
 from storeside.transfer.salvage import _blocks, salvage
+from storeside.transfer.samples import _rows
 from storeside.transfer.schema import Column
 from storeside.transfer.streams import CHUNK, opened
 
@@ -328,3 +331,52 @@ def test_a_reader_that_stops_early_releases_its_connection() -> None:
     stream.close()  # type: ignore[attr-defined]
     assert content.plain().read(3) == b"abc"
     assert [body.closed for body in bodies] == [True, True]
+
+
+def test_columns_of_csv_dialects_have_the_types_of_other_csv() -> None:
+    times = "2024-07-01 10:00:00,2024-07-01T10:00:00Z"
+    rows = f"n,big,f,huge,t,z,\n1,{2**64},1e30,{'9' * 40},{times},{2**63}\n2, -5 ,1.5,,,,\n"
+    time = "Nullable(DateTime64(6))"
+    assert {c.name: c.type for c in csv_columns(rows.encode(), Csv(quote="'"))} == {
+        "n": "Nullable(Int64)", "big": "Nullable(Int128)", "f": "Nullable(Float64)", "huge": "Nullable(String)",
+        "t": time, "z": time, "_unnamed": "Nullable(Int128)",
+    }  # fmt: skip
+    german = Csv(timestamp_formats=("%d.%m.%Y %H:%M",))
+    assert [c.type for c in csv_columns(b"t,z\n01.07.2024 10:00,2024-07-01T10:00:00Z\n", german)] == [
+        time, "Nullable(String)",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "read"), [("UInt64", "UInt64"), ("Int8", "Int64"), ("UInt128", "String")])
+def test_integers_of_csv_dialects_are_read_whole(kind: str, read: str) -> None:
+    assert reading(Format("csv", Csv(quote="'")), kind) == f"Nullable({read})"
+
+
+CUT = "n,s\n1,a\n2,{q}two\nlines{q}\n3,{q}a cut\n"
+
+
+@pytest.mark.parametrize(("options", "encoding"), [
+    ({}, "utf-8"), ({"quote": "'"}, "utf-8"), ({"encoding": "utf-16"}, "utf-16"),
+    ({"encoding": "latin-1"}, "latin-1"), ({"quote": "'", "escape": "\\"}, "utf-8"),
+])  # fmt: skip
+def test_a_sample_of_csv_may_end_within_quotes(options: Mapping[str, Any], encoding: str) -> None:
+    form = Format("csv", Csv(**options))
+    quote = form.csv.quote
+    rows = [b"n,s\n", b"1,a\n", f"2,{quote}two\nlines{quote}\n".encode()]
+    assert _rows(CUT.format(q=quote).encode(encoding), form) == rows
+    assert _rows(CUT.format(q=quote).replace("\n", "\r\n").encode(encoding), form)[:2] == rows[:2]
+    if encoding == "utf-16":  # the sample ends with half a line feed
+        assert _rows(CUT.format(q=quote).encode(encoding)[:-1], form) == rows
+    with pytest.raises(LoadObjectError, match="its first row does not end within a sample of 10 bytes"):
+        _rows(f"n,s\n1,{quote}ab\n".encode(encoding), form)
+
+
+def test_escaped_quotes_open_and_close_nothing() -> None:
+    form = Format("csv", Csv(quote="'", escape="\\"))
+    lines = [b"n,s\n", b"1,\\'a\n", b"2,\\x'b\n", b"3,'it\\'s\nhere'\n"]
+    assert _rows(b"".join(lines), form) == lines
+
+
+def test_text_with_a_wrong_encoding_is_an_error_of_the_object() -> None:
+    with pytest.raises(LoadObjectError, match="it is not utf-16"):
+        _rows(b"\xff\xfea,b\n\x00\xd8\x00\xd8", Format("csv", Csv(encoding="utf-16")))

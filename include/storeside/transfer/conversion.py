@@ -29,6 +29,10 @@ _CLOCK = re.compile(r"Time(?:64\((\d)\))?")
 # An integer within a nested type; in a tuple the type follows the element's name.
 _NESTED_INTEGER = re.compile(r"\bU?Int(?:8|16|32|64)(?=[,)])")
 _MICROSECONDS = 6
+# The type of times that pyarrow has parsed: instants, or what a clock in UTC shows if the text had no offset.
+PARSED = f"DateTime64({_MICROSECONDS}, 'UTC')"
+# A date with a time that a date can hold; ClickHouse ignores any time after a date.
+_MIDNIGHT = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}[ T]00:00(:00(\.0*)?)?$"
 _DECIMAL = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
 # Types that accept any text, or raise an error for it, whether they are Nullable or not.
 _TAKES_TEXT = re.compile(r"String|Enum|Variant\(|Dynamic|JSON|Bool")
@@ -43,10 +47,10 @@ def reading(form: Format, target: str) -> str:
     parses an empty quoted CSV field as the integer 0, so integers in CSV are read as text, and an empty text is NULL.
     """
     core = bare(target)
-    if not form.is_native:  # pyarrow parses and checks the values
+    if not form.is_native:  # pyarrow parses and checks the values, except times without `timestamp_formats`
         known = {"UInt64": "UInt64", "Bool": "Bool", "Float32": "Float32", "Float64": "Float64"}
-        kind = "Int64" if INTEGER.fullmatch(core) else known.get(core, "String")
-        return f"Nullable({'DateTime64(6)' if _TIME.fullmatch(core) else kind})"
+        kind = known.get(core) or ("Int64" if INTEGER.fullmatch(core) else "String")
+        return f"Nullable({PARSED if form.csv.timestamp_formats and _TIME.fullmatch(core) else kind})"
     if is_nested(core):
         kind = core if re.search(r"Variant\(|Dynamic|JSON", core) else _NESTED_INTEGER.sub("Int128", core)
         return f"Nullable({kind})" if is_nullable(target) else kind
@@ -72,6 +76,22 @@ def _larger(core: str) -> str:
     return core
 
 
+def clock_time(form: Format, value: str, target: str) -> tuple[str, str, str] | None:
+    """Return how to read a date and time in a CSV dialect that pyarrow parses; None for other values and formats.
+
+    Returns the expression for the time, its type, and a condition that is true for text that is no time or has more
+    digits than the type. Text without an offset is a time in the zone of `target`, by default the server's, as in the
+    CSV that ClickHouse parses.
+    """
+    if form.is_native or form.csv.has_offsets or _fraction(bare(target)) < 0:
+        return None
+    kind = _larger(bare(target))
+    text = f"toString({value})" if form.csv.timestamp_formats else _unpadded(value)
+    time = f"parseDateTime64BestEffortOrNull({text}, {', '.join(arguments(kind))})"
+    digits = f"'[.][0-9]{{{_fraction(kind)}}}[0-9]*[1-9]'"
+    return time, nullable(kind), f"isNotNull({value}) AND (isNull({time}) OR match(assumeNotNull({text}), {digits}))"
+
+
 def _unpadded(value: str) -> str:
     """Return the expression that removes spaces and tabs around a text."""
     return f"trimBoth({value}, ' \\t')"
@@ -85,6 +105,8 @@ def whole(value: str, source: str, target: str, *, padded: bool = False) -> str:
     if a == "String" and b in ("Date", "Date32"):  # a day beyond the end of a month becomes a day of the next month
         day, date = f"substring({column}, -2)", f"CAST({column}, {literal(nullable(b))})"
         kept = f"{day} NOT IN ('29', '30', '31') OR toDayOfMonth({date}) = toInt8OrZero({day})"
+        is_day = f"toDayOfMonth({date}) = toInt8OrZero(substring({column}, 9, 2))"
+        kept = f"if(position({column}, ':') = 0, {kept}, match({column}, {literal(_MIDNIGHT)}) AND {is_day})"
     elif a == "String" and (scale := _scale(b)) is not None:
         kept = (
             f"position({column}, '.') = 0 OR positionCaseInsensitive({column}, 'e') > 0"

@@ -75,7 +75,8 @@ class Csv:
     :param null_values: unquoted texts that mean NULL
     :param true_values: texts that mean true
     :param false_values: texts that mean false
-    :param timestamp_formats: strptime formats of times; the default is ISO 8601
+    :param timestamp_formats: strptime formats of times, besides ISO 8601; with ``%z`` in one of them, every date and
+        time has an offset from UTC
     :param encoding: Python's name of the encoding
     """
 
@@ -119,6 +120,11 @@ class Csv:
             and not (self.true_values or self.false_values or self.timestamp_formats)
             and self.encoding.lower().replace("_", "-") in ("utf-8", "utf8", "ascii")
         )
+
+    @property
+    def has_offsets(self) -> bool:
+        """Whether times have offsets from UTC, so that they need no zone of a column."""
+        return any("%z" in form for form in self.timestamp_formats)
 
 
 @dataclass(frozen=True)

@@ -25,8 +25,14 @@ Nested = Literal["tuple", "json", "string"]
 
 # Every integer with at most this number of digits fits into 128 bits.
 _INT128_DIGITS = 38
+# Integers in CSV, with the spaces that a load skips.
+INTEGER_TEXT = r"^[ \t]*[+-]?[0-9]+[ \t]*$"
 # A column is LowCardinality when a sample of this many rows has at most this share of distinct values.
 _ENOUGH_ROWS, _DISTINCT = 1000, 0.05
+
+
+class NoTypeError(TransferInputError):
+    """No type holds the values of a column in all samples."""
 
 
 def text_columns(
@@ -76,7 +82,7 @@ def _numbers(
         return columns
     texts = structure(Column(c.name, "Nullable(String)") for c in columns)
     facts = ", ".join(
-        f"countIf(NOT match({name}, '^[ \\t]*[+-]?[0-9]+[ \\t]*$')), max(length({name}))"
+        f"countIf(NOT match({name}, {literal(INTEGER_TEXT)})), max(length({name}))"
         for name in map(identifier, floats)
     )
     row = first_row(
@@ -90,8 +96,13 @@ def _numbers(
     for n, name in enumerate(floats):
         others, digits = row[2 * n : 2 * n + 2]
         if not others:
-            wide[name] = "Nullable(Int128)" if digits <= _INT128_DIGITS else "Nullable(String)"
+            wide[name] = of_digits(digits)
     return [Column(c.name, wide.get(c.name, c.type)) for c in columns]
+
+
+def of_digits(most: int) -> str:
+    """Return the type of a column of integers beyond 64 bits that have at most this number of digits."""
+    return "Nullable(Int128)" if most <= _INT128_DIGITS else "Nullable(String)"
 
 
 def deduced(kind: str, nested: Nested) -> str:
@@ -153,7 +164,10 @@ def merge(client: Client, samples: Sequence[Sequence[Column]], given: Mapping[st
 
 
 def wider(client: Client, one: str, other: str) -> str:
-    """Return a type that holds the values of both: ClickHouse's common supertype, otherwise Float64 or String."""
+    """Return a type that holds the values of both: ClickHouse's common supertype, otherwise Float64 or String.
+
+    Raises NoTypeError for structs that differ.
+    """
     if one.replace("`", "") == other.replace("`", ""):
         return one
     a, b = bare(one), bare(other)
@@ -164,9 +178,7 @@ def wider(client: Client, one: str, other: str) -> str:
     if "Tuple(" in a and loose(a) == loose(b):  # one of them has more Nullable fields
         return max(one, other, key=len)
     if a != b and (a.startswith("Tuple(") or b.startswith("Tuple(")):
-        raise TransferInputError(
-            f"no type holds the values of {a} and {b}: load nested objects as JSON or as strings"
-        )
+        raise NoTypeError(f"no type holds the values of {a} and {b}: load nested objects as JSON or as strings")
     if a != b:
         try:
             kind = first_row(

@@ -246,9 +246,10 @@ class Preparation:
         """
         sample_size = self.request.read.sample_objects
         while True:
-            sample = self.plan.sample(sample_size)
+            tried = sample = self.plan.sample(sample_size)
             try:
                 form, samples = recognise(self.request, [content_of(self.s3, self.request, o) for o in sample])
+                tried = [o for o in sample if o.key in {content.key for content in samples}]
                 return form, columns_of(self.client, self.request, form, samples) if with_columns else []
             except TransferInputError as e:
                 if isinstance(e, NoRowsError):
@@ -269,7 +270,7 @@ class Preparation:
                     return None
                 if not given:
                     raise
-                left = sample or self.plan.unfinished()  # without a sample, all are empty
+                left = tried or self.plan.unfinished()  # without a sample, all are empty
                 self.loads.record_failed((o, kind_of(e), str(e)) for o in left)
                 if not sample:
                     return None

@@ -14,8 +14,10 @@ from storeside.transfer import queries
 from storeside.transfer.avro import AvroObject
 from storeside.transfer.columnar import ColumnarObject
 from storeside.transfer.content import Content
+from storeside.transfer.conversion import PARSED
 from storeside.transfer.errors import DriftError, TransferError
 from storeside.transfer.formats import Csv, Format
+from storeside.transfer.inference import INTEGER_TEXT, of_digits
 from storeside.transfer.loads import Planned
 from storeside.transfer.nulls import emptied, wrapped
 from storeside.transfer.parquet import batches_of, columns_of, faults, renamed, row_groups
@@ -192,10 +194,10 @@ def _sendable(schema: Any, batches: Iterator[Any], reading: Reading) -> tuple[An
 def _csv_batches(content: Content, reading: Reading) -> tuple[Any, Iterator[Any]]:
     import pyarrow as pa
 
-    types = {column.name: _arrow_type(column.type) for column in reading.columns}
+    dialect = reading.form.csv
+    types = {column.name: _arrow_type(column.type, dialect) for column in reading.columns}
     if UNNAMED in types:
         types[""] = types[UNNAMED]
-    dialect = reading.form.csv
     has_one = _has_one_column(content.sample(CHUNK), dialect)
     with quiet(reading.hides):
         reader = csv_reader(content.plain(), dialect, types, has_one=has_one)
@@ -226,15 +228,16 @@ def schema_of(names: Sequence[str], schema: Any) -> Any:
     return pa.schema([field.with_name(name) for name, field in zip(names, schema, strict=True)])
 
 
-def _arrow_type(kind: str) -> Any:
+def _arrow_type(kind: str, csv: Csv) -> Any:
     import pyarrow as pa
 
     kinds = {
         "Int64": pa.int64(), "UInt64": pa.uint64(), "Float32": pa.float32(), "Float64": pa.float64(),
         "Bool": pa.bool_(),
     }  # fmt: skip
-    core = bare(kind)
-    return pa.timestamp("us") if core.startswith("DateTime64") else kinds.get(core, pa.string())
+    if (core := bare(kind)) == PARSED:
+        return pa.timestamp("us", "UTC" if csv.has_offsets else None)
+    return kinds.get(core, pa.string())
 
 
 def _has_one_column(sample: bytes, csv: Csv) -> bool:
@@ -282,8 +285,42 @@ def csv_reader(file: Any, csv: Csv, types: Mapping[str, Any], *, has_one: bool =
 
 
 def csv_columns(sample: bytes, csv: Csv) -> list[Column]:
-    """Return the columns that pyarrow infers from a sample of a CSV dialect. Raises LoadObjectError."""
+    """Return the columns that pyarrow infers from a sample of a CSV dialect. Raises LoadObjectError.
+
+    Times get the type that they have in other CSV, and so do integers beyond 64 bits, for which pyarrow infers a
+    float.
+    """
     schema = csv_reader(io.BytesIO(sample), csv, {}).schema
     with faults():
         names = [name or UNNAMED for name in schema.names]
-    return columns_of(schema_of(names, schema))
+    columns = columns_of(schema_of(names, schema))
+    floats = [name for name, c in zip(schema.names, columns, strict=True) if bare(c.type) == "Float64"]
+    wide = _wide_integers(sample, csv, floats) if floats else {}
+    return [
+        replace(c, type=wide.get(name) or _deduced(c.type, csv))
+        for name, c in zip(schema.names, columns, strict=True)
+    ]
+
+
+def _wide_integers(sample: bytes, csv: Csv, floats: Sequence[str]) -> dict[str, str]:
+    """Return the types of those columns that have only integers."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    found = dict.fromkeys(floats, 0)
+    for batch in batches_of(csv_reader(io.BytesIO(sample), csv, dict.fromkeys(floats, pa.string()))):
+        for name in [*found]:
+            texts = batch.column(name)
+            if pc.all(pc.match_substring_regex(texts, INTEGER_TEXT), min_count=0).as_py():
+                found[name] = max(found[name], pc.max(pc.utf8_length(texts)).as_py() or 0)
+            else:
+                del found[name]
+    return {name: of_digits(most) for name, most in found.items()}
+
+
+def _deduced(kind: str, csv: Csv) -> str:
+    """Return the type of a column for the type that pyarrow infers from text."""
+    if not (core := bare(kind)).startswith("DateTime64"):
+        return kind
+    is_read = "'UTC'" not in core or not csv.timestamp_formats or csv.has_offsets
+    return "Nullable(DateTime64(6))" if is_read else "Nullable(String)"

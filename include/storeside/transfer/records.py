@@ -24,15 +24,15 @@ _TOKEN = re.compile(rb'""[ \t]*:|"(?:[^"\\]|\\.)*"|[{}\[\]]')
 Record = tuple[int, bytes]
 
 
-def records(file: Any, form: Format) -> Iterator[Record]:
+def records(file: Any, form: Format, *, cut: bool = False) -> Iterator[Record]:
     """Yield the rows of a text, each with its number and a final line feed; the header of CSV has number 0.
 
     A line feed within quotes does not end a CSV row. The objects of an array are the rows of a JSON text. Blank lines
     are left out, except after the header of CSV with one column, where they are empty values. A column without a name
-    gets the name `UNNAMED`.
+    gets the name `UNNAMED`. With `cut`, the last row of CSV is left out if it ends within quotes.
     """
     if form.name == "csv":
-        yield from _csv_records(file, form.csv)
+        yield from _csv_records(file, form.csv, cut=cut)
         return
     number = 0
     head, pieces = peeked(_pieces(file))
@@ -45,10 +45,10 @@ def records(file: Any, form: Format) -> Iterator[Record]:
             number += 1
 
 
-def _csv_records(file: Any, dialect: Csv) -> Iterator[Record]:
+def _csv_records(file: Any, dialect: Csv, *, cut: bool) -> Iterator[Record]:
     number = 0
     has_one = len(dialect.names) == 1
-    for record in _joined(file, dialect):
+    for record in _joined(file, dialect, cut=cut):
         is_header = not number and not dialect.names
         if record.strip(_BLANK if is_header else b"\r\n") or has_one:
             has_one = one_column(record, dialect) if is_header else has_one
@@ -77,7 +77,8 @@ def _named_header(header: bytes, dialect: Csv) -> bytes:
     names = fields(header, dialect)
     if "" not in names:
         return header
-    quoted = ('"' + (name or UNNAMED).replace('"', '""') + '"' for name in names)
+    quote = dialect.quote
+    quoted = (quote + (name or UNNAMED).replace(quote, 2 * quote) + quote for name in names)
     return dialect.delimiter.join(quoted).encode(dialect.encoding, "surrogateescape")
 
 
@@ -106,9 +107,11 @@ def is_untidy(file: Any, form: Format) -> bool:
     return False
 
 
-def _joined(file: Any, dialect: Csv) -> Iterator[bytes]:
-    """Yield the rows of CSV after the skipped lines, each with all its lines."""
-    opening = re.compile(rb'(?:^|%b)"' % re.escape(dialect.delimiter.encode()))
+def _joined(file: Any, dialect: Csv, *, cut: bool = False) -> Iterator[bytes]:
+    """Yield the rows of CSV after the skipped lines, each with all its lines; for `cut` see `records`."""
+    quote = dialect.quote.encode()
+    opening = re.compile(rb"(?:^|%b)%b" % (re.escape(dialect.delimiter.encode()), re.escape(quote)))
+    escaped = re.compile(rb"%b." % re.escape(dialect.escape.encode()), re.DOTALL) if dialect.escape else None
     pending: list[bytes] = []
     size = number = 0
     inside = False
@@ -119,8 +122,8 @@ def _joined(file: Any, dialect: Csv) -> Iterator[bytes]:
             continue
         pending.append(line)
         size += len(line)
-        if b'"' in line:
-            inside = _ends_inside(line, opening, inside)
+        if quote and quote in line:
+            inside = _ends_inside(escaped.sub(b"\0\0", line) if escaped else line, opening, quote, inside)
         if size > LONGEST_ROW:
             raise LoadObjectError(f"row {number} does not end within {LONGEST_ROW >> 20} MB")
         if inside:
@@ -128,7 +131,7 @@ def _joined(file: Any, dialect: Csv) -> Iterator[bytes]:
         yield b"".join(pending)
         number += 1
         pending, size = [], 0
-    if pending:
+    if pending and not cut:
         yield b"".join(pending)
 
 
@@ -137,15 +140,15 @@ def _ended(record: bytes) -> bytes:
     return record.removesuffix(b"\n").removesuffix(b"\r") + b"\n"
 
 
-def _ends_inside(line: bytes, opening: re.Pattern[bytes], inside: bool) -> bool:
+def _ends_inside(line: bytes, opening: re.Pattern[bytes], quote: bytes, inside: bool) -> bool:
     """Return whether a line ends within quotes. A quote opens only at the start of a field; elsewhere it is text."""
     at = 0
     while True:
         if inside:
-            at = line.find(b'"', at) + 1
+            at = line.find(quote, at) + 1
             if not at:
                 return True
-            inside = line[at : at + 1] == b'"'  # a doubled quote is text
+            inside = line[at : at + 1] == quote  # a doubled quote is text
             at += inside
         else:
             found = opening.search(line, at)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import codecs
 import io
 import logging
+import re
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -14,9 +16,9 @@ from clickhouse_connect.driver.exceptions import DatabaseError
 from storeside.transfer.avro import AvroObject
 from storeside.transfer.columnar import ColumnarObject
 from storeside.transfer.content import Content
-from storeside.transfer.errors import LoadObjectError, TransferInputError, plain
+from storeside.transfer.errors import LoadObjectError, TransferInputError, is_transient, plain
 from storeside.transfer.formats import BY_SCHEMA, Csv, Format, FormatName, format_of
-from storeside.transfer.inference import deduced, merge, text_columns
+from storeside.transfer.inference import NoTypeError, deduced, merge, text_columns
 from storeside.transfer.json_array import is_array
 from storeside.transfer.members import about_member, members_of
 from storeside.transfer.messages import message_columns
@@ -44,18 +46,7 @@ def recognise(request: Request, contents: Sequence[Content]) -> tuple[Format, li
     """
     if request.format in BY_SCHEMA:  # no content shows these
         return request.form(request.format), [*contents]
-    found: list[tuple[Content, FormatName]] = []
-    for content in contents:
-        try:
-            if head := content.sample(_HEAD):
-                found.append((content, format_of(content.title, head)))
-        except LoadObjectError as e:
-            log.warning("%r cannot be sampled: %s", content.key, e)
-        except TransferInputError as e:
-            if request.format == "auto":
-                log.warning("%r cannot be sampled: %s", content.key, e)
-            else:
-                found.append((content, request.format))  # type: ignore[arg-type]
+    found, blank, reasons = _found(request, contents)
     name = request.format
     if name == "auto":
         if not found:
@@ -67,59 +58,131 @@ def recognise(request: Request, contents: Sequence[Content]) -> tuple[Format, li
     wanted = request.form(name)
     is_text = wanted.is_text
     fitting = [content for content, form in found if form == name or (is_text and Format(form).is_text)]
+    fitting += blank if is_text else []
+    reasons |= {content.key: f"it is {Format(form).title} file" for content, form in found}
+    if reasons and not fitting:
+        key, reason = next(iter(reasons.items()))
+        raise TransferInputError(f"no sampled object can be read as {wanted.name}, such as {key!r}: {reason}")
     return wanted, fitting
 
 
-def columns_of(client: Client, request: Request, form: Format, contents: Sequence[Content]) -> list[Column]:
-    """Return the columns of sampled objects, without objects that cannot be read.
+def _found(
+    request: Request, contents: Sequence[Content]
+) -> tuple[list[tuple[Content, FormatName]], list[Content], dict[str, str]]:
+    """Return the objects with their formats, those without content, and why the others cannot be read, by key."""
+    found: list[tuple[Content, FormatName]] = []
+    blank, reasons = [], {}
+    for content in contents:
+        try:
+            if head := content.sample(_HEAD):
+                found.append((content, format_of(content.title, head)))
+            else:
+                blank.append(content)
+        except LoadObjectError as e:
+            reasons[content.key] = str(e)
+        except TransferInputError as e:
+            if request.format == "auto":
+                reasons[content.key] = str(e)
+            else:
+                found.append((content, request.format))  # type: ignore[arg-type]
+    for key, reason in reasons.items():
+        log.warning("%r cannot be sampled: %s", key, reason)
+    return found, blank, reasons
 
-    Raises TransferInputError when none can be read.
+
+def columns_of(client: Client, request: Request, form: Format, contents: Sequence[Content]) -> list[Column]:
+    """Return the columns of sampled objects, without objects that cannot be read, or not with most of the others.
+
+    The load of those fails later, each alone. Raises TransferInputError when none can be read.
     """
     try:
         return sample_columns(client, request, form, contents)
-    except (LoadObjectError, DatabaseError):
-        return sample_columns(client, request, form, _readable(client, request, form, contents))
+    except (LoadObjectError, DatabaseError, NoTypeError):
+        return _of_most(client, request, form, contents)
 
 
-def _readable(client: Client, request: Request, form: Format, contents: Sequence[Content]) -> list[Content]:
-    readable = []
+def _of_most(client: Client, request: Request, form: Format, contents: Sequence[Content]) -> list[Column]:
+    """Return the columns of samples that fit together: with the first one, or with the others if they are more."""
+    taken, reasons = {}, {}
     for content in contents:
         try:
-            sample_columns(client, request, form, [content])
-            readable.append(content)
-        except NoRowsError:
-            continue
-        except (LoadObjectError, DatabaseError) as e:
-            log.warning("%r cannot be sampled: %s", content.key, plain(e))
-    if not readable:
-        raise TransferInputError(f"no sampled object can be read as {form.name}: create {request.table} yourself")
-    return readable
+            taken[content.key] = _taken(request, form, content)
+        except LoadObjectError as e:
+            reasons[content.key] = str(e)
+
+    def columns(keys: Sequence[str]) -> list[Column]:
+        return _merged(client, request, form, [taken[key] for key in keys])
+
+    kept = _fitting(columns, [*taken], [], reasons)
+    left = [key for key in taken if key not in kept]
+    kept = max(kept, _fitting(columns, [*left, *kept], [], reasons), key=len) if left else kept
+    for key in reasons.keys() - kept:
+        log.warning("%r is left out of the samples: %s", key, reasons[key])
+    if not kept:
+        key, reason = next(iter(reasons.items()))
+        such = f"no sampled object can be read as {form.name}, such as {key!r}: {reason}"
+        raise TransferInputError(f"{such}: create {request.table} yourself")
+    return columns(kept)
+
+
+def _fitting(
+    columns: Callable[[Sequence[str]], object], keys: Sequence[str], kept: list[str], reasons: dict[str, str]
+) -> list[str]:
+    """Return `kept` with those keys whose samples have `columns` together with it; `reasons` gets the others.
+
+    One odd key among many takes fewer statements by halves than one by one.
+    """
+    if not keys:
+        return kept
+    try:
+        columns([*kept, *keys])
+    except NoRowsError:
+        return kept
+    except (LoadObjectError, DatabaseError, TransferInputError) as e:
+        if isinstance(e, DatabaseError) and is_transient(e):
+            raise
+        if len(keys) == 1:
+            reasons[keys[0]] = plain(e)
+            return kept
+        half = len(keys) // 2
+        return _fitting(columns, keys[half:], _fitting(columns, keys[:half], kept, reasons), reasons)
+    return [*kept, *keys]
 
 
 def sample_columns(client: Client, request: Request, form: Format, contents: Sequence[Content]) -> list[Column]:
     """Return the columns of sampled objects, merged.
 
-    Raises LoadObjectError, or DatabaseError for text that ClickHouse cannot parse.
+    Raises LoadObjectError, DatabaseError for text that ClickHouse cannot parse, or NoTypeError.
     """
+    return _merged(client, request, form, [_taken(request, form, content) for content in contents])
+
+
+def _taken(request: Request, form: Format, content: Content) -> Any:
+    """Return the columns of an object with types, or the sampled rows of a text. Raises LoadObjectError."""
+    if form.by_schema:
+        return []
+    return _rows(content.sample(request.read.sample_bytes), form) if form.is_text else typed_columns(form, content)
+
+
+def _merged(client: Client, request: Request, form: Format, taken: Sequence[Any]) -> list[Column]:
+    """Return the merged columns of what `_taken` returned; for errors see `sample_columns`."""
     options = request.read.columns
     given = {options.source(name) or name: kind for name, kind in request.table_options.columns.items()}
     if form.by_schema:
         return message_columns(form, given)
     if not form.is_text:
-        return merge(client, [typed_columns(form, content) for content in contents], given)
-    samples = [content.sample(request.read.sample_bytes) for content in contents]
-    if not form.is_native:
-        samples = [sample for sample in samples if _has_rows(sample, form.csv)]
-        _require_rows(samples, request)
-        with quiet(bool(options.mask)):
-            return merge(client, [csv_columns(sample, form.csv) for sample in samples], given)
-    header = _header_rows(form)
-    rows = [_rows(sample, form) for sample in samples]
-    if options.mask:
+        return merge(client, taken, given)
+    rows = [*taken]
+    if options.mask and form.is_native:
         rows = _masked(rows, form, options.mask)
-    samples = [b"".join(some) for some in rows if len(some) > header]
-    _require_rows(samples, request)
+    samples = [b"".join(some) for some in rows if len(some) > _headers(form)]
+    if not samples:
+        raise NoRowsError(f"no sampled object has a row: create {request.table} yourself")
     form = replace(form, csv=replace(form.csv, skip_rows=0))  # `records` has removed them
+    if not form.is_native:
+        with quiet(bool(options.mask)):
+            dialect = replace(form.csv, encoding="utf-8")
+            return merge(client, [csv_columns(sample, dialect) for sample in samples], given)
     if form.name == "jsonl":  # ClickHouse merges the columns of all lines of one text
         samples = [b"".join(samples)]
     nested: Any = request.read.nested
@@ -157,8 +220,27 @@ def columns_of_members(form: Format, content: Content) -> Iterator[list[Column]]
             yield typed_columns(form, member)
 
 
+def _headers(form: Format) -> int:
+    """Return the number of rows of a text that are no data."""
+    return 1 if form.clickhouse == "CSVWithNames" else 0
+
+
 def _rows(sample: bytes, form: Format) -> list[bytes]:
-    """Return the rows of a sample. A sample of an array of JSON objects may end within one of them."""
+    """Return the rows of a sample, those of CSV in UTF-8.
+
+    A sample may end within a quoted value of CSV, or within an array of JSON objects. Raises LoadObjectError if it
+    ends within its first row.
+    """
+    if form.name == "csv":
+        if not form.is_native:
+            sample = _in_utf8(sample, form.csv)
+        rows = [raw for _, raw in records(io.BytesIO(sample), form, cut=True)]
+        if len(rows) <= _headers(form) and any(n >= len(rows) for n, _ in records(io.BytesIO(sample), form)):
+            raise LoadObjectError(
+                f"its first row does not end within a sample of {len(sample)} bytes: close its quotes, or increase"
+                " `sample_bytes`"
+            )
+        return rows
     rows = []
     try:
         for _, raw in records(io.BytesIO(sample), form):
@@ -169,13 +251,17 @@ def _rows(sample: bytes, form: Format) -> list[bytes]:
     return rows
 
 
+def _in_utf8(sample: bytes, csv: Csv) -> bytes:
+    """Return a sample in UTF-8 with line feeds between its lines; it may end within a character."""
+    try:
+        text = codecs.getincrementaldecoder(csv.encoding)("surrogateescape").decode(sample)
+    except UnicodeError as e:
+        raise LoadObjectError(f"it is not {csv.encoding}: {e}") from e
+    return re.sub("\r\n?", "\n", text).encode("utf-8", "surrogateescape")
+
+
 class NoRowsError(TransferInputError):
     """No sampled object has a row that could show columns."""
-
-
-def _require_rows(samples: Sequence[bytes], request: Request) -> None:
-    if not samples:
-        raise NoRowsError(f"no sampled object has a row: create {request.table} yourself")
 
 
 def is_without_rows(content: Content, form: Format, *, fits: bool) -> bool:
@@ -191,23 +277,9 @@ def is_without_rows(content: Content, form: Format, *, fits: bool) -> bool:
             text += piece
         if len(text) > CHUNK:
             return False
-        if not fits:
-            return not text.strip()
-        if not form.is_native:
-            return not _has_rows(bytes(text), form.csv)
-        return len(_rows(bytes(text), form)) <= _header_rows(form)
+        return len(_rows(bytes(text), form)) <= _headers(form) if fits else not text.strip()
     except (LoadObjectError, OSError):
         return False
-
-
-def _header_rows(form: Format) -> int:
-    return 1 if form.clickhouse == "CSVWithNames" else 0
-
-
-def _has_rows(sample: bytes, csv: Csv) -> bool:
-    """Return whether a sample of a CSV dialect has more than a header."""
-    lines = sample.decode(csv.encoding, "replace").splitlines()[csv.skip_rows :]
-    return sum(bool(line) for line in lines) > (0 if csv.names else 1)
 
 
 def whole_columns(client: Client, request: Request, form: Format, key: str) -> list[Column]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from storeside.transfer import partitions
-from storeside.transfer.conversion import converted, fits, reading, whole
+from storeside.transfer.conversion import clock_time, converted, fits, reading, whole
 from storeside.transfer.errors import DriftError, LoadObjectError
 from storeside.transfer.formats import Format
 from storeside.transfer.loads import LONG_STATEMENT, Planned
@@ -41,12 +41,7 @@ def text_reading(
     not_data = (*SYSTEM_COLUMNS, REST, *destination.partitions)
     data = [c for c in destination.columns if c.name not in not_data]
     if form.csv.names:
-        by_name = {c.name: c for c in data}
-        others = {c.name for c in (*rest, *ignored)}
-        unknown = [name for name in form.csv.names if name not in by_name and name not in others]
-        if unknown:
-            raise DriftError(f"columns {', '.join(unknown)} are not in {destination.name}")
-        data = [by_name[name] for name in form.csv.names if name in by_name]
+        data = _named(form.csv.names, data, {c.name for c in (*rest, *ignored)}, destination)
     columns, expressions = [], []
     checks: list[Check] = []
     for c in data:
@@ -59,6 +54,9 @@ def text_reading(
             value = f"ifNull(variantElement({value}, {literal(kind)}), defaultValueOfTypeName({literal(kind)}))"
         else:
             columns.append(Column(c.name, kind))
+        if (clock := clock_time(form, value, c.type)) is not None:
+            value, kind, fault = clock
+            checks.append(Check(fault, f"column {c.name!r} has a value that is no date and time of {c.type}"))
         made = converted(value, kind, nullable(c.type) if default else c.type, padded=is_padded)
         expressions.append((c.name, f"ifNull({made}, CAST({default}, {literal(c.type)}))" if default else made))
         checks += whole_value(c.name, value, kind, c.type, padded=is_padded)
@@ -66,7 +64,7 @@ def text_reading(
             checks += _finite(c.name, c.type)
     checks += [valid_text(c.name) for c in data if bare(c.type) == "String"]
     if rest:
-        columns += rest
+        columns += rest if form.is_native else [Column(c.name, "Nullable(String)") for c in rest]
         expressions.append((REST, as_map(rest)))
     if ignored:  # ClickHouse does not read a column that no expression names, and refuses the object that has it
         columns += ignored
@@ -76,6 +74,16 @@ def text_reading(
         order = {name: n for n, name in enumerate(form.csv.names)}
         columns.sort(key=lambda c: order[c.name])
     return Reading(form, tuple(columns), tuple(expressions), tuple(checks), partitions=in_keys(destination))
+
+
+def _named(
+    names: Sequence[str], data: Sequence[Column], others: Collection[str], destination: Destination
+) -> list[Column]:
+    """Return the columns of CSV without a header in the order of its `names`. Raises DriftError."""
+    by_name = {c.name: c for c in data}
+    if unknown := [name for name in names if name not in by_name and name not in others]:
+        raise DriftError(f"columns {', '.join(unknown)} are not in {destination.name}")
+    return [by_name[name] for name in names if name in by_name]
 
 
 def in_keys(destination: Destination) -> tuple[Column, ...]:
