@@ -85,7 +85,7 @@ class _ManifestOperator(FormOperator):
         check_literals(self, bucket=Bucket.parse, facts=Bucket.parse)
 
     def scope(self, context: Context, effect: str) -> Scope:
-        """Return the scope of this run's probe with this effect, which selects the objects of the facts."""
+        """Return the scope of this run's probes with this effect, which select the objects of the facts."""
         return Scope(self.bucket, self.facts, effect, run_key(context))
 
     def manifest(self, context: Context) -> SpeechManifest:
@@ -275,7 +275,7 @@ class ClickHousePublishManifestOperator(_ManifestOperator, MovementOperator):
             scope = self.scope(context, self.effect)
             rows = manifest.publish(scope)
             self.log.info("%d rows of this run are in speech.manifest", rows)
-            acknowledge(Ledger(manifest.clickhouse), scope, lambda: manifest.fail_invalid(scope))
+            acknowledge(Ledger(manifest.clickhouse), scope, manifest.fail_invalid)
             manifest.clean_up(AIStoreHook(self.aistore_conn_id).get_conn())
         moved = Movement("publish", self.bucket, "clickhouse://speech.manifest", rows, rows=rows)
         self.tell(context, moved, urlsplit(manifest.clickhouse.url).netloc)

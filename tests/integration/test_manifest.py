@@ -94,7 +94,7 @@ class Shelf:
 
     def acknowledge(self, job: BucketJob, manifest: SpeechManifest) -> None:
         """Do what the publishing task does after publishing."""
-        acknowledge(self.ledger, job.scope, lambda: manifest.fail_invalid(job.scope))
+        acknowledge(self.ledger, job.scope, manifest.fail_invalid)
         manifest.clean_up(self.aistore)
 
     def rows(self) -> list[dict[str, Any]]:
@@ -252,6 +252,50 @@ def test_runs_of_prefixes_that_do_not_overlap_run_at_the_same_time(shelf: Shelf,
     for run, prefix in prefixes.items():  # neither has changed what the ledger says about the other's objects
         assert shelf.transcode(recordings, unique("run"), prefix=prefix).skipped == 3, run
         assert shelf.probe(unique("run"), prefix)[1].skipped == 3
+
+
+def test_tasks_of_one_run_probe_parts_of_a_bucket(shelf: Shelf) -> None:
+    put(shelf.aistore, shelf.audio, {f"{prefix}/{n}.wav": tone(n + 1) for prefix in "ab" for n in range(3)})
+    run = unique("run")
+    for prefix in ("a/", "b/"):
+        job, summary = shelf.probe(run, prefix)
+        assert (summary.listed, summary.done, summary.failed) == (3, 3, 0), summary
+    shelf.probe(run, "b/0")  # parts may overlap
+    killed = shelf.probing(run, "b/")  # a try that ended before its task did
+    assert killed.begin().pending == 3
+    manifest = shelf.manifest(run)
+    for pulled in (PULLED, 0):
+        assert manifest.stage(shelf.aistore, job.scope, pulled).rows == 6
+    manifest.mark_invalid(["b/1.wav"], "duration_seconds is at most 1")
+    manifest.leave_out_invalid()
+    assert manifest.publish(job.scope) == 5
+    shelf.acknowledge(job, manifest)
+    assert [row["object"] for row in shelf.rows()] == ["a/0.wav", "a/1.wav", "a/2.wav", "b/0.wav", "b/2.wav"]
+    assert failures(shelf.clickhouse, run, job.destination).keys() == {"b/1.wav"}
+    assert manifest.publish(job.scope) == 5
+    summary = shelf.probe(unique("run"))[1]
+    assert (summary.skipped, summary.known_bad, summary.done) == (5, 1, 0), summary
+
+
+def test_a_probe_of_an_earlier_version_is_published(shelf: Shelf) -> None:
+    """Its plan states no selection."""
+    put(shelf.aistore, shelf.audio, {"a.wav": tone(1)})
+    run = unique("run")
+    job = shelf.probing(run)
+    earlier = BucketJob(
+        shelf.aistore, shelf.ledger, shelf.audio, shelf.facts, run_id=run, spec=job.spec, naming=job.naming,
+        options=job.options, scope=replace(job.scope, selection=""),
+    )  # fmt: skip
+    shelf.drive(earlier)
+    shelf.clickhouse.command(
+        "ALTER TABLE storeside.listings UPDATE object = '' WHERE side = 'planned' AND job = {job:String}",
+        parameters={"job": earlier.scope.job}, settings={"mutations_sync": 1},
+    )  # fmt: skip
+    manifest = shelf.manifest(run)
+    assert manifest.stage(shelf.aistore, job.scope).rows == 1
+    assert manifest.publish(job.scope) == 1
+    shelf.acknowledge(job, manifest)
+    assert shelf.ledger.planned(earlier.scope) is None
 
 
 def test_runs_that_overlap_publish_each_row_once(shelf: Shelf) -> None:

@@ -86,24 +86,27 @@ class SpeechManifest:
     def stage(self, aistore: Any, scope: Scope, pulled: int = PULLED) -> Staged:
         """Fill the staging table from the facts, except rows that were published before.
 
-        `scope` is the scope of the probe. Only objects with a result of the probe get rows, because publishing
-        records these objects as done. Other facts may belong to objects that were transcoded but not delivered.
+        `scope` is the scope of the run's probes, with any selection: tasks may probe parts of a bucket. Only objects
+        with a result of a probe get rows, because publishing records these objects as done. Other facts may belong to
+        objects that were transcoded but not delivered.
         ClickHouse pulls up to `pulled` facts itself; of a larger run, this task reads and sends them.
 
         Raises MissingFactsError when facts are missing, and UnreadableFactsError.
         """
         self._create()
-        facts, size = self._facts().fill(aistore, scope, pulled)
-        self.clickhouse.command(
-            sql.query("stage_manifest"),
-            parameters={
-                **scope.parameters,
-                "facts": self.facts_table,
-                "staging": self.staging_table,
-                "bucket": str(self.bucket),
-                "facts_bucket": self.facts.name,
-            },
-        )
+        probes = Ledger(self.clickhouse).parts(scope)
+        facts, size = self._facts().fill(aistore, probes, pulled)
+        for probe in probes:
+            self.clickhouse.command(
+                sql.query("stage_manifest"),
+                parameters={
+                    **probe.parameters,
+                    "facts": self.facts_table,
+                    "staging": self.staging_table,
+                    "bucket": str(self.bucket),
+                    "facts_bucket": self.facts.name,
+                },
+            )
         staged = Staged(facts, size, self.staged())
         log.info("%d facts (%d bytes), %d rows to publish", staged.facts, staged.facts_bytes, staged.rows)
         return staged
@@ -167,7 +170,7 @@ class SpeechManifest:
 
         Runs at the same time publish one after the other. Each leaves out the rows that another has published since
         they were staged. A repeated call moves nothing: either the staging table is empty, or `clean_up` has dropped
-        it after the plan of the probe was deleted (`scope` is the scope of the probe). Raises LostStagingError when
+        it after the plans of the probes were deleted (`scope` is their scope). Raises LostStagingError when
         the table does not exist but the plan does, and TransferTransientError when other runs publish for five
         minutes.
         """
@@ -179,7 +182,7 @@ class SpeechManifest:
                 bound = {"staging": self.staging_table, "bucket": str(self.bucket)}
                 self.clickhouse.command(sql.query("leave_out_published"), parameters=bound)
                 self.clickhouse.command(f"ALTER TABLE {staging} MOVE PARTITION tuple() TO TABLE speech.manifest")
-        elif Ledger(self.clickhouse).planned(scope):
+        elif Ledger(self.clickhouse).parts(scope):
             raise LostStagingError(
                 f"table storeside_staging.{self.staging_table} with the rows of run {self.run_id} does not exist, and"
                 " the rows are not published: clear the task that stages them"
