@@ -68,7 +68,8 @@ def test_probes_of_prefixes(aistore: Any, clickhouse: Any, recordings: Callable[
     assert ClickHouseStageManifestOperator(effect=effect, **buckets).execute(context)["rows"] == 6
     assert ClickHousePublishManifestOperator(effect=effect, **buckets).execute(context) == {"rows": 6}
     done = clickhouse.query(
-        "SELECT object FROM storeside.objects FINAL WHERE source = {source:String} AND status = 'done' ORDER BY object",
+        "SELECT object FROM storeside.objects FINAL WHERE source = {source:String} AND status = 'done'"
+        " ORDER BY object",
         parameters={"source": str(audio)},
     ).result_rows
     assert [name for (name,) in done] == names

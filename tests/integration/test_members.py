@@ -17,7 +17,7 @@ from storeside.aistore.buckets import Bucket, objects_url
 from storeside.aistore.errors import AIStoreInputError
 from storeside.aistore.spec import EtlSpec
 from storeside.ledger.objects import Ledger
-from storeside.speech.manifest import facts_url, run_prefix
+from storeside.speech.manifest import facts_prefix, facts_url
 from storeside.speech.suites import SIGNAL_COLUMNS
 from storeside.stack.settings import Stack
 from storeside.transform import journal, submit
@@ -177,7 +177,7 @@ def test_recordings_in_shards_and_their_facts(
     facts = Bucket("ais", unique("facts"))
     facts.handle(pair.client).create()
     run = unique("run")
-    tuning = {"SIDECAR_URL": facts_url(stack.url("ais_proxy"), facts, run)}
+    tuning = {"SIDECAR_URL": facts_url(stack.url("ais_proxy"), facts, run, pair.destination)}
     spec = replace(transcode_spec(), tuning=tuning).of_members("*.flac", AudioFormat().extensions)
     assert drive(pair.job(run, spec)).failed == 1
     assert pair.failures(run).keys() == {"a.tar/y.flac"}
@@ -185,7 +185,10 @@ def test_recordings_in_shards_and_their_facts(
     assert list(made) == ["x.wav", "x.json", "z.wav"]
     with wave.open(BytesIO(made["z.wav"])) as opened:
         assert (opened.getframerate(), opened.getnchannels()) == (16_000, 1)
-    lines = [json.loads(text) for text in read(pair.client, facts, f"{run_prefix(run)}a.tar.jsonl").splitlines()]
+    lines = [
+        json.loads(text)
+        for text in read(pair.client, facts, f"{facts_prefix(run, pair.destination)}a.tar.jsonl").splitlines()
+    ]
     assert [found["object"] for found in lines] == ["a.tar/x.flac", "a.tar/z.flac"]
     assert lines[0]["sample_rate"] == 16_000
     for found, sound in zip(lines, sounds, strict=True):

@@ -121,8 +121,8 @@ class Ledger:
     def parts(self, scope: Scope) -> list[Scope]:
         """Return the scopes of the planned jobs of intermediate results between the scope's buckets in its run.
 
-        Tasks of one run may divide a bucket between them, so there is one job for each selection of objects. A plan of
-        an earlier version of Storeside states no selection.
+        Tasks of one run may divide a bucket between them, so there is one job for each selection of objects. A plan
+        of an earlier version of Storeside states no selection.
         """
         whole = _whole(scope)
         rows = self.client.query(

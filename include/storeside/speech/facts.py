@@ -65,9 +65,9 @@ class FactsTable:
     def fill(self, aistore: Any, probes: Sequence[Scope], pulled: int = PULLED) -> tuple[int, int]:
         """Insert the facts of all objects with a result of a probe; return their number and bytes.
 
-        `probes` are the scopes of the probes. ClickHouse pulls up to `pulled` facts. It interprets a key as a URL and as
-        a pattern, so it cannot address some objects (``?``, ``*``, ``{}``): the task reads these, and all facts of a
-        larger run. Raises MissingFactsError if facts are missing, and UnreadableFactsError.
+        `probes` are the scopes of the probes. ClickHouse pulls up to `pulled` facts. It interprets a key as a URL and
+        as a pattern, so it cannot address some objects (``?``, ``*``, ``{}``): the task reads these, and all facts of
+        a larger run. Raises MissingFactsError if facts are missing, and UnreadableFactsError.
         """
         results = [Ledger(self._clickhouse).fresh_results(scope) for scope in probes]
         expected, size = sum(count for count, _, _ in results), sum(size for _, _, size in results)

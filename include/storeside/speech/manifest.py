@@ -30,26 +30,32 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-def run_prefix(run_id: str) -> str:
-    """Return the prefix of a run's facts in their bucket, such as ``3f2a…/``."""
-    return hashlib.sha256(run_id.encode()).hexdigest()[:16] + "/"
+def facts_prefix(run_id: str, audio: Bucket) -> str:
+    """Return the prefix of a run's facts about the audio in a bucket, such as ``3f2a…/``."""
+    return _key(run_id, str(audio)) + "/"
 
 
-def facts_naming(run_id: str) -> Naming:
+def _key(*parts: str) -> str:
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
+
+
+def facts_naming(run_id: str, audio: Bucket) -> Naming:
     """Return the naming of a run's facts: the whole object name and ``.json``, such as ``a.wav.json``.
 
     The facts of an object without an extension, or with one that is no supported container, have exactly its name,
-    because AIStore then adds no ``.json``. All facts are below the run's prefix.
+    because AIStore then adds no ``.json``. All facts about the bucket `audio`
+    are below one prefix.
     """
-    return Naming({container: f"{container}.json" for container in CODECS}, run_prefix(run_id))
+    return Naming({container: f"{container}.json" for container in CODECS}, facts_prefix(run_id, audio))
 
 
-def facts_url(endpoint: str, facts: Bucket, run_id: str, prepend: str = "") -> str:
+def facts_url(endpoint: str, facts: Bucket, run_id: str, audio: Bucket, prepend: str = "") -> str:
     """Return the URL below which a transcode writes a run's facts; see `facts_naming` for their names.
 
-    `endpoint` is the URL of AIStore for the transformers; `prepend` precedes the names of results.
+    `endpoint` is the URL of AIStore for the transformers; `audio` is the bucket of the results, and `prepend`
+    precedes their names.
     """
-    return objects_url(endpoint, facts, run_prefix(run_id) + prepend)
+    return objects_url(endpoint, facts, facts_prefix(run_id, audio) + prepend)
 
 
 @dataclass(frozen=True)
@@ -62,7 +68,7 @@ class Staged:
 
 
 class SpeechManifest:
-    """The manifest of the audio in `bucket` for one run.
+    """The manifest of the audio in `bucket` for one run, which may make the manifests of several buckets.
 
     `facts` is the AIStore bucket into which transcode and probe wrote, `endpoint` the URL of AIStore's S3 API for
     ClickHouse. `collection` is ClickHouse's named collection with a token for AIStore, if AIStore requires one.
@@ -77,8 +83,8 @@ class SpeechManifest:
         self.endpoint = endpoint.rstrip("/")
         self.collection = collection
         self.run_id = run_id
-        self.prefix = run_prefix(run_id)
-        key = self.prefix.rstrip("/")
+        self.prefix = facts_prefix(run_id, bucket)
+        key = _key(run_id, str(bucket), str(facts))
         self.facts_table = f"facts_{key}"
         self.invalid_table = f"invalid_{key}"
         self.staging_table = f"speech_{key}"
@@ -166,7 +172,7 @@ class SpeechManifest:
         Ledger(self.clickhouse).settle_invalid(scope, self.invalid_table)
 
     def publish(self, scope: Scope) -> int:
-        """Move the staged rows into ``speech.manifest`` in one step; return the number of this run's rows there.
+        """Move the staged rows into ``speech.manifest`` in one step; return the number of its rows there.
 
         Runs at the same time publish one after the other. Each leaves out the rows that another has published since
         they were staged. A repeated call moves nothing: either the staging table is empty, or `clean_up` has dropped
@@ -192,8 +198,8 @@ class SpeechManifest:
         return int(
             first_row(
                 self.clickhouse.query(
-                    "SELECT count() FROM speech.manifest WHERE run_id = {run_id:String}",
-                    parameters={"run_id": self.run_id},
+                    "SELECT count() FROM speech.manifest WHERE bucket = {bucket:String} AND run_id = {run_id:String}",
+                    parameters={"bucket": str(self.bucket), "run_id": self.run_id},
                 )
             )[0]
         )
