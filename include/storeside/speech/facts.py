@@ -158,7 +158,7 @@ class FactsTable:
             )
 
     def _require_once(self) -> None:
-        """Raise MissingFactsError if facts are there twice: the client repeats an INSERT whose answer was lost."""
+        """Raise MissingFactsError for facts stored twice: the client repeats an INSERT whose answer was lost."""
         twice = first_row(
             self._clickhouse.query(f"SELECT count() - uniqExact(path) FROM storeside_staging.`{self._table}`")
         )[0]

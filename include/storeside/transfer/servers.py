@@ -28,7 +28,7 @@ def address(text: str) -> tuple[str, int]:
 
 
 def names_of(extra: Mapping[str, Any]) -> list[str]:
-    """Return the addresses in the extra `servers` of a connection, a list or a comma-separated string; usually none."""
+    """Return the addresses in the extra `servers` of a connection, a list or comma-separated text; usually none."""
     given = extra.get("servers") or []
     return [name.strip() for name in (given.split(",") if isinstance(given, str) else given) if name.strip()]
 
