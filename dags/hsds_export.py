@@ -54,8 +54,8 @@ PARAMS = {
         pattern=r"^[^/*?{}][^*?{}]*$",
         section="Where to",
         title="Prefix",
-        description="Prefix of the Parquet objects, such as hsds/values, without * ? { }; use a different one per dataset,"
-        " selection and layout",
+        description="Prefix of the Parquet objects, such as hsds/values, without * ? { }; use a different one per"
+        " dataset, selection and layout",
     ),
     "table": Param(
         type="string",

@@ -333,7 +333,9 @@ class AISTranscodeAudioOperator(AISTransformBucketOperator):
         tuning = dict(spec.tuning)
         if self.facts:
             endpoint = AIStoreHook(self.aistore_conn_id).transformer_endpoint
-            tuning["SIDECAR_URL"] = facts_url(endpoint, Bucket.parse(self.facts), run_key(context), self.prepend)
+            tuning["SIDECAR_URL"] = facts_url(
+                endpoint, Bucket.parse(self.facts), run_key(context), Bucket.parse(self.destination), self.prepend
+            )  # fmt: skip
         return replace(spec, environment={**spec.environment, **self.audio().environment()}, tuning=tuning)
 
     def renaming(self) -> dict[str, str]:

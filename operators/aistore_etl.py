@@ -202,13 +202,16 @@ class AISInspectBucketOperator(FollowingOperator, SelectingOperator):
     def report(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
         """Read the failures from AIStore, record them in ``storeside.runs``, log and return them.
 
-        Raises AIStoreTransientError, as AirflowException, if the job ended with an error.
+        Raises AIStoreTransientError, as AirflowException, if the job ended with an error or the failures cannot be
+        read, and AirflowFailException if they are too many to be listed.
         """
         self.log.info("job %s: %s", event["job_id"], event["progress"])
         with airflow_errors():
-            failed = list(self.inspection().failures(event["job_id"]).items())
+            inspection = self.inspection()
             if event["error"]:
+                inspection.release()
                 raise AIStoreTransientError(f"inspection {event['job_id']} did not end: {event['error']}")
+            failed = list(inspection.failures(event["job_id"]).items())
             result = {"objects": event["objects"], "failed": len(failed), "examples": failed[:20]}
             book = ledger(self.clickhouse_conn_id)
             book.create()

@@ -38,9 +38,9 @@ class AISProbeAudioOperator(AISTransformBucketOperator):
     """Measures each audio object inside AIStore.
 
     An ETL writes the facts (duration, rate, levels, checksum, …) as one small JSON object per audio object to
-    `destination`, below a prefix of this run. The task skips objects whose facts are already published (see
-    `ClickHousePublishManifestOperator`) or stored by a transcode of this run (see `AISTranscodeAudioOperator`). If it
-    skips all objects, it starts no ETL.
+    `destination`, below a prefix of this run and the source. The task skips objects whose facts are already published
+    (see `ClickHousePublishManifestOperator`) or stored by a transcode of this run (see `AISTranscodeAudioOperator`).
+    If it skips all objects, it starts no ETL.
     """
 
     def __init__(self, **kwargs: Any) -> None:
@@ -50,7 +50,7 @@ class AISProbeAudioOperator(AISTransformBucketOperator):
 
     def naming(self, context: Context) -> Naming:
         """Return the names of facts, which are the same for the transcode of the same run."""
-        return facts_naming(run_key(context))
+        return facts_naming(run_key(context), Bucket.parse(self.source))
 
     def options(self) -> Options:
         """Return options with which the publishing task, not this job, records the objects as done."""
@@ -85,8 +85,8 @@ class _ManifestOperator(FormOperator):
         check_literals(self, bucket=Bucket.parse, facts=Bucket.parse)
 
     def scope(self, context: Context, effect: str) -> Scope:
-        """Return the scope of this run's probe with this effect, which selects the objects of the facts."""
-        return Scope(self.bucket, self.facts, effect, run_key(context))
+        """Return the scope of this run's probes with this effect, which select the objects of the facts."""
+        return Scope(str(Bucket.parse(self.bucket)), str(Bucket.parse(self.facts)), effect, run_key(context))
 
     def manifest(self, context: Context) -> SpeechManifest:
         """Build the engine's manifest from the rendered arguments."""
@@ -257,7 +257,8 @@ class GXValidateManifestOperator(_ManifestOperator):
 class ClickHousePublishManifestOperator(_ManifestOperator, MovementOperator):
     """Publishes the validated rows in one atomic step, and records their objects as done.
 
-    A task that runs again publishes nothing twice. Returns the number of this run's rows in ``speech.manifest``.
+    A task that runs again publishes nothing twice. Returns the number of rows of the bucket in ``speech.manifest``
+    that this run has published.
 
     :param effect: the ``effect`` in the result of the `AISProbeAudioOperator` whose objects this task records as done
     """
@@ -274,8 +275,8 @@ class ClickHousePublishManifestOperator(_ManifestOperator, MovementOperator):
             manifest = self.manifest(context)
             scope = self.scope(context, self.effect)
             rows = manifest.publish(scope)
-            self.log.info("%d rows of this run are in speech.manifest", rows)
-            acknowledge(Ledger(manifest.clickhouse), scope, lambda: manifest.fail_invalid(scope))
+            self.log.info("%d rows of this run for %s are in speech.manifest", rows, self.bucket)
+            acknowledge(Ledger(manifest.clickhouse), scope, manifest.fail_invalid)
             manifest.clean_up(AIStoreHook(self.aistore_conn_id).get_conn())
         moved = Movement("publish", self.bucket, "clickhouse://speech.manifest", rows, rows=rows)
         self.tell(context, moved, urlsplit(manifest.clickhouse.url).netloc)

@@ -25,7 +25,7 @@ from storeside.ledger.listing import Row, destination_rows
 from storeside.ledger.objects import Ledger
 from storeside.ledger.scope import Scope
 from storeside.speech.facts import PULLED
-from storeside.speech.manifest import SpeechManifest, run_prefix
+from storeside.speech.manifest import SpeechManifest, facts_prefix
 from storeside.stack import authn, demo
 from storeside.stack.settings import Stack
 from storeside.stack.supervisor import Supervisor
@@ -76,7 +76,7 @@ class Run:
 
         def put(number: int) -> None:
             content = {**MEASURED, "samples": number, "checksum": f"{number:064x}"}
-            name = f"{run_prefix(self.scope.run_id)}{_name(number)}.json"
+            name = f"{facts_prefix(self.scope.run_id, AUDIO)}{_name(number)}.json"
             facts.object(name).get_writer().put_content(json.dumps(content).encode())
 
         with ThreadPoolExecutor(THREADS) as pool:
@@ -87,11 +87,11 @@ class Run:
         ledger.record_listing(self.scope, "source", self._sources())
         ledger.record_listing(self.scope, "before", ())
         ledger.plan(self.scope, retry_failed=False, keeps_result=False)
-        found = list_aistore(self.client, FACTS, run_prefix(self.scope.run_id))
+        found = list_aistore(self.client, FACTS, facts_prefix(self.scope.run_id, AUDIO))
         ledger.record_listing(self.scope, "after", destination_rows(found))
 
     def _sources(self) -> Iterator[Row]:
-        prefix = run_prefix(self.scope.run_id)
+        prefix = facts_prefix(self.scope.run_id, AUDIO)
         for number in range(self.count):
             yield _name(number), f"{prefix}{_name(number)}.json", 395_084, f"1/{number:016x}", ""
 

@@ -27,11 +27,13 @@ from storeside.doctor import aistore as doctor
 from storeside.ledger.objects import Ledger
 from storeside.operators.aistore import transformer_command
 from storeside.stack.settings import Stack
+from storeside.transform import journal
 from storeside.transform.bucket_job import BucketJob
 from storeside.transform.inspection import Inspection
 from storeside.transform.naming import Naming
 from storeside.transform.single import get_object, transform_object
 from storeside.transform.state import Options, Summary
+from storeside.transformers.failures import Unlisted
 from tests.support import INIT_SECONDS, put, read, shared_etls, sizes, unique, until
 from tests.support import small_spec as spec
 
@@ -339,13 +341,36 @@ def test_tasks_that_end_the_etl_of_others_cost_them_a_start(aistore: Any, source
 
 
 def test_an_inspection_finds_what_would_fail(aistore: Any, source: Bucket) -> None:
+    inspection, job_id = inspected(aistore, source)
+    assert inspection.failures(job_id) == {"a/bad.txt": "this object is bad"}
+    assert set(sizes(aistore, source)) == {f"a/{n}.txt" for n in range(6)} | {"a/bad.txt"}
+
+
+def inspected(aistore: Any, source: Bucket) -> tuple[Inspection, str]:
+    """Inspect the bucket; return the inspection and its job, which has ended."""
     inspection = Inspection(aistore, source, spec("upper"))
     job_id = inspection.submit()
     follower = jobs.Follower(aistore, job_id, 60)
     progress = until(lambda: (seen := follower.poll()).finished and seen, 30, "end of the inspection")
     assert not progress.error
-    assert inspection.failures(job_id) == {"a/bad.txt": "this object is bad"}
-    assert set(sizes(aistore, source)) == {f"a/{n}.txt" for n in range(6)} | {"a/bad.txt"}
+    return inspection, job_id
+
+
+def test_an_inspection_does_not_succeed_without_its_failures(
+    aistore: Any, source: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inspection, job_id = inspected(aistore, source)
+    assert etls.release(aistore, inspection.spec.over("hpush").own_names), "by another task"
+    with pytest.raises(AIStoreTransientError, match="a retry inspects the bucket again"):
+        inspection.failures(job_id)
+
+    inspection, job_id = inspected(aistore, source)
+    read_logs, unlisted = journal._logs, Unlisted(time.time() + 60).line()
+    monkeypatch.setattr(journal, "_logs", lambda *given: ((t, f"{log}\n{unlisted}") for t, log in read_logs(*given)))
+    with pytest.raises(
+        AIStoreInputError, match=r"do not list all objects .* such as 'a/bad.txt': this object is bad"
+    ):
+        inspection.failures(job_id)
 
 
 # ---- faults

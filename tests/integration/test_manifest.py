@@ -21,7 +21,7 @@ from storeside.ledger.objects import Ledger
 from storeside.operators.speech import GXValidateManifestOperator
 from storeside.speech.errors import ManifestError, UnreadableFactsError
 from storeside.speech.facts import PULLED
-from storeside.speech.manifest import SpeechManifest, facts_naming, facts_url, run_prefix
+from storeside.speech.manifest import SpeechManifest, facts_naming, facts_prefix, facts_url
 from storeside.speech.suites import SIGNAL_COLUMNS
 from storeside.stack import airflow, demo, speech_corpus
 from storeside.stack.settings import Stack
@@ -62,7 +62,7 @@ class Shelf:
     def probing(self, run: str, prefix: str = "") -> BucketJob:
         return BucketJob(
             self.aistore, self.ledger, self.audio, self.facts,
-            run_id=run, spec=probe_spec(), naming=facts_naming(run),
+            run_id=run, spec=probe_spec(), naming=facts_naming(run, self.audio),
             options=Options(prefix=prefix, keeps_result=False, keep_etl=True),
         )  # fmt: skip
 
@@ -73,7 +73,7 @@ class Shelf:
         """Transcode recordings, with their facts in the same pass."""
         spec = transcode_spec(audio, communication=over)
         if facts:
-            url = facts_url(self.stack.url("ais_proxy"), self.facts, run)
+            url = facts_url(self.stack.url("ais_proxy"), self.facts, run, self.audio)
             spec = replace(spec, tuning={**spec.tuning, "SIDECAR_URL": url})
         job = BucketJob(
             self.aistore, self.ledger, recordings, to or self.audio, run_id=run, spec=spec,
@@ -84,7 +84,7 @@ class Shelf:
 
     def found_facts(self, run: str) -> dict[str, bytes]:
         """Return the facts of a run by their names below its prefix."""
-        prefix = run_prefix(run)
+        prefix = facts_prefix(run, self.audio)
         names = [name for name in sizes(self.aistore, self.facts) if name.startswith(prefix)]
         return {name.removeprefix(prefix): read(self.aistore, self.facts, name) for name in names}
 
@@ -94,7 +94,7 @@ class Shelf:
 
     def acknowledge(self, job: BucketJob, manifest: SpeechManifest) -> None:
         """Do what the publishing task does after publishing."""
-        acknowledge(self.ledger, job.scope, lambda: manifest.fail_invalid(job.scope))
+        acknowledge(self.ledger, job.scope, manifest.fail_invalid)
         manifest.clean_up(self.aistore)
 
     def rows(self) -> list[dict[str, Any]]:
@@ -106,12 +106,12 @@ class Shelf:
 
     def left(self, run: str) -> list[str]:
         """Return the staging tables and facts that a run has left."""
-        key = run_prefix(run).rstrip("/")
+        manifest = self.manifest(run)
         tables = self.clickhouse.query(
-            "SELECT name FROM system.tables WHERE database = 'storeside_staging' AND endsWith(name, {key:String})",
-            parameters={"key": key},
+            "SELECT name FROM system.tables WHERE database = 'storeside_staging' AND name IN {names:Array(String)}",
+            parameters={"names": [manifest.facts_table, manifest.invalid_table, manifest.staging_table]},
         ).result_rows
-        facts = [name for name in sizes(self.aistore, self.facts) if name.startswith(run_prefix(run))]
+        facts = [name for name in sizes(self.aistore, self.facts) if name.startswith(manifest.prefix)]
         return [*(name for (name,) in tables), *facts]
 
 
@@ -254,6 +254,71 @@ def test_runs_of_prefixes_that_do_not_overlap_run_at_the_same_time(shelf: Shelf,
         assert shelf.probe(unique("run"), prefix)[1].skipped == 3
 
 
+def test_tasks_of_one_run_probe_parts_of_a_bucket(shelf: Shelf) -> None:
+    put(shelf.aistore, shelf.audio, {f"{prefix}/{n}.wav": tone(n + 1) for prefix in "ab" for n in range(3)})
+    run = unique("run")
+    for prefix in ("a/", "b/"):
+        job, summary = shelf.probe(run, prefix)
+        assert (summary.listed, summary.done, summary.failed) == (3, 3, 0), summary
+    shelf.probe(run, "b/0")  # parts may overlap
+    killed = shelf.probing(run, "b/")  # a try that ended before its task did
+    assert killed.begin().pending == 3
+    manifest = shelf.manifest(run)
+    for pulled in (PULLED, 0):
+        assert manifest.stage(shelf.aistore, job.scope, pulled).rows == 6
+    manifest.mark_invalid(["b/1.wav"], "duration_seconds is at most 1")
+    manifest.leave_out_invalid()
+    assert manifest.publish(job.scope) == 5
+    shelf.acknowledge(job, manifest)
+    assert [row["object"] for row in shelf.rows()] == ["a/0.wav", "a/1.wav", "a/2.wav", "b/0.wav", "b/2.wav"]
+    assert failures(shelf.clickhouse, run, job.destination).keys() == {"b/1.wav"}
+    assert manifest.publish(job.scope) == 5
+    summary = shelf.probe(unique("run"))[1]
+    assert (summary.skipped, summary.known_bad, summary.done) == (5, 1, 0), summary
+
+
+@pytest.mark.parametrize("shared", ["facts", "audio"])
+def test_one_run_publishes_several_manifests(shelf: Shelf, shared: str) -> None:
+    own = Bucket("ais", unique("other"))
+    shelves = (shelf, replace(shelf, audio=own) if shared == "facts" else replace(shelf, facts=own))
+    run = unique("run")
+    for n, one in enumerate(shelves):
+        put(one.aistore, one.audio, {"a.wav": tone(n + 1), f"{n}.wav": tone(n + 3)})
+    jobs = [one.probe(run)[0] for one in shelves]
+    for one, job in zip(shelves, jobs, strict=True):
+        assert one.manifest(run).stage(one.aistore, job.scope).rows == len(one.found_facts(run))
+    for one, job in zip(shelves, jobs, strict=True):
+        manifest = one.manifest(run)
+        manifest.publish(job.scope)
+        one.acknowledge(job, manifest)
+    for n, one in enumerate(shelves):
+        rows = {row["object"]: round(row["duration_seconds"]) for row in one.rows()}
+        together = {"a.wav": 2, "0.wav": 3, "1.wav": 4}
+        assert rows == (together if shared == "audio" else {"a.wav": n + 1, f"{n}.wav": n + 3})
+        assert one.probe(unique("run"))[1].skipped == len(rows)
+
+
+def test_a_probe_of_an_earlier_version_is_published(shelf: Shelf) -> None:
+    """Its plan states no selection."""
+    put(shelf.aistore, shelf.audio, {"a.wav": tone(1)})
+    run = unique("run")
+    job = shelf.probing(run)
+    earlier = BucketJob(
+        shelf.aistore, shelf.ledger, shelf.audio, shelf.facts, run_id=run, spec=job.spec, naming=job.naming,
+        options=job.options, scope=replace(job.scope, selection=""),
+    )  # fmt: skip
+    shelf.drive(earlier)
+    shelf.clickhouse.command(
+        "ALTER TABLE storeside.listings UPDATE object = '' WHERE side = 'planned' AND job = {job:String}",
+        parameters={"job": earlier.scope.job}, settings={"mutations_sync": 1},
+    )  # fmt: skip
+    manifest = shelf.manifest(run)
+    assert manifest.stage(shelf.aistore, job.scope).rows == 1
+    assert manifest.publish(job.scope) == 1
+    shelf.acknowledge(job, manifest)
+    assert shelf.ledger.planned(earlier.scope) is None
+
+
 def test_runs_that_overlap_publish_each_row_once(shelf: Shelf) -> None:
     put(shelf.aistore, shelf.audio, {f"{n}.wav": tone(n + 1) for n in range(3)})
     first, second = unique("run"), unique("run")
@@ -372,7 +437,7 @@ def test_facts_of_earlier_transformers_give_rows_without_the_newer_facts(shelf: 
     job, _ = shelf.probe(run)
     for name, content in shelf.found_facts(run).items():
         older = {key: value for key, value in json.loads(content).items() if key not in SIGNAL_COLUMNS}
-        put(shelf.aistore, shelf.facts, {run_prefix(run) + name: json.dumps(older).encode()})
+        put(shelf.aistore, shelf.facts, {facts_prefix(run, shelf.audio) + name: json.dumps(older).encode()})
     manifest = shelf.manifest(run)
     assert manifest.stage(shelf.aistore, job.scope).rows == 2
     assert manifest.publish(job.scope) == 2
@@ -504,7 +569,7 @@ def test_only_facts_of_what_was_delivered_in_this_run_count(shelf: Shelf) -> Non
     job, summary = shelf.probe(run)
     assert (summary.listed, summary.done, summary.failed) == (5, 5, 0), summary
     after = versions(shelf.aistore, shelf.facts)
-    kept = {name.removeprefix(run_prefix(run)) for name in before if after[name] == before[name]}
+    kept = {name.removeprefix(facts_prefix(run, shelf.audio)) for name in before if after[name] == before[name]}
     assert kept >= {"made.wav.json", "lost.wav.json"}
     assert not kept & {"changed.wav.json", "overwritten.wav.json"}
 
@@ -601,8 +666,10 @@ def test_facts_that_are_not_readable_are_named(shelf: Shelf, content: bytes, rea
     put(shelf.aistore, shelf.audio, {f"{n}.wav": tone(0.1) for n in range(5)})
     run = unique("run")
     job, _ = shelf.probe(run)
-    put(shelf.aistore, shelf.facts, {f"{run_prefix(run)}3.wav.json": content})
-    with pytest.raises(UnreadableFactsError, match=rf"{run_prefix(run)}3\.wav\.json cannot be read: .*{reason}"):
+    put(shelf.aistore, shelf.facts, {f"{facts_prefix(run, shelf.audio)}3.wav.json": content})
+    with pytest.raises(
+        UnreadableFactsError, match=rf"{facts_prefix(run, shelf.audio)}3\.wav\.json cannot be read: .*{reason}"
+    ):
         shelf.manifest(run).stage(shelf.aistore, job.scope, 0)
 
 
@@ -610,6 +677,6 @@ def test_facts_that_are_gone_are_missed(shelf: Shelf) -> None:
     put(shelf.aistore, shelf.audio, {"a.wav": tone(1), "b.wav": tone(2)})
     run = unique("run")
     job, _ = shelf.probe(run)
-    shelf.facts.handle(shelf.aistore).object(f"{run_prefix(run)}b.wav.json").delete()
+    shelf.facts.handle(shelf.aistore).object(f"{facts_prefix(run, shelf.audio)}b.wav.json").delete()
     with pytest.raises(ManifestError, match=r"has lost 1 facts of this run, .*'b.wav'"):
         shelf.manifest(run).stage(shelf.aistore, job.scope)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,12 +14,15 @@ from storeside.aistore import etl as etls
 from storeside.aistore.buckets import Bucket
 from storeside.operators import (
     AISCopyBucketOperator,
+    AISProbeAudioOperator,
     AISTransformBucketOperator,
+    ClickHousePublishManifestOperator,
+    ClickHouseStageManifestOperator,
     S3ToClickHouseOperator,
     StorageCopyBucketOperator,
 )
 from storeside.stack.settings import Stack
-from tests.support import put, read, sizes, small_spec, task_context, unique
+from tests.support import INIT_SECONDS, put, read, sizes, small_spec, task_context, unique
 from tests.transfers import Loading
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.usefixtures("connections", "no_etl_is_left")]
@@ -26,9 +30,9 @@ pytestmark = [pytest.mark.timeout(240), pytest.mark.usefixtures("connections", "
 PREFIXES = ("a/", "b/", "c/")
 
 
-def together(kind: Any, mapped: Sequence[dict[str, str]], **common: Any) -> list[dict[str, Any]]:
+def together(kind: Any, mapped: Sequence[dict[str, str]], run: Any = None, **common: Any) -> list[dict[str, Any]]:
     """Run a task for each of the mapped arguments, all at the same time, without retries."""
-    run = task_context()["dag_run"]
+    run = run or task_context()["dag_run"]
     with DAG("mapped"):
         tasks = kind.partial(task_id="t", **common).expand_kwargs(list(mapped))
 
@@ -45,6 +49,30 @@ def by_prefix() -> list[dict[str, str]]:
 
 def texts() -> dict[str, bytes]:
     return {f"{prefix}{n}.txt": f"{prefix}{n}".encode() for prefix in PREFIXES for n in range(3)}
+
+
+def test_probes_of_prefixes(aistore: Any, clickhouse: Any, recordings: Callable[[int], list[Path]]) -> None:
+    audio, facts = Bucket("ais", unique("audio")), Bucket("ais", unique("facts"))
+    sounds = [path.read_bytes() for path in recordings(2)]
+    names = [f"{prefix}{n}.flac" for prefix in PREFIXES for n in range(2)]
+    put(aistore, audio, {name: sounds[n % 2] for n, name in enumerate(names)})
+    run = task_context()["dag_run"]
+    buckets = {"task_id": "t", "bucket": str(audio), "facts": str(facts)}
+    found = together(
+        AISProbeAudioOperator, by_prefix(), run, source=str(audio), destination=str(facts), deferrable=False,
+        init_timeout=INIT_SECONDS,
+    )  # fmt: skip
+    assert [(one["listed"], one["done"], one["failed"]) for one in found] == [(2, 2, 0)] * 3
+    context = task_context("t", run)
+    effect = found[0]["effect"]
+    assert ClickHouseStageManifestOperator(effect=effect, **buckets).execute(context)["rows"] == 6
+    assert ClickHousePublishManifestOperator(effect=effect, **buckets).execute(context) == {"rows": 6}
+    done = clickhouse.query(
+        "SELECT object FROM storeside.objects FINAL WHERE source = {source:String} AND status = 'done'"
+        " ORDER BY object",
+        parameters={"source": str(audio)},
+    ).result_rows
+    assert [name for (name,) in done] == names
 
 
 def test_transforms_of_prefixes(aistore: Any) -> None:

@@ -17,7 +17,7 @@ from storeside.aistore.buckets import Bucket, objects_url
 from storeside.aistore.errors import AIStoreInputError
 from storeside.aistore.spec import EtlSpec
 from storeside.ledger.objects import Ledger
-from storeside.speech.manifest import facts_url, run_prefix
+from storeside.speech.manifest import facts_prefix, facts_url
 from storeside.speech.suites import SIGNAL_COLUMNS
 from storeside.stack.settings import Stack
 from storeside.transform import journal, submit
@@ -144,6 +144,38 @@ def test_a_result_counts_only_when_its_server_reported_it(
     assert pair.failures(run).keys() == {"a.tar/1.txt"}
 
 
+@pytest.mark.parametrize("always", [False, True])
+def test_a_shard_with_failed_members_that_no_log_lists_is_not_done(
+    pair: Pair, drive: Drive, monkeypatch: pytest.MonkeyPatch, always: bool
+) -> None:
+    """Its pod's log was rotated between two failures, or the server listed as many failures as it may."""
+    read_logs, calls = journal.shards, []
+
+    def rotated(*given: Any) -> Any:
+        calls.append(given)
+        lacks = "1.txt" if always or len(calls) == 1 else ""
+        return (entry for entry in read_logs(*given) if not lacks or getattr(entry, "member", "") != lacks)
+
+    spec = small_spec("upper").of_members("*.txt")
+    pair.put(
+        a=tar([("1.txt", b"bad"), ("2.txt", b"bad"), ("3.txt", b"x")]), b=tar([("2.txt", b"bad"), ("3.txt", b"x")])
+    )
+    assert drive(pair.job("first", spec, keep_etl=True)).failed == 3
+    pair.put(a=tar([("1.txt", b"bad!"), ("2.txt", b"bad"), ("3.txt", b"x")]))
+    monkeypatch.setattr("storeside.transform.members.shards", rotated)
+    summary = drive(pair.job("second", spec))
+    assert len(calls) > 1, "the shard was transformed again"
+    if not always:
+        assert (summary.done, summary.failed) == (1, 2)
+        assert pair.failures("second").keys() == {"a.tar/1.txt", "a.tar/2.txt"}
+        return
+    assert (summary.done, summary.failed) == (0, 1)
+    assert "2 of its members failed, and the log of its server lacks 1 of them" in pair.failures("second")["a.tar"]
+    assert pair.failures("first").keys() == {"a.tar/1.txt", "a.tar/2.txt", "b.tar/2.txt"}, (
+        "no failure counts as mended"
+    )
+
+
 def test_a_try_that_follows_the_job_of_a_killed_one_knows_its_failed_members(
     pair: Pair, drive: Drive, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -177,7 +209,7 @@ def test_recordings_in_shards_and_their_facts(
     facts = Bucket("ais", unique("facts"))
     facts.handle(pair.client).create()
     run = unique("run")
-    tuning = {"SIDECAR_URL": facts_url(stack.url("ais_proxy"), facts, run)}
+    tuning = {"SIDECAR_URL": facts_url(stack.url("ais_proxy"), facts, run, pair.destination)}
     spec = replace(transcode_spec(), tuning=tuning).of_members("*.flac", AudioFormat().extensions)
     assert drive(pair.job(run, spec)).failed == 1
     assert pair.failures(run).keys() == {"a.tar/y.flac"}
@@ -185,7 +217,10 @@ def test_recordings_in_shards_and_their_facts(
     assert list(made) == ["x.wav", "x.json", "z.wav"]
     with wave.open(BytesIO(made["z.wav"])) as opened:
         assert (opened.getframerate(), opened.getnchannels()) == (16_000, 1)
-    lines = [json.loads(text) for text in read(pair.client, facts, f"{run_prefix(run)}a.tar.jsonl").splitlines()]
+    lines = [
+        json.loads(text)
+        for text in read(pair.client, facts, f"{facts_prefix(run, pair.destination)}a.tar.jsonl").splitlines()
+    ]
     assert [found["object"] for found in lines] == ["a.tar/x.flac", "a.tar/z.flac"]
     assert lines[0]["sample_rate"] == 16_000
     for found, sound in zip(lines, sounds, strict=True):

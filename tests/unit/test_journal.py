@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storeside.aistore import jobs
-from storeside.transform.journal import failures
-from storeside.transformers.failures import Failure, parse
+from storeside.aistore.errors import AIStoreInputError
+from storeside.transform.journal import failures, readable
+from storeside.transformers.failures import Failure, Unlisted, parse
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=60)
 
@@ -70,4 +71,20 @@ def test_an_etl_that_is_gone_has_nothing_to_say(monkeypatch: pytest.MonkeyPatch)
         raise AISError(404, "no such job", "", None)
 
     monkeypatch.setattr(jobs, "starts", gone)
-    assert not list(failures(Client({}), ["etl-1"], "job", "b"))
+    found = failures(Client({}), ["etl-1"], "job", "b")
+    assert not list(readable("job", found))
+    with pytest.raises(AISError, match="no such job"):
+        list(failures(Client({}), ["etl-1"], "job", "b"))
+
+
+@pytest.mark.parametrize(("marked", "complete"), [(99.0, True), (101.0, False)])
+def test_a_journal_that_leaves_out_failures_of_this_job_is_incomplete(
+    monkeypatch: pytest.MonkeyPatch, marked: float, complete: bool
+) -> None:
+    monkeypatch.setattr(jobs, "starts", lambda _client, _job: {"t1": 100.0})
+    told = Failure(100.5, "b", "mine", "x", True)
+    client = Client({"t1": f"{told.line()}\n{Unlisted(marked).line()}"})
+    assert list(readable("job", failures(client, ["etl-1"], "job", "b"))) == [told]
+    if not complete:
+        with pytest.raises(AIStoreInputError, match="do not list all objects of b that failed"):
+            list(failures(client, ["etl-1"], "job", "b"))

@@ -9,13 +9,16 @@ from hypothesis import strategies as st
 
 from storeside.aistore.buckets import PROVIDERS, Bucket
 from storeside.aistore.names import unfit
-from storeside.speech.manifest import facts_naming, facts_url, run_prefix
+from storeside.speech.manifest import facts_naming, facts_prefix, facts_url
 from storeside.stack.speech_corpus import HOSTILE_NAMES
 from storeside.transform.naming import Naming
 from storeside.transform.reasons import _object_name
 from storeside.transformers.formats import CODECS, EXTENSIONS, AudioFormat
 
 MP3 = {"flac": "wav", "mp3": ".wav", "odd": "..wav", "gone": "", "two.part": "never"}
+
+
+SPEECH = Bucket.parse("ais://speech")
 
 
 def to_name(name: str, ext: dict[str, str] | None, prepend: str) -> str:
@@ -101,7 +104,9 @@ def test_a_transcode_names_facts_as_the_probe_of_its_results_does(
     name = f"{stem}.{ending}" if ending else stem
     audio = AudioFormat(container, next(iter(CODECS[container])), 48_000, keep_extension=keep_extension)
     result = Naming(audio.extensions, prepend).destination(name)
-    assert run_prefix("run") + prepend + audio.facts_name(name) == facts_naming("run").destination(result)
+    assert facts_prefix("run", SPEECH) + prepend + audio.facts_name(name) == facts_naming("run", SPEECH).destination(
+        result
+    )
 
 
 @pytest.mark.parametrize(
@@ -114,8 +119,8 @@ def test_a_transcode_names_facts_as_the_probe_of_its_results_does(
     ],
 )
 def test_the_address_of_facts(bucket: str, prepend: str, expected: str) -> None:
-    found = facts_url("http://p:1/", Bucket.parse(bucket), "run", prepend)
-    assert found == expected.format(run_prefix("run"))
+    found = facts_url("http://p:1/", Bucket.parse(bucket), "run", SPEECH, prepend)
+    assert found == expected.format(facts_prefix("run", SPEECH))
 
 
 # --- names that AIStore cannot store

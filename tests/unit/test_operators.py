@@ -43,7 +43,7 @@ from storeside.operators.shards import AISMakeShardsOperator, AISSplitShardsOper
 from storeside.operators.shared import as_bool, as_number, run_columns, run_key
 from storeside.operators.speech import AISProbeAudioOperator, GXValidateManifestOperator
 from storeside.operators.triggers.aistore import AISJobTrigger
-from storeside.speech.manifest import run_prefix
+from storeside.speech.manifest import facts_prefix
 from storeside.stack.settings import CHECKOUT
 from storeside.transform.bucket_job import BucketJob
 from storeside.transform.in_place import InPlaceJob
@@ -345,9 +345,10 @@ def test_copy_applies_nothing() -> None:
 @pytest.mark.parametrize("name", ["a.wav", "dir/a.flac", "a.mp3", "a.ogg"])
 def test_facts_are_named_after_the_whole_object_below_the_run(name: str) -> None:
     operator = AISProbeAudioOperator(task_id="probe", source="ais://speech", destination="ais://facts")
-    prefix = run_prefix("speech/manual__1")
+    prefix = facts_prefix("speech/manual__1", Bucket.parse("ais://speech"))
     assert re.fullmatch(r"[0-9a-f]{16}/", prefix)
-    assert prefix != run_prefix("speech/manual__2")
+    assert prefix != facts_prefix("speech/manual__2", Bucket.parse("ais://speech"))
+    assert prefix != facts_prefix("speech/manual__1", Bucket.parse("ais://calls"))
     assert operator.naming(CONTEXT).destination(name) == f"{prefix}{name}.json"
     assert operator.spec(CONTEXT).command == transformer_command("audio_probe")
 
@@ -370,7 +371,8 @@ def test_facts_are_asked_for_without_another_effect(monkeypatch: pytest.MonkeyPa
     assert measured.spec
     assert plain.spec.tuning == {"NUM_WORKERS": "2"}
     endpoint = extra.get("transformer_endpoint", "http://proxy:51080")
-    where = f"{endpoint}/v1/objects/speech-facts/{run_prefix('speech/manual__1')}x/?provider=ais"
+    prefix = facts_prefix("speech/manual__1", Bucket("ais", "speech"))
+    where = f"{endpoint}/v1/objects/speech-facts/{prefix}x/?provider=ais"
     assert measured.spec.tuning == {"NUM_WORKERS": "2", "SIDECAR_URL": where}
     assert measured.spec.effect == plain.spec.effect
     assert measured.spec.name != plain.spec.name

@@ -15,6 +15,7 @@ import pytest
 from clickhouse_connect.driver.binding import bind_query
 
 from storeside import sql
+from storeside.aistore.buckets import Bucket
 from storeside.events.drained import Drained
 from storeside.events.ledger import EventLedger
 from storeside.events.runs import WANTED
@@ -224,7 +225,7 @@ OBJECTS = ["a.wav", "in/b.flac", "c.mp3", "d.ogg", "take1", "song.m4b", "E.Flac"
 
 def facts(name: str) -> str:
     """Return the name of an object's facts under the mapping that `AISProbeAudioOperator` gives AIStore."""
-    return facts_naming(SCOPE.run_id).destination(name)
+    return facts_naming(SCOPE.run_id, Bucket.parse(SCOPE.source)).destination(name)
 
 
 def list_(engine: Engine, side: str, name: str, result: str, size: int = 10, version: str = "v") -> None:

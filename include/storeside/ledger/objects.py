@@ -7,6 +7,7 @@ neither the memory nor the time of a worker grows with the number of objects.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -103,7 +104,8 @@ class Ledger:
         )
         if record:
             self.client.command(sql.query("settle_refused"), parameters=scope.parameters)
-            self.insert_listing([(scope.job, "planned", "", "", 0, "", "")])
+            shared = ("", "") if keeps_result else (_whole(scope).job, scope.selection)
+            self.insert_listing([(scope.job, "planned", shared[0], "", 0, "", shared[1])])
         return self._plan(self._sides(scope))
 
     def distrust(self, scope: Scope) -> None:
@@ -133,6 +135,20 @@ class Ledger:
             " AND object = {id:String}"
         )
         return int(first_row(self.client.query(query, parameters={"job": scope.job, "id": job_id}))[0]) > 0
+
+    def parts(self, scope: Scope) -> list[Scope]:
+        """Return the scopes of the planned jobs of intermediate results between the scope's buckets in its run.
+
+        Tasks of one run may divide a bucket between them, so there is one job for each selection of objects. A plan
+        of an earlier version of Storeside states no selection.
+        """
+        whole = _whole(scope)
+        rows = self.client.query(
+            "SELECT DISTINCT reason FROM storeside.listings"
+            " WHERE side = 'planned' AND (object = {job:String} OR job = {job:String}) ORDER BY reason",
+            parameters={"job": whole.job},
+        ).result_rows
+        return [replace(whole, selection=selection) for (selection,) in rows]
 
     def _sides(self, scope: Scope) -> dict[str, int]:
         """Return the number of rows on each side of the job's listings."""
@@ -298,6 +314,10 @@ class Ledger:
 
     def _drop(self, scope: Scope, side: str) -> None:
         self.client.command(f"ALTER TABLE storeside.listings DROP PARTITION ('{scope.job}', '{side}')")
+
+
+def _whole(scope: Scope) -> Scope:
+    return replace(scope, selection="")
 
 
 def _batches(rows: Iterable[tuple[Any, ...]]) -> Iterator[list[tuple[Any, ...]]]:

@@ -62,28 +62,32 @@ class FactsTable:
             " ENGINE = MergeTree ORDER BY path"
         )
 
-    def fill(self, aistore: Any, scope: Scope, pulled: int = PULLED) -> tuple[int, int]:
-        """Insert the facts of all objects with a result of the probe; return their number and bytes.
+    def fill(self, aistore: Any, probes: Sequence[Scope], pulled: int = PULLED) -> tuple[int, int]:
+        """Insert the facts of all objects with a result of a probe; return their number and bytes.
 
-        `scope` is the scope of the probe. ClickHouse pulls up to `pulled` facts. It interprets a key as a URL and as
-        a pattern, so it cannot address some objects (``?``, ``*``, ``{}``): the task reads these, and all facts of a
-        larger run. Raises MissingFactsError if facts are missing, and UnreadableFactsError.
+        `probes` are the scopes of the probes. ClickHouse pulls up to `pulled` facts. It interprets a key as a URL and
+        as a pattern, so it cannot address some objects (``?``, ``*``, ``{}``): the task reads these, and all facts of
+        a larger run. Raises MissingFactsError if facts are missing, and UnreadableFactsError.
         """
-        expected, _, size = Ledger(self._clickhouse).fresh_results(scope)
+        results = [Ledger(self._clickhouse).fresh_results(scope) for scope in probes]
+        expected, size = sum(count for count, _, _ in results), sum(size for _, _, size in results)
         if expected <= pulled:
             self._pull()
         sent = 0
-        for batch in read_many(aistore, self._bucket, self._not_there(scope)):
-            facts = [(f"{self._bucket.name}/{name}", content) for name, content in batch if content is not None]
-            self._insert(facts)
-            sent += len(facts)
+        for scope in probes:
+            for batch in read_many(aistore, self._bucket, self._not_there(scope)):
+                facts = [(f"{self._bucket.name}/{name}", content) for name, content in batch if content is not None]
+                self._insert(facts)
+                sent += len(facts)
         if sent:
             log.info(
                 "this task has read %d of the %d facts through AIStore, ClickHouse has pulled the others",
                 sent,
                 expected,
             )
-        self._require_each(scope)
+        for scope in probes:
+            self._require_each(scope)
+        self._require_once()
         return expected, size
 
     def _pull(self) -> None:
@@ -152,7 +156,9 @@ class FactsTable:
                 f"{self._bucket} has lost {absent[0]} facts of this run, such as those of {absent[1]!r}:"
                 " a retry reads them again"
             )
-        # The client repeats an INSERT whose answer was lost.
+
+    def _require_once(self) -> None:
+        """Raise MissingFactsError for facts stored twice: the client repeats an INSERT whose answer was lost."""
         twice = first_row(
             self._clickhouse.query(f"SELECT count() - uniqExact(path) FROM storeside_staging.`{self._table}`")
         )[0]

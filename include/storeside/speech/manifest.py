@@ -30,26 +30,32 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-def run_prefix(run_id: str) -> str:
-    """Return the prefix of a run's facts in their bucket, such as ``3f2a…/``."""
-    return hashlib.sha256(run_id.encode()).hexdigest()[:16] + "/"
+def facts_prefix(run_id: str, audio: Bucket) -> str:
+    """Return the prefix of a run's facts about the audio in a bucket, such as ``3f2a…/``."""
+    return _key(run_id, str(audio)) + "/"
 
 
-def facts_naming(run_id: str) -> Naming:
+def _key(*parts: str) -> str:
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
+
+
+def facts_naming(run_id: str, audio: Bucket) -> Naming:
     """Return the naming of a run's facts: the whole object name and ``.json``, such as ``a.wav.json``.
 
     The facts of an object without an extension, or with one that is no supported container, have exactly its name,
-    because AIStore then adds no ``.json``. All facts are below the run's prefix.
+    because AIStore then adds no ``.json``. All facts about the bucket `audio`
+    are below one prefix.
     """
-    return Naming({container: f"{container}.json" for container in CODECS}, run_prefix(run_id))
+    return Naming({container: f"{container}.json" for container in CODECS}, facts_prefix(run_id, audio))
 
 
-def facts_url(endpoint: str, facts: Bucket, run_id: str, prepend: str = "") -> str:
+def facts_url(endpoint: str, facts: Bucket, run_id: str, audio: Bucket, prepend: str = "") -> str:
     """Return the URL below which a transcode writes a run's facts; see `facts_naming` for their names.
 
-    `endpoint` is the URL of AIStore for the transformers; `prepend` precedes the names of results.
+    `endpoint` is the URL of AIStore for the transformers; `audio` is the bucket of the results, and `prepend`
+    precedes their names.
     """
-    return objects_url(endpoint, facts, run_prefix(run_id) + prepend)
+    return objects_url(endpoint, facts, facts_prefix(run_id, audio) + prepend)
 
 
 @dataclass(frozen=True)
@@ -62,7 +68,7 @@ class Staged:
 
 
 class SpeechManifest:
-    """The manifest of the audio in `bucket` for one run.
+    """The manifest of the audio in `bucket` for one run, which may make the manifests of several buckets.
 
     `facts` is the AIStore bucket into which transcode and probe wrote, `endpoint` the URL of AIStore's S3 API for
     ClickHouse. `collection` is ClickHouse's named collection with a token for AIStore, if AIStore requires one.
@@ -77,8 +83,8 @@ class SpeechManifest:
         self.endpoint = endpoint.rstrip("/")
         self.collection = collection
         self.run_id = run_id
-        self.prefix = run_prefix(run_id)
-        key = self.prefix.rstrip("/")
+        self.prefix = facts_prefix(run_id, bucket)
+        key = _key(run_id, str(bucket), str(facts))
         self.facts_table = f"facts_{key}"
         self.invalid_table = f"invalid_{key}"
         self.staging_table = f"speech_{key}"
@@ -86,24 +92,27 @@ class SpeechManifest:
     def stage(self, aistore: Any, scope: Scope, pulled: int = PULLED) -> Staged:
         """Fill the staging table from the facts, except rows that were published before.
 
-        `scope` is the scope of the probe. Only objects with a result of the probe get rows, because publishing
-        records these objects as done. Other facts may belong to objects that were transcoded but not delivered.
+        `scope` is the scope of the run's probes, with any selection: tasks may probe parts of a bucket. Only objects
+        with a result of a probe get rows, because publishing records these objects as done. Other facts may belong to
+        objects that were transcoded but not delivered.
         ClickHouse pulls up to `pulled` facts itself; of a larger run, this task reads and sends them.
 
         Raises MissingFactsError when facts are missing, and UnreadableFactsError.
         """
         self._create()
-        facts, size = self._facts().fill(aistore, scope, pulled)
-        self.clickhouse.command(
-            sql.query("stage_manifest"),
-            parameters={
-                **scope.parameters,
-                "facts": self.facts_table,
-                "staging": self.staging_table,
-                "bucket": str(self.bucket),
-                "facts_bucket": self.facts.name,
-            },
-        )
+        probes = Ledger(self.clickhouse).parts(scope)
+        facts, size = self._facts().fill(aistore, probes, pulled)
+        for probe in probes:
+            self.clickhouse.command(
+                sql.query("stage_manifest"),
+                parameters={
+                    **probe.parameters,
+                    "facts": self.facts_table,
+                    "staging": self.staging_table,
+                    "bucket": str(self.bucket),
+                    "facts_bucket": self.facts.name,
+                },
+            )
         staged = Staged(facts, size, self.staged())
         log.info("%d facts (%d bytes), %d rows to publish", staged.facts, staged.facts_bytes, staged.rows)
         return staged
@@ -163,11 +172,11 @@ class SpeechManifest:
         Ledger(self.clickhouse).settle_invalid(scope, self.invalid_table)
 
     def publish(self, scope: Scope) -> int:
-        """Move the staged rows into ``speech.manifest`` in one step; return the number of this run's rows there.
+        """Move the staged rows into ``speech.manifest`` in one step; return the number of its rows there.
 
         Runs at the same time publish one after the other. Each leaves out the rows that another has published since
         they were staged. A repeated call moves nothing: either the staging table is empty, or `clean_up` has dropped
-        it after the plan of the probe was deleted (`scope` is the scope of the probe). Raises LostStagingError when
+        it after the plans of the probes were deleted (`scope` is their scope). Raises LostStagingError when
         the table does not exist but the plan does, and TransferTransientError when other runs publish for five
         minutes.
         """
@@ -179,7 +188,7 @@ class SpeechManifest:
                 bound = {"staging": self.staging_table, "bucket": str(self.bucket)}
                 self.clickhouse.command(sql.query("leave_out_published"), parameters=bound)
                 self.clickhouse.command(f"ALTER TABLE {staging} MOVE PARTITION tuple() TO TABLE speech.manifest")
-        elif Ledger(self.clickhouse).planned(scope):
+        elif Ledger(self.clickhouse).parts(scope):
             raise LostStagingError(
                 f"table storeside_staging.{self.staging_table} with the rows of run {self.run_id} does not exist, and"
                 " the rows are not published: clear the task that stages them"
@@ -189,8 +198,8 @@ class SpeechManifest:
         return int(
             first_row(
                 self.clickhouse.query(
-                    "SELECT count() FROM speech.manifest WHERE run_id = {run_id:String}",
-                    parameters={"run_id": self.run_id},
+                    "SELECT count() FROM speech.manifest WHERE bucket = {bucket:String} AND run_id = {run_id:String}",
+                    parameters={"bucket": str(self.bucket), "run_id": self.run_id},
                 )
             )[0]
         )

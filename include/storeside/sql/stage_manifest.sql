@@ -1,6 +1,6 @@
 -- The manifest rows of a run: facts of the objects that are done when the run publishes, joined with each object's
 -- origin, except rows that are already published with all facts. Other facts, such as those of an undelivered object,
--- give no row.
+-- give no row. An object that another probe of the run has staged gives no second row.
 -- If several buckets had an object of the same name, the origin is the one that was written last.
 -- Facts from transformers of earlier versions do not state whether a recording is complete, and lack the facts of its
 -- signal.
@@ -33,7 +33,7 @@ LEFT JOIN
 ) AS i ON i.destination = t.source AND i.destination_object = t.object
 LEFT JOIN (SELECT object, checksum, source_version, silence_share FROM speech.manifest FINAL WHERE bucket = {bucket:String}) AS p
     ON p.object = r.object
-WHERE NOT (
+WHERE r.object NOT IN (SELECT object FROM storeside_staging.{staging:Identifier}) AND NOT (
     p.checksum = f.checksum AND p.source_version = if(i.object != '', i.version, t.version)
     AND (p.silence_share IS NOT NULL OR f.silence_share IS NULL)
 )

@@ -95,9 +95,7 @@ class BucketJob:
         if spec and (self.options.latest or self.options.sync):
             spec = spec.without_files()
         self.spec = spec = described(client, spec) if spec else None
-        # no selection for intermediate results: the caller of acknowledge() knows only buckets, effect and run
-        names = list(self.options.names or ())
-        selection = repr((self.options.prefix, names, self.naming)) if self.options.keeps_result else ""
+        selection = repr((self.options.prefix, list(self.options.names or ()), self.naming))
         prepend = self.naming.prepend if self.options.keeps_result else ""
         effect = spec.effect if spec else ""
         self.scope = scope or Scope(str(source), str(destination), effect, run_id, selection, prepend)
@@ -337,13 +335,14 @@ class BucketJob:
             raise copies.not_copied(count, missing[0].object, self.source, self.destination)
 
 
-def acknowledge(ledger: Ledger, scope: Scope, before_closing: Callable[[], None]) -> None:
-    """Record the objects of a job without `keeps_result` as done, after the caller has used their results.
+def acknowledge(ledger: Ledger, scope: Scope, before_closing: Callable[[Scope], None]) -> None:
+    """Record the objects of jobs without `keeps_result` as done, after the caller has used their results.
 
-    `before_closing` may record exceptions while the job's listings still exist. A repeated call does nothing, because
-    the plan no longer exists.
+    `scope` has the buckets, the effect and the run of the jobs, with any selection. `before_closing` may record
+    exceptions of each job while its listings still exist. A repeated call does nothing, because the plans no longer
+    exist.
     """
-    if ledger.planned(scope):
-        ledger.settle(scope, record_done=True, no_reason=NO_REASON)
-        before_closing()
-    ledger.forget_listings(scope)
+    for part in ledger.parts(scope):
+        ledger.settle(part, record_done=True, no_reason=NO_REASON)
+        before_closing(part)
+        ledger.forget_listings(part)

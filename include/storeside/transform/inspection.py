@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from storeside.aistore import etl as etls
 from storeside.aistore import jobs
 from storeside.aistore.buckets import Bucket
+from storeside.aistore.errors import AIStoreTransientError, said
 from storeside.aistore.existence import require_bucket
 from storeside.aistore.existing import described, require_reports
 from storeside.aistore.pods import PodWatch
@@ -56,15 +57,30 @@ class Inspection:
         return str(job_id)
 
     def failures(self, job_id: str) -> dict[str, str]:
-        """Return the reason for each object that could not be transformed, and release the ETL."""
-        spec = self.spec.over("hpush")
-        names = spec.names
+        """Return the reason for each object that could not be transformed, and release the ETL.
+
+        Raises AIStoreTransientError if the failures cannot be read, for example because another task deleted the ETL,
+        and AIStoreInputError if they were too many to be listed.
+        """
+        from aistore.sdk.errors import AISError
+        from requests import RequestException
+
+        names = self.spec.over("hpush").names
         reasons: dict[str, str] = {}
         try:
             for failure in failures(self.client, names, job_id, self.source.name):
                 reasons.setdefault(failure.object, failure.reason)
             for name, reason in object_errors(self.client, names, job_id, self.source):
                 reasons.setdefault(name, reason)
+        except (AISError, RequestException) as e:
+            raise AIStoreTransientError(
+                f"the objects of {self.source} that failed in inspection {job_id} cannot be known ({said(e)}): a"
+                " retry inspects the bucket again"
+            ) from e
         finally:
-            etls.release(self.client, spec.own_names)
+            self.release()
         return reasons
+
+    def release(self) -> None:
+        """Stop and delete the ETL, unless another job uses it."""
+        etls.release(self.client, self.spec.over("hpush").own_names)

@@ -8,24 +8,54 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, TypeVar
 
 from storeside.aistore import jobs
-from storeside.transformers.failures import Failure, Shard, parse, parse_shards
+from storeside.aistore.errors import AIStoreInputError
+from storeside.transformers.failures import Failure, Shard, Unlisted, parse, parse_shards, parse_unlisted
+from storeside.transformers.journal import MOST_LINES
 
 if TYPE_CHECKING:
     from aistore.sdk import Client
 
 log = logging.getLogger(__name__)
-E = TypeVar("E", bound="Failure | Shard")
+T = TypeVar("T")
+E = TypeVar("E", bound="Failure | Shard | Unlisted")
 
 
 def failures(client: Client, etl_names: Iterable[str], job_id: str, bucket: str) -> Iterator[Failure]:
     """Yield the failures of one job on `bucket` (its name), read from the logs of its ETLs.
 
     A transformer's log has the same clock as the job's snapshot on its target, so an entry that is older than the job
-    belongs to another job. Yields nothing if the ETL no longer exists or the cluster does not answer.
+    belongs to another job. Raises AISError or RequestException if the ETL no longer exists or the cluster does not
+    answer, and AIStoreInputError at the end if the logs do not list all failures.
     """
-    for entry in _entries(client, etl_names, job_id, bucket, parse):
-        if not entry.member:
+    first, unlisted = None, False
+    for entry in _entries(client, etl_names, job_id, bucket, _of_objects):
+        if isinstance(entry, Unlisted):
+            unlisted = True
+        elif not entry.member:
+            first = first or entry
             yield entry
+    if unlisted:
+        example = f", such as {first.object!r}: {first.reason}" if first else ""
+        raise AIStoreInputError(
+            f"job {job_id}: the ETL's logs do not list all objects of {bucket} that failed, because a server lists"
+            f" {MOST_LINES} in an hour: correct what the objects have in common{example}, or process fewer objects"
+        )
+
+
+def readable(job_id: str, entries: Iterable[T]) -> Iterator[T]:
+    """Yield the entries that can be read, for jobs that find the failed objects in the listing of the results."""
+    from aistore.sdk.errors import AISError
+    from requests import RequestException
+
+    try:
+        yield from entries
+    except (AISError, RequestException, AIStoreInputError) as e:
+        log.info("job %s: cannot read all failures: %s", job_id, " ".join(str(e).split())[:300])
+
+
+def _of_objects(log: str) -> Iterator[Failure | Unlisted]:
+    yield from parse(log)
+    yield from parse_unlisted(log)
 
 
 def shards(client: Client, etl_name: str, job_id: str, bucket: str) -> Iterator[Failure | Shard]:
@@ -43,18 +73,12 @@ def _of_shards(log: str) -> Iterator[Failure | Shard]:
 def _entries(
     client: Client, etl_names: Iterable[str], job_id: str, bucket: str, read: Callable[[str], Iterator[E]]
 ) -> Iterator[E]:
-    from aistore.sdk.errors import AISError
-    from requests import RequestException
-
-    try:
-        since = jobs.starts(client, job_id)
-        for name in etl_names:
-            for target, text in _logs(client, name):
-                for entry in read(text):
-                    if entry.time >= since.get(target, 0) and entry.bucket in ("", bucket):
-                        yield entry
-    except (AISError, RequestException) as e:
-        log.info("job %s: cannot read the logs of its ETL: %s", job_id, " ".join(str(e).split())[:300])
+    since = jobs.starts(client, job_id)
+    for name in etl_names:
+        for target, text in _logs(client, name):
+            for entry in read(text):
+                if entry.time >= since.get(target, 0) and entry.bucket in ("", bucket):
+                    yield entry
 
 
 def _logs(client: Client, name: str) -> Iterator[tuple[str, str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
@@ -11,9 +12,10 @@ from storeside.aistore.errors import NO_REASON
 from storeside.ledger import members
 from storeside.ledger.objects import Ledger
 from storeside.ledger.scope import Scope
-from storeside.transform.journal import shards
+from storeside.transform.journal import readable, shards
 from storeside.transform.listings import Listings
 from storeside.transformers.failures import Failure, Shard
+from storeside.transformers.journal import MOST_LINES
 
 if TYPE_CHECKING:
     from aistore.sdk import Client
@@ -38,22 +40,35 @@ class ShardListings(Listings):
 def record_members(
     client: Client, ledger: Ledger, scope: Scope, source: Bucket, etl_names: Iterable[str], job_id: str
 ) -> None:
-    """Record the shards that a job delivered, and the members of them that failed."""
+    """Record the shards that a job delivered, and the members of them that failed.
+
+    If the logs lack failed members of a shard, the shard does not count as reported: the job transforms it again, and
+    if its report stays incomplete, it fails.
+    """
     reported: list[Shard] = []
     failed: list[Failure] = []
     for name in etl_names:
-        for entry in shards(client, name, job_id, source.name):
+        for entry in readable(job_id, shards(client, name, job_id, source.name)):
             if isinstance(entry, Shard):
                 reported.append(entry)
             else:
                 failed.append(entry)
-    if unlisted := sum(shard.failed for shard in reported) - len(failed):
-        log.warning("job %s: the transformers' logs lack %d of the failed members", job_id, unlisted)
+    listed = Counter((f.object, f.time) for f in failed)
+    incomplete = [shard for shard in reported if listed[shard.object, shard.time] < shard.failed]
+    for shard in incomplete:
+        count = shard.failed - listed[shard.object, shard.time]
+        reason = (
+            f"{shard.failed} of its members failed, and the log of its server lacks {count} of them: the log was"
+            f" rotated, or the server listed {MOST_LINES} failures within an hour. Correct the members that fail, or"
+            " try fewer shards at a time"
+        )
+        log.warning("job %s: %s: %s", job_id, shard.object, reason)
+        ledger.record_reasons(scope, [(_plain(shard.object), reason, False)])
     members.record(
         ledger,
         scope,
         ((_plain(f.object), _plain(f.member), _plain(f.reason), f.time) for f in failed),
-        ((_plain(shard.object), shard.time) for shard in reported),
+        ((_plain(shard.object), shard.time) for shard in reported if shard not in incomplete),
     )
 
 

@@ -12,7 +12,7 @@ from storeside.aistore.existing import details
 from storeside.aistore.spec import EtlSpec
 from storeside.ledger.objects import Ledger
 from storeside.ledger.scope import Pending, Scope
-from storeside.transform.journal import failures
+from storeside.transform.journal import failures, readable
 from storeside.transform.members import record_members
 from storeside.transform.state import Phase, State
 
@@ -38,10 +38,10 @@ def record_reasons(
         return
     if spec.in_shards:
         record_members(client, ledger, scope, source, state.etl_names, state.job_id)
-    journal = failures(client, state.etl_names, state.job_id, source.name)
+    journal = readable(state.job_id, failures(client, state.etl_names, state.job_id, source.name))
     ledger.record_reasons(scope, ((f.object, f.reason, f.final) for f in journal))
     if state.phase == Phase.RETRY or spec.communication != "ws":
-        known = object_errors(client, state.etl_names, state.job_id, source)
+        known = readable(state.job_id, object_errors(client, state.etl_names, state.job_id, source))
         ledger.record_reasons(scope, ((name, reason, False) for name, reason in known))
 
 
@@ -64,15 +64,10 @@ def reasons_of_copies(client: Client, bucket: Bucket, missing: Iterable[Pending]
 
 
 def object_errors(client: Client, etl_names: Iterable[str], job_id: str, source: Bucket) -> Iterator[tuple[str, str]]:
-    """Yield AIStore's errors of failed objects: at most 128 per target and job (ext/etl/xact.go)."""
-    from aistore.sdk.errors import AISError
-
+    """Yield AIStore's errors of failed objects: at most 128 per target and job (ext/etl/xact.go). Raises AISError."""
     for name in etl_names:
-        try:
-            for error in details(client, name, job_id).get("obj_errors") or ():
-                yield _object_name(error["obj_name"], source), plain(error["msg"])
-        except AISError as e:
-            log.info("job %s: cannot read its object errors: %s", job_id, e)
+        for error in details(client, name, job_id).get("obj_errors") or ():
+            yield _object_name(error["obj_name"], source), plain(error["msg"])
 
 
 def _object_name(reported: str, bucket: Bucket) -> str:

@@ -15,6 +15,7 @@ from typing import TypeVar
 MARK = "storeside-failure "
 # It begins with `MARK`, which a transformer's own output cannot contain.
 SHARD_MARK = MARK + "shard "
+UNLISTED_MARK = MARK + "unlisted "
 _REASON_LENGTH = 500
 E = TypeVar("E")
 
@@ -63,6 +64,18 @@ class Shard:
         return SHARD_MARK + json.dumps(asdict(self), separators=(",", ":"))
 
 
+@dataclass(frozen=True)
+class Unlisted:
+    """Failures were too many to be listed: `time` is the time until which the server may have left out some."""
+
+    time: float
+    bucket: str = ""
+
+    def line(self) -> str:
+        """Return the journal's line without a line end."""
+        return UNLISTED_MARK + json.dumps(asdict(self), separators=(",", ":"))
+
+
 def parse(log: str) -> Iterator[Failure]:
     """Yield the failures in a server's log; skip all other lines and truncated ones."""
     yield from _parsed(log, MARK, Failure)
@@ -71,6 +84,11 @@ def parse(log: str) -> Iterator[Failure]:
 def parse_shards(log: str) -> Iterator[Shard]:
     """Yield the shards in a server's log."""
     yield from _parsed(log, SHARD_MARK, Shard)
+
+
+def parse_unlisted(log: str) -> Iterator[Unlisted]:
+    """Yield the marks in a server's log that failures are not listed."""
+    yield from _parsed(log, UNLISTED_MARK, Unlisted)
 
 
 def _parsed(log: str, mark: str, kind: type[E]) -> Iterator[E]:

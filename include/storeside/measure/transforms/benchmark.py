@@ -35,7 +35,7 @@ from storeside.measure.transforms.results import CLIENT, Report, Result
 from storeside.measure.transforms.scratch import Scratch
 from storeside.measure.transforms.variants import Variant
 from storeside.transform import submit
-from storeside.transform.journal import failures
+from storeside.transform.journal import failures, readable
 from storeside.transform.naming import Naming
 from storeside.transform.reasons import object_errors
 from storeside.transform.state import Options
@@ -250,8 +250,8 @@ class Benchmark:
             with etls.kept(self._client, names):
                 job_id = submit.bucket(self._client, source, to, spec, names, plan.naming, options)
             seconds = self._follow(job_id)
-            reasons = dict(object_errors(self._client, names, job_id, source))
-            journal = list(failures(self._client, names, job_id, source.name))
+            reasons = dict(readable(job_id, object_errors(self._client, names, job_id, source)))
+            journal = list(readable(job_id, failures(self._client, names, job_id, source.name)))
             reasons |= {f.object: f.reason for f in journal}
             self._reconcile(to, reasons, {f.object: f.reason for f in journal if f.final})
             return seconds
