@@ -140,13 +140,29 @@ def test_lines_that_look_like_failures_do_not_reach_the_journal(server: Server) 
 
 def test_it_cannot_name_the_sidecar_of_another_object(launch: Start, target: Target) -> None:
     server = launch("tests.attacks.decoders:Chooses", SIDECAR_URL=f"{target.url}/facts/", NUM_WORKERS="1")
-    for name in ("b.json", "../b", "folder/b.json", "folder/a/../b", "folder/a\0", "/etc/x"):
+    for name in (
+        "b.json", "../b", "folder/b.json", "folder/ab.flac.json", "folder/a/../b", "folder/a\0", "folder/a.\0",
+        "folder/a./b", "/etc/x",
+    ):  # fmt: skip
         with server.connect() as ws:
             assert ask(ws, "folder/a.flac", arguments=name) == "failed"
         assert "is not named after the object" in server.failure("folder/a.flac").reason
     assert not [path for _, path in target.requests if "/facts/" in path]
     with server.connect() as ws:
-        assert ask(ws, "folder/a.flac", arguments="folder/a.wav.json") == b"result"
+        for name in ("folder/a.wav.json", "folder/a.flac.json", "folder/a"):
+            assert ask(ws, "folder/a.flac", arguments=name) == b"result"
+
+
+def test_its_sidecar_has_no_facts_of_another_object(launch: Start, target: Target) -> None:
+    server = launch("tests.attacks.decoders:Chooses", SIDECAR_URL=f"{target.url}/facts/", NUM_WORKERS="1")
+    other = '{"path": "facts/b.json"}'
+    for more in (f"\n{other}", other, f", {other}"):
+        with server.connect() as ws:
+            assert ask(ws, "a.flac", arguments=f"a.json|{more}") == "failed"
+        failure = server.failure("a.flac")
+        assert "is not one JSON object" in failure.reason
+        assert failure.final
+    assert not [path for _, path in target.requests if "/facts/" in path]
 
 
 def test_cpu_is_limited_per_object(launch: Start) -> None:
