@@ -104,6 +104,24 @@ def test_secrets_are_neither_in_the_environment_nor_in_the_memory(server: Server
     assert TOKEN.encode() in parent, "the search finds what is there"
 
 
+def test_a_token_in_the_specification_of_an_etl_does_not_reach_decoders(launch: Start) -> None:
+    given = {
+        "AIS_AUTHN_TOKEN": TOKEN,
+        "AIS_SOURCES": "10.9.8.7/32",
+        "SIDECAR_URL": "http://127.0.0.1:1/?signature=secret",
+    }
+    server = launch(ATTACKS, **given, NUM_WORKERS="1", MODEL="small", TRANSFORM_VARIABLES=",".join([*given, "MODEL"]))
+    environment = json.loads(attempt(server, "environment")["succeeded"])
+    assert environment["MODEL"] == "small"
+    assert environment["SIDECAR_URL"] == "given"
+    assert not {name for name in environment if name.startswith("AIS_")}
+    (decoder,) = decoders(server)
+    memory = contents(decoder.pid)
+    for secret in (TOKEN, "10.9.8.7", "signature=secret"):
+        assert secret.encode() not in memory, secret
+    assert TOKEN.encode() in contents(decoder.ppid()), "the worker needs it"
+
+
 def decoders(server: Server) -> list[psutil.Process]:
     """Return the processes that belong to a group that their parent, a worker, leads."""
     found = [p for p in server.descendants() if p.ppid() != server.process.pid]
