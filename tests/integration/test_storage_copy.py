@@ -239,10 +239,10 @@ def test_a_permission_that_was_missing_once_is_no_mark_for_ever(
         a.put(f"{n}", b"x", NOTHING)
     fetch = a.fetch
 
-    def denied(key: str) -> tuple[Head, bytes]:
+    def denied(key: str, size: int) -> tuple[Head, bytes]:
         if key == "1":
             raise DeniedError("give it s3:GetObject")
-        return fetch(key)
+        return fetch(key, size)
 
     with monkeypatch.context() as patch:
         patch.setattr(a, "fetch", denied)

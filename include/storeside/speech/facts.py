@@ -163,7 +163,7 @@ class FactsTable:
 def _row(path: str, content: bytes) -> bytes:
     """Return facts as a row of JSON with their path. Raises UnreadableFactsError if they are not one JSON object.
 
-    The row is written anew from the parsed facts: ClickHouse would read several objects, even without a line feed
+    The row is written from the parsed facts: ClickHouse would read several objects, even without a line feed
     between them, as several rows, and so as facts of other paths.
     """
     try:
