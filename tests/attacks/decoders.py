@@ -205,11 +205,12 @@ wrong.needs = ("everything",)  # type: ignore[attr-defined]
 
 
 class Chooses:
-    """Chooses the name of its sidecar."""
+    """Chooses the name of its sidecar, and what follows the facts in it."""
 
     mime_type = "text/plain"
 
     def transform(self, _source: Source, _name: str, arguments: str) -> Any:
         from storeside.transformers.transformer import Result
 
-        return Result(b"result", b"{}", arguments)
+        name, _, more = arguments.partition("|")
+        return Result(b"result", b'{"samples": 1}' + more.encode(), name)

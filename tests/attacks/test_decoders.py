@@ -104,6 +104,24 @@ def test_secrets_are_neither_in_the_environment_nor_in_the_memory(server: Server
     assert TOKEN.encode() in parent, "the search finds what is there"
 
 
+def test_a_token_in_the_specification_of_an_etl_does_not_reach_decoders(launch: Start) -> None:
+    given = {
+        "AIS_AUTHN_TOKEN": TOKEN,
+        "AIS_SOURCES": "10.9.8.7/32",
+        "SIDECAR_URL": "http://127.0.0.1:1/?signature=secret",
+    }
+    server = launch(ATTACKS, **given, NUM_WORKERS="1", MODEL="small", TRANSFORM_VARIABLES=",".join([*given, "MODEL"]))
+    environment = json.loads(attempt(server, "environment")["succeeded"])
+    assert environment["MODEL"] == "small"
+    assert environment["SIDECAR_URL"] == "given"
+    assert not {name for name in environment if name.startswith("AIS_")}
+    (decoder,) = decoders(server)
+    memory = contents(decoder.pid)
+    for secret in (TOKEN, "10.9.8.7", "signature=secret"):
+        assert secret.encode() not in memory, secret
+    assert TOKEN.encode() in contents(decoder.ppid()), "the worker needs it"
+
+
 def decoders(server: Server) -> list[psutil.Process]:
     """Return the processes that belong to a group that their parent, a worker, leads."""
     found = [p for p in server.descendants() if p.ppid() != server.process.pid]
@@ -140,13 +158,29 @@ def test_lines_that_look_like_failures_do_not_reach_the_journal(server: Server) 
 
 def test_it_cannot_name_the_sidecar_of_another_object(launch: Start, target: Target) -> None:
     server = launch("tests.attacks.decoders:Chooses", SIDECAR_URL=f"{target.url}/facts/", NUM_WORKERS="1")
-    for name in ("b.json", "../b", "folder/b.json", "folder/a/../b", "folder/a\0", "/etc/x"):
+    for name in (
+        "b.json", "../b", "folder/b.json", "folder/ab.flac.json", "folder/a/../b", "folder/a\0", "folder/a.\0",
+        "folder/a./b", "/etc/x",
+    ):  # fmt: skip
         with server.connect() as ws:
             assert ask(ws, "folder/a.flac", arguments=name) == "failed"
         assert "is not named after the object" in server.failure("folder/a.flac").reason
     assert not [path for _, path in target.requests if "/facts/" in path]
     with server.connect() as ws:
-        assert ask(ws, "folder/a.flac", arguments="folder/a.wav.json") == b"result"
+        for name in ("folder/a.wav.json", "folder/a.flac.json", "folder/a"):
+            assert ask(ws, "folder/a.flac", arguments=name) == b"result"
+
+
+def test_its_sidecar_has_no_facts_of_another_object(launch: Start, target: Target) -> None:
+    server = launch("tests.attacks.decoders:Chooses", SIDECAR_URL=f"{target.url}/facts/", NUM_WORKERS="1")
+    other = '{"path": "facts/b.json"}'
+    for more in (f"\n{other}", other, f", {other}"):
+        with server.connect() as ws:
+            assert ask(ws, "a.flac", arguments=f"a.json|{more}") == "failed"
+        failure = server.failure("a.flac")
+        assert "is not one JSON object" in failure.reason
+        assert failure.final
+    assert not [path for _, path in target.requests if "/facts/" in path]
 
 
 def test_cpu_is_limited_per_object(launch: Start) -> None:

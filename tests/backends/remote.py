@@ -77,6 +77,6 @@ def _oci(emulators: Emulators, bucket: str) -> Remote:
     return Remote(
         f"oci://{bucket}",
         lambda name, body: store.put(name, body, Head(len(body), "", "")),
-        lambda name: store.fetch(name)[1],
+        lambda name: store.fetch(name, store.head(name).size)[1],
         store.delete,
     )

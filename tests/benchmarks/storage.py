@@ -89,7 +89,7 @@ def compare(store: Store, rounds: int, small: int) -> tuple[float, float, float]
             seconds["put parts"].append(put(profiles["put"]))
             seconds["get whole"].append(get(WHOLE))
             seconds["get parts"].append(get(profiles["get"]))
-        body = samples.fetch(str(SMALL))[1]
+        body = samples.fetch(str(SMALL), SMALL)[1]
         seconds |= {"small directly": [], "small": []}
         for _ in range(small):
             # the client's own call, and ours with the tuned settings

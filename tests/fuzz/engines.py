@@ -23,6 +23,7 @@ class Engines:
     def __init__(self) -> None:
         from storeside.transformers.ffmpeg import AudioFfmpeg
         from storeside.transformers.ffmpeg_settings import FfmpegSettings
+        from storeside.transformers.settings import Settings
 
         settings = FfmpegSettings({"format": "wav", "ar": 16_000, "ac": 1}, seconds=10, memory_bytes=MEMORY_LIMIT)
         self._engines: dict[str, Any] = {
@@ -31,7 +32,7 @@ class Engines:
             "probe": AudioProbe(LIMITS),
         }
         with contextlib.suppress(FileNotFoundError):  # there is no ffmpeg here
-            self._engines["ffmpeg"] = AudioFfmpeg(settings, LIMITS)
+            self._engines["ffmpeg"] = AudioFfmpeg(settings, LIMITS, Settings())
 
     def transform(self, source: Any, name: str, arguments: str) -> Any:
         """Return what the engine makes of the object."""

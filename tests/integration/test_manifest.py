@@ -658,6 +658,9 @@ def test_a_task_that_is_killed_between_batches_starts_again(shelf: Shelf, monkey
     ("content", "reason"),
     [
         (b"no JSON", "it is no JSON object"),
+        (b"[]", "it is a list or a value"),
+        (b'{"samples": 1}\n{"path": "facts/other.json"}', "it is no JSON object"),
+        (b'{"samples": 1}{"samples": 1}', "it is no JSON object"),
         (b'{"duration_seconds": "long"}', "duration_seconds"),
         (b'{"path": "another"}', "path"),
     ],
@@ -671,6 +674,16 @@ def test_facts_that_are_not_readable_are_named(shelf: Shelf, content: bytes, rea
         UnreadableFactsError, match=rf"{facts_prefix(run, shelf.audio)}3\.wav\.json cannot be read: .*{reason}"
     ):
         shelf.manifest(run).stage(shelf.aistore, job.scope, 0)
+
+
+def test_facts_with_two_rows_are_named_when_clickhouse_pulls_them(shelf: Shelf) -> None:
+    put(shelf.aistore, shelf.audio, {f"{n}.wav": tone(0.1) for n in range(3)})
+    run = unique("run")
+    job, _ = shelf.probe(run)
+    name = f"{run_prefix(run)}1.wav.json"
+    put(shelf.aistore, shelf.facts, {name: 2 * read(shelf.aistore, shelf.facts, name)})
+    with pytest.raises(UnreadableFactsError, match=rf"{run_prefix(run)}1\.wav\.json cannot be read"):
+        shelf.manifest(run).stage(shelf.aistore, job.scope)
 
 
 def test_facts_that_are_gone_are_missed(shelf: Shelf) -> None:

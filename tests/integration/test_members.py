@@ -254,6 +254,34 @@ def test_a_split_stores_each_member_as_an_object(pair: Pair, drive: Drive, stack
     assert drive(pair.job(unique("run"), spec, naming)).skipped == 1
 
 
+def test_a_split_lets_no_shard_overwrite_members_of_another(pair: Pair, drive: Drive, stack: Stack) -> None:
+    spec = small_spec("upper").splitting("*", objects_url(stack.url("ais_proxy"), pair.destination, ""))
+    naming = Naming({"tar": "jsonl"})
+    pair.put(**{
+        "x": tar([("y/z.flac", b"of x"), ("y.jsonl", b"of x")]), "x/y": tar([("z.flac", b"of x/y")]),
+        "x-1": tar([("z.flac", b"of x-1")]), "d/x": tar([("z.flac", b"of d/x")]),
+    })  # fmt: skip
+    run = unique("run")
+    summary = drive(pair.job(run, spec, naming))
+    assert (summary.listed, summary.done, summary.failed) == (4, 3, 1)
+    reason = "its members would be stored in the folder x/, in which x/y.tar is: they could overwrite each other"
+    assert pair.failures(run) == {"x.tar": f"{reason}, so rename this shard"}
+    assert read(pair.client, pair.destination, "x/y/z.flac") == b"of x/y"
+    assert json.loads(read(pair.client, pair.destination, "x/y.jsonl"))["object"] == "x/y.tar/z.flac"
+
+    # the second shard comes after the first one was split
+    put(pair.client, pair.source, {"d/x/new.tar": tar([("z.flac", b"new")])})
+    assert pair.job(unique("run"), spec, naming).preview() == {
+        "listed": 5,
+        "pending": 1,
+        "known_bad": 1,
+        "refused": 1,
+    }
+    run = unique("run")
+    assert drive(pair.job(run, spec, naming)).done == 1
+    assert pair.failures(run).keys() == {"d/x.tar"}
+
+
 @pytest.mark.parametrize("kind", ["in place", "single", "inspection"])
 def test_work_that_needs_aistores_own_errors_excludes_members(pair: Pair, kind: str) -> None:
     spec = small_spec("upper").of_members("*.txt")

@@ -13,6 +13,7 @@ from storeside.transformers.audio_limits import Limits
 from storeside.transformers.ffmpeg import AudioFfmpeg
 from storeside.transformers.ffmpeg_settings import FfmpegSettings
 from storeside.transformers.formats import AudioFormat
+from storeside.transformers.settings import Settings
 from tests.fuzz.differential import audio_corpus as corpus
 from tests.fuzz.differential.audio_corpus import UNSPECIFIED, Base
 from tests.unit.test_audio import Convert, every_transcoder, needs_native
@@ -99,7 +100,9 @@ def test_other_formats_keep_them_too(container: tuple[str, str], layout: str) ->
 @pytest.mark.parametrize(("count", "layout"), [(3, "3.0"), (4, "quad"), (4, UNSPECIFIED), (7, "7.0"), (2, "stereo")])
 def test_the_ffmpeg_command_keeps_them_too(count: int, layout: str) -> None:
     transformer = AudioFfmpeg(
-        FfmpegSettings(output={"format": "wav", "acodec": "pcm_s16le", "ac": count, "ar": 16_000}), Limits()
+        FfmpegSettings(output={"format": "wav", "acodec": "pcm_s16le", "ac": count, "ar": 16_000}),
+        Limits(),
+        Settings(),
     )
     content = corpus.encoded(base("wav", "pcm_s16le", count, layout))
     assert samples(transformer.transform(content, "", "")) == source(count)

@@ -20,6 +20,8 @@ from storeside.transformers.audio_limits import Limits
 from storeside.transformers.ffmpeg import AudioFfmpeg
 from storeside.transformers.ffmpeg_settings import FORMATS, FfmpegSettings
 from storeside.transformers.formats import AudioFormat
+from storeside.transformers.isolation import environment as decoders_environment
+from storeside.transformers.settings import Settings
 from tests.unit.test_audio import FLAC, SPEECH, WAV, Watch, playlists, riff, s16, secret, sine, wav
 
 pytestmark = pytest.mark.skipif(
@@ -33,7 +35,7 @@ WAV_16K = {"format": "wav", "ac": 1, "ar": 16_000, "acodec": "pcm_s16le", "fflag
 def made_by(output: dict[str, Any], *filters: Any, limits: Limits | None = None, **bounds: int) -> AudioFfmpeg:
     environment = {"FFMPEG_OUTPUT": json.dumps(output), "FFMPEG_FILTERS": json.dumps(filters)}
     environment |= {f"FFMPEG_{name.upper()}": str(value) for name, value in bounds.items()}
-    return AudioFfmpeg(FfmpegSettings.from_environment(environment), limits or Limits())
+    return AudioFfmpeg(FfmpegSettings.from_environment(environment), limits or Limits(), Settings())
 
 
 @pytest.fixture(scope="module")
@@ -85,6 +87,27 @@ def test_the_name_makes_it(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 # --- refusals
+
+
+def test_a_large_recording_with_a_tag_is_not_copied_into_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain, tagged = tmp_path / "plain", tmp_path / "tagged"
+    plain.write_bytes(WAV)
+    tagged.write_bytes(WAV + b"TAG" + bytes(125))
+    monkeypatch.setenv("FFMPEG_OUTPUT", json.dumps(WAV_16K))
+    limits = {"MAX_BODY": "1Gi", "WORKER_MEMORY_LIMIT": "2Gi"}
+    assert decoders_environment(limits) == limits
+    for size in (len(WAV), len(WAV) - 1):
+        monkeypatch.setenv("MAX_BODY", str(size))
+        transformer = audio_transformers.audio_ffmpeg()
+        assert transformer.transform(str(plain), "", "") == transcode(WAV, AudioFormat())
+        if size == len(WAV):
+            assert transformer.transform(str(tagged), "", "") == transcode(WAV, AudioFormat())
+            continue
+        reason = rf"128 bytes follow the recording \(.*\), .* more than {size} bytes: remove these .* raise MAX_BODY"
+        with pytest.raises(AudioError, match=reason):
+            transformer.transform(str(tagged), "", "")
 
 
 @pytest.mark.parametrize(

@@ -127,7 +127,7 @@ class Shelf(Samples):
         md5 = hashlib.md5(body, usedforsecurity=False).hexdigest()
         return Head(len(body), md5, md5, md5 if self.knows_md5 else "", metadata={"a": "b"})
 
-    def fetch(self, key: str) -> tuple[Head, bytes]:
+    def fetch(self, key: str, size: int) -> tuple[Head, bytes]:
         return self.head(key), self.fetch_range(key, self.head(key), 0, len(self.objects[key]))
 
     def fetch_range(self, key: str, head: Head, start: int, size: int) -> bytes:

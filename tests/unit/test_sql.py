@@ -42,6 +42,7 @@ PARAMETERS: dict[str, Any] = {
     "database": "default",
     "retry_failed": False,
     "trusts_failures": True,
+    "splits": False,
     "keeps_result": True,
     "record_done": True,
     "remote": False,
@@ -441,6 +442,27 @@ def test_an_object_is_done_as_long_as_its_result_is_there(engine: Engine, effect
     expected = {f"o{n}" for n, (recorded, listed) in enumerate(cases) if not is_there(recorded, listed, effect)}
     assert 300 < len(expected) < 1700
     assert {name: side for name, side in planned} == dict.fromkeys(expected if keeps_result else (), "pending")
+
+
+@pytest.mark.parametrize("splits", [True, False])
+def test_a_split_refuses_shards_in_whose_folders_other_shards_are(engine: Engine, splits: bool) -> None:
+    names = ("x.tar", "x/y.tar", "x-1.tar", "d/e.tar", "d/e/f/g.tar", "d", "x", ".tar", "h/i.txt", "h.tar")
+    for name in names:
+        list_(engine, "source", name, name.replace(".tar", ".jsonl"), 10, "1/v")
+    # it was split before the other shard existed
+    engine.run(
+        "INSERT INTO storeside.objects (source, destination, object, version, effect, destination_object, status,"
+        " bytes_out, result_version) VALUES"
+        f" ('{SCOPE.source}', '{SCOPE.destination}', 'd/e.tar', '1/v', '{SCOPE.effect}', 'd/e.jsonl', 'done', 5, 'w')"
+    )
+    list_(engine, "before", "", "d/e.jsonl", 5, "w")
+    engine.run(sql.query("plan"), {**PARAMETERS, **SCOPE.parameters, "splits": splits})
+    planned = engine.run("SELECT object, side, reason FROM storeside.listings WHERE side IN ('pending', 'refused')")
+    text = "its members would be stored in the folder {}/, in which {} is: they could overwrite each other"
+    refused = {"x.tar": text.format("x", "x/y.tar"), "d/e.tar": text.format("d/e", "d/e/f/g.tar")}
+    found = {name: reason.partition(", so")[0] for name, side, reason in planned if side == "refused"}
+    assert found == (refused if splits else {})
+    assert {name for name, side, _ in planned if side == "pending"} == {*names} - {*found, "d/e.tar"}
 
 
 @pytest.mark.parametrize(

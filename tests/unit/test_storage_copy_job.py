@@ -32,7 +32,7 @@ class Full(Samples):
     def list(self, prefix: str = "") -> Iterator[StoredObject]:
         return (StoredObject(name, 10, "") for name in self.names)
 
-    def fetch(self, key: str) -> tuple[Head, bytes]:
+    def fetch(self, key: str, size: int) -> tuple[Head, bytes]:
         self.reads += 1
         if error := self.errors.get(key):
             raise type(error)(str(error))

@@ -31,6 +31,7 @@ from storeside.copying.mover import Mover
 from storeside.copying.multipart import MIB, S3_LIMITS, Profile, Settings
 from storeside.copying.oci import OCIStore, oci_client
 from storeside.copying.s3 import AIStoreStore, S3Store, client_config
+from storeside.copying.samples import Samples
 from storeside.copying.store import Head
 from storeside.ledger.scope import Pending
 from storeside.measure.backends import Benchmark
@@ -524,3 +525,30 @@ def test_a_range_of_another_version_releases_its_connection() -> None:
         with pytest.raises(ChangedError, match="was overwritten"):
             S3Store(client, "b").fetch_range("k", Head(2, "old", '"old"'), 0, 2)
     assert content.closed
+
+
+class Unread(io.RawIOBase):
+    """The body of an answer that must not be read."""
+
+    def read(self, size: int = -1) -> bytes:
+        raise AssertionError("the body was read")
+
+
+def test_an_object_that_has_grown_is_not_read_into_memory() -> None:
+    client = boto3.client("s3", region_name="us-east-1", aws_access_key_id="x", aws_secret_access_key="y")
+    content = Unread()
+    answer = {"ETag": '"new"', "ContentLength": 1 << 40, "Body": StreamingBody(content, 1 << 40)}
+    with Stubber(client) as stub:
+        stub.add_response("get_object", answer)
+        with pytest.raises(ChangedError, match="s3://b/k was overwritten"):
+            Mover(S3Store(client, "b"), Samples()).copy_one(Pending("k", "k", 2, ""))
+    assert content.closed
+
+
+def test_an_object_of_oci_that_has_grown_is_not_read_into_memory(oci: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = bucket(oci, "a")
+    store.put("k", b"abc", Head(3, "", ""))
+    monkeypatch.setattr(store, "_body", lambda *_: pytest.fail("the body was read"))
+    with pytest.raises(ChangedError, match="/a/k was overwritten"):
+        Mover(store, Samples()).copy_one(Pending("k", "k", 2, ""))
+    store.delete("k")

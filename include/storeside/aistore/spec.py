@@ -30,7 +30,7 @@ _QUEUE_SECONDS = 60
 # The same for a shard, of which each member has its own time-out in the transformer.
 _SHARD_SECONDS = 24 * 3600
 # Variables with which Storeside's server transforms members; `storeside.transformers.members` reads them.
-_MEMBERS, _EXTENSIONS, _RESULTS = "SHARD_MEMBERS", "SHARD_EXTENSIONS", "SHARD_RESULTS"
+_MEMBERS, _EXTENSIONS, _RESULTS, _OBJECTS = "SHARD_MEMBERS", "SHARD_EXTENSIONS", "SHARD_RESULTS", "objects"
 # The program of Storeside's servers; of them, only the first speaks WebSocket.
 _SERVE, SERVERS = "storeside.transformers.serve", ("fastapi", "flask", "http")
 # The variable with which it makes shards of objects; `storeside.transformers.gathering` reads it.
@@ -283,7 +283,7 @@ class EtlSpec:
         :raises AIStoreInputError: as `of_members`
         """
         spec = self.of_members(members)
-        environment = {**spec.environment, _RESULTS: "objects"}
+        environment = {**spec.environment, _RESULTS: _OBJECTS}
         return replace(spec, environment=environment, tuning={**spec.tuning, "SIDECAR_URL": url})
 
     def gathering(self, url: str) -> EtlSpec:
@@ -298,6 +298,11 @@ class EtlSpec:
     def in_shards(self) -> bool:
         """Whether an ETL of the chain transforms the members of shards."""
         return any(stage.environment.get(_MEMBERS) for stage in self.stages)
+
+    @property
+    def splits(self) -> bool:
+        """Whether an ETL of the chain stores the members of shards as objects."""
+        return any(stage.environment.get(_RESULTS) == _OBJECTS for stage in self.stages)
 
     def over(self, communication: str) -> EtlSpec:
         """Return the same chain with another communication type; existing ETLs keep theirs."""

@@ -212,7 +212,7 @@ class Mover:
 
     def _whole(self, one: Pending) -> None:
         try:
-            head, body = self._again(lambda: self.source.fetch(one.object))
+            head, body = self._again(lambda: self.source.fetch(one.object, one.size))
             self._same(one, head)
             self._compare(one, head, hashlib.md5(body, usedforsecurity=False).hexdigest() if head.md5 else "")
             version = self._again(lambda: self.destination.put(one.destination_object, body, head))

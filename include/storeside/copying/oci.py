@@ -117,12 +117,15 @@ class OCIStore:
         with self._errors(key):
             return _head(self.client.head_object(self.namespace, self.bucket, key).headers)
 
-    def fetch(self, key: str) -> tuple[Head, bytes]:
+    def fetch(self, key: str, size: int) -> tuple[Head, bytes]:
         """Read an object in one request."""
         with self._errors(key):
             answer = self.client.get_object(self.namespace, self.bucket, key)
             head = _head(answer.headers)
-            return head, self._body(key, answer, head.size)
+            if head.size != size:
+                answer.data.close()
+                raise changed(f"{self.name}/{key}")
+            return head, self._body(key, answer, size)
 
     def fetch_range(self, key: str, head: Head, start: int, size: int) -> bytes:
         """Read a range with If-Match."""

@@ -108,12 +108,16 @@ class S3Store:
         with self._errors(key):
             return self._head(head_object(self.client, self.bucket, key))
 
-    def fetch(self, key: str) -> tuple[Head, bytes]:
+    def fetch(self, key: str, size: int) -> tuple[Head, bytes]:
         """Read an object in one request."""
         with self._errors(key):
             answer = self.client.get_object(Bucket=self.bucket, Key=key)
-            head, body = self._head(answer), answer["Body"].read()
-        return head, self._whole(key, body, head.size)
+            head = self._head(answer)
+            if head.size != size:
+                answer["Body"].close()
+                raise changed(f"{self.name}/{key}")
+            body = answer["Body"].read()
+        return head, self._whole(key, body, size)
 
     def fetch_range(self, key: str, head: Head, start: int, size: int) -> bytes:
         """Read a range with If-Match, and compare the tag as well, because AIStore ignores the condition."""

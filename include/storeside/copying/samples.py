@@ -41,10 +41,10 @@ class Samples:
         """Return the metadata of an object, whose name is its size in bytes."""
         return Head(int(key), "", "")
 
-    def fetch(self, key: str) -> tuple[Head, bytes]:
+    def fetch(self, key: str, size: int) -> tuple[Head, bytes]:
         """Return random bytes."""
         head = self.head(key)
-        return head, self.fetch_range(key, head, 0, head.size)
+        return head, self.fetch_range(key, head, 0, size)
 
     def fetch_range(self, key: str, head: Head, start: int, size: int) -> bytes:
         """Return random bytes."""

@@ -77,8 +77,8 @@ class Store(Protocol):
     def head(self, key: str) -> Head:
         """Return an object's metadata."""
 
-    def fetch(self, key: str) -> tuple[Head, bytes]:
-        """Read an object in one piece."""
+    def fetch(self, key: str, size: int) -> tuple[Head, bytes]:
+        """Read an object of `size` bytes in one piece. Raises ChangedError if it has another size, without a read."""
 
     def fetch_range(self, key: str, head: Head, start: int, size: int) -> bytes:
         """Read `size` bytes of an object. Raises ChangedError when it has another version than `head`."""

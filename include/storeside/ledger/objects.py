@@ -82,6 +82,7 @@ class Ledger:
         retry_failed: bool,
         keeps_result: bool,
         trusts_failures: bool = True,
+        splits: bool = False,
         record: bool = True,
     ) -> Plan:
         """Compute the plan from the recorded listings, and store it as the job's ``pending`` side.
@@ -89,7 +90,7 @@ class Ledger:
         With `keeps_result`, an object is done only if its result still exists at the destination. With
         `trusts_failures`, earlier failures were caused by the objects, not by their server, and are not retried.
         Unless `record` is off, objects with names that AIStore cannot store, and objects whose results would have the
-        same name, are recorded as failed.
+        same name, are recorded as failed. With `splits`, so are shards whose members could get the names of others.
         """
         for side in _PLANNED:
             self._drop(scope, side)
@@ -100,6 +101,7 @@ class Ledger:
                 "retry_failed": retry_failed,
                 "keeps_result": keeps_result,
                 "trusts_failures": trusts_failures,
+                "splits": splits,
             },
         )
         if record:

@@ -167,13 +167,19 @@ class FactsTable:
 
 
 def _row(path: str, content: bytes) -> bytes:
-    """Return facts as a row of JSON with their path. Raises UnreadableFactsError if they are no JSON object."""
-    facts = content.strip()
-    if facts[:1] != b"{" or facts[-1:] != b"}":
-        raise _unreadable(path, "it is no JSON object")
-    fields = facts[1:].lstrip()
-    comma = b"" if fields == b"}" else b","
-    return b'{"path":' + os.fsencode(json.dumps(path, ensure_ascii=False)) + comma + fields
+    """Return facts as a row of JSON with their path. Raises UnreadableFactsError if they are not one JSON object.
+
+    The row is written from the parsed facts: ClickHouse would read several objects, even without a line feed
+    between them, as several rows, and so as facts of other paths.
+    """
+    try:
+        facts = json.loads(content)
+        if isinstance(facts, dict) and "path" not in facts:
+            return os.fsencode(json.dumps({"path": path, **facts}, ensure_ascii=False, allow_nan=False))
+        reason = "it has a field 'path'" if isinstance(facts, dict) else "it is a list or a value"
+    except (ValueError, RecursionError) as e:
+        reason = str(e)
+    raise _unreadable(path, f"it is no JSON object of facts ({reason})")
 
 
 def _unreadable(path: str, reason: str) -> UnreadableFactsError:

@@ -3,7 +3,9 @@
 -- versions are ``counter/checksum``: an equal checksum means the same content. The version of an object without a
 -- checksum has the size in its place; then the counters are compared. Objects that failed for good in another run are
 -- skipped; without `trusts_failures`, only those with an impossible name are. Objects with impossible names are
--- refused. If the results of several objects would have the same name, all but the first are refused.
+-- refused. If the results of several objects would have the same name, all but the first are refused. If a split would
+-- store the members of one shard in a folder of other shards (`a.tar`, `a/b.tar`), the first is refused, even if it was
+-- split before: `a/b/c` could be a member of both.
 -- Results with different prefixes have outcomes of their own. Version 0.1.0 recorded no prefix.
 INSERT INTO storeside.listings (job, side, object, destination_object, size, version, reason)
 WITH
@@ -21,7 +23,7 @@ SELECT
         l.status = 'failed' AND l.version = s.version AND l.effect = {effect:String}
             AND l.run_id != {run_id:String} AND NOT {retry_failed:Bool}
             AND ({trusts_failures:Bool} OR s.reason != ''), 'known_bad',
-        s.reason != '' OR s.object != s.winner, 'refused',
+        s.reason != '' OR s.object != s.winner OR f.shard != '', 'refused',
         'pending'
     ),
     s.object, s.destination_object, s.size, s.version,
@@ -31,16 +33,34 @@ SELECT
             'its result would be named ', s.destination_object, ', like that of ', s.winner,
             ': rename one, or give results different names (keep_extension of a transcode, extensions of a transform)'
         ),
+        f.shard != '', concat(
+            'its members would be stored in the folder ', s.folder, '/, in which ', f.shard,
+            ' is: they could overwrite each other, so rename this shard'
+        ),
         ''
     )
 FROM
 (
     SELECT
         object, destination_object, size, version, reason,
-        min(object) OVER (PARTITION BY destination_object) AS winner
+        min(object) OVER (PARTITION BY destination_object) AS winner,
+        if(endsWith(object, '.tar'), left(object, length(object) - 4), '') AS folder
     FROM storeside.listings
     WHERE job = {job:String} AND side = 'source'
 ) AS s
+LEFT JOIN
+(
+    SELECT
+        arrayJoin(arrayMap(
+            n -> arrayStringConcat(arraySlice(splitByChar('/', object), 1, n), '/'),
+            range(1, length(splitByChar('/', object)))
+        )) AS folder,
+        min(object) AS shard
+    FROM storeside.listings
+    WHERE {splits:Bool} AND job = {job:String} AND side = 'source' AND endsWith(object, '.tar')
+    GROUP BY folder
+    HAVING folder != ''
+) AS f ON f.folder = s.folder
 LEFT JOIN
 (
     SELECT destination_object, size, version FROM storeside.listings WHERE job = {job:String} AND side = 'before'
@@ -62,7 +82,7 @@ LEFT JOIN
             WHERE source = {source:String} AND destination = {destination:String} AND prepend = {prepend:String}
         )
 ) AS l ON l.object = s.object
-WHERE NOT (
+WHERE f.shard != '' OR NOT (
     l.status = 'done' AND l.version = s.version AND l.effect = {effect:String}
     AND (result_is_there OR NOT {keeps_result:Bool})
 )

@@ -103,7 +103,8 @@ class BucketJob:
         self._listings = (members.ShardListings if self.in_shards else self.listings)(
             client, ledger, self.scope, source, destination, self.naming, self.options, list_source
         )
-        self._planner = Planner(ledger, self.scope, self._listings, self.options)
+        splits = spec is not None and spec.splits
+        self._planner = Planner(ledger, self.scope, self._listings, self.options, splits)
 
     def begin(self) -> State:
         """Return the first state: follow a running job, resume the plan of a killed try, or make a plan.

@@ -15,13 +15,14 @@ log = logging.getLogger(__name__)
 
 
 class Planner:
-    """Plans the job of a scope. The scope of a copy has no effect."""
+    """Plans the job of a scope. The scope of a copy has no effect. `splits` tells whether the job splits shards."""
 
-    def __init__(self, ledger: Ledger, scope: Scope, listings: Listings, options: Options) -> None:
+    def __init__(self, ledger: Ledger, scope: Scope, listings: Listings, options: Options, splits: bool) -> None:
         self._ledger = ledger
         self._scope = scope
         self._listings = listings
         self._options = options
+        self._splits = splits
 
     def preview(self) -> dict[str, int]:
         """Return how many objects a job would list, process, skip and refuse; leaves no plan."""
@@ -85,6 +86,7 @@ class Planner:
             keeps_result=self._options.keeps_result,
             # copies fail because of credentials, policies or networks, not because of their objects
             trusts_failures=bool(self._scope.effect),
+            splits=self._splits,
             record=record,
         )
 

@@ -143,5 +143,6 @@ def audio_ffmpeg() -> Transformer:
     """Run the ffmpeg command with the ``FFMPEG_*`` variables; see `FfmpegSettings`."""
     from .ffmpeg import AudioFfmpeg
     from .ffmpeg_settings import FfmpegSettings
+    from .settings import Settings
 
-    return AudioFfmpeg(FfmpegSettings.from_environment(), Limits.from_environment())
+    return AudioFfmpeg(FfmpegSettings.from_environment(), Limits.from_environment(), Settings.from_environment())

@@ -25,10 +25,11 @@ import ffmpeg
 
 from . import audio_errors as errors
 from .audio_errors import AudioError
-from .audio_input import CONTAINERS, open_input
+from .audio_input import CONTAINERS, Input, open_input
 from .audio_limits import Limits
 from .ffmpeg_settings import FfmpegSettings
 from .isolation import COMMANDS
+from .settings import Settings
 from .transformer import Data, Source
 
 _PIECE_BYTES = 1 << 20
@@ -47,6 +48,7 @@ class _NothingComesOut(AudioError):
 class AudioFfmpeg:
     """Runs one ffmpeg command for each object.
 
+    A recording in a file is copied into memory if a tag or other bytes follow it; `server` limits its size.
     The constructor tests the command on a second of silence. Raises ValueError if that fails, and FileNotFoundError
     without ``ffmpeg`` or ``prlimit`` (part of util-linux).
     """
@@ -54,13 +56,14 @@ class AudioFfmpeg:
     needs = frozenset((COMMANDS,))
     opens_source = True
 
-    def __init__(self, settings: FfmpegSettings, limits: Limits) -> None:
+    def __init__(self, settings: FfmpegSettings, limits: Limits, server: Settings) -> None:
         for tool in ("ffmpeg", "prlimit"):
             if not shutil.which(tool):
                 raise FileNotFoundError(f"there is no {tool} command: apt-get install ffmpeg util-linux")
         self.mime_type = settings.mime_type
         self._settings = settings
         self._limits = limits
+        self._server = server
         self._input = _input_url()
         try:
             self.transform(_second_of_silence(), "", "")
@@ -80,6 +83,8 @@ class AudioFfmpeg:
             if isinstance(source, str) and checked.stated.end == checked.size:
                 status = self._run(checked.fileno(), result, report)
             else:
+                if isinstance(source, str):
+                    self._require_small(checked)
                 with _memory_file(iter(lambda: checked.read(_PIECE_BYTES), b"")) as content:
                     status = self._run(content, result, report)
             said = _tail(report)
@@ -89,6 +94,15 @@ class AudioFfmpeg:
             if not size or "nothing was encoded" in said:
                 raise _NothingComesOut("ffmpeg: the result has no audio samples")
             return memoryview(mmap.mmap(result, size, prot=mmap.PROT_READ))
+
+    def _require_small(self, recording: Input) -> None:
+        """Raise AudioError if a recording in a file, which other bytes follow, is too large for a copy in memory."""
+        stated, most = recording.stated, self._server.largest_body
+        if stated.end - stated.start > most:
+            raise AudioError(
+                f"{recording.size - stated.end} bytes follow the recording ({stated.ignored}), so it must fit into"
+                f" memory, and it has more than {most} bytes: remove these bytes, or raise {self._server.body_limit}"
+            )
 
     def _run(self, stdin: int, result: int, report: int) -> int:
         bounds = {

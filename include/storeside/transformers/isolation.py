@@ -25,8 +25,11 @@ NEEDS = frozenset((COMMANDS, NETWORK, FILES))
 VARIABLES = "TRANSFORM_VARIABLES"
 _PASSED = re.compile(
     r"(AUDIO|FFMPEG|LC|MALLOC|MKL|OMP|OPENBLAS|PYTHON)_?[A-Z_]*"
-    r"|HOME|LANG|LD_LIBRARY_PATH|PATH|STORESIDE_NATIVE_DIR|STORESIDE_TRANSFORM|TMPDIR|TZ|VIRTUAL_ENV"
+    r"|HOME|LANG|LD_LIBRARY_PATH|MAX_BODY|PATH|STORESIDE_NATIVE_DIR|STORESIDE_TRANSFORM|TMPDIR|TZ|VIRTUAL_ENV"
+    r"|WORKER_MEMORY_LIMIT"
 )
+# Addresses and secrets of the worker: decoders do not receive them even if an ETL's specification sets them.
+_WORKERS = re.compile(r"AIS_.*|SHARD_SOURCE_URL|SIDECAR_URL", re.DOTALL)
 _SYSTEM = ("/usr", "/lib", "/lib64", "/etc/ld.so.cache", "/etc/localtime", "/dev/urandom", "/dev/zero")
 _OPEN_FILES = 256
 # User ids without names, from the range that systemd gives to services for their lifetime (DynamicUser).
@@ -37,7 +40,11 @@ _PARENT_DEATH_SIGNAL, _NO_NEW_PRIVILEGES = 1, 38
 def environment(variables: Mapping[str, str]) -> dict[str, str]:
     """Return the variables of a server's environment that its decoders receive."""
     listed = variables.get(VARIABLES, "").split(",")
-    passed = {name: value for name, value in variables.items() if name in listed or _PASSED.fullmatch(name)}
+    passed = {
+        name: value
+        for name, value in variables.items()
+        if (name in listed or _PASSED.fullmatch(name)) and not _WORKERS.fullmatch(name)
+    }
     if variables.get("SIDECAR_URL"):
         passed["SIDECAR_URL"] = "given"  # tells that sidecars are requested, but not their address
     return passed

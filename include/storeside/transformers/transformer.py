@@ -20,7 +20,8 @@ class ObjectError(ValueError):
 class Result:
     """A result with a small second result, such as the facts of an audio object.
 
-    `sidecar_name` is the name of the second result; by default it is the object's name with ``.json``.
+    `sidecar` is one JSON object. `sidecar_name` is its name: the object's name without extension, alone or followed
+    by a dot and more; by default it is the object's name with ``.json``.
     """
 
     data: Data

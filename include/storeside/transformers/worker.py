@@ -84,6 +84,7 @@ class Worker:
             return {"content": len(data), **({"sidecar": head["sidecar"]} if "sidecar" in head else {})}, data
         if "sidecar" in head:
             content = str(head["sidecar"]).encode("latin-1")
+            _require_json_object(content)
             self._sidecars.put(_sidecar_name(job, str(head["sidecar_name"])), content)
         if not job.pipeline:
             return {"content": len(data)}, data
@@ -98,9 +99,22 @@ def _sidecar_name(job: Job, name: str) -> str:
     name = name or f"{job.object}.json"
     folder, _, last = job.object.rpartition("/")
     stem = os.path.join(folder, last.rpartition(".")[0] or last)
-    if not name.startswith(stem) or "/" in name[len(stem) :] or "\0" in name:
+    end = name.removeprefix(stem)
+    # The stem alone would also begin the names of other objects: "a" those of "ab.flac".
+    if not name.startswith(stem) or end[:1] not in ("", ".") or "/" in end or "\0" in name:
         raise ObjectError(f"the sidecar {name!r} is not named after the object")
     return name
+
+
+def _require_json_object(sidecar: bytes) -> None:
+    """Raise ObjectError unless a sidecar is one JSON object: a second one would count as facts of another object."""
+    try:
+        if isinstance(json.loads(sidecar), dict):
+            return
+        reason = "it is a list or a value"
+    except (ValueError, RecursionError) as e:
+        reason = str(e)
+    raise ObjectError(f"the sidecar is not one JSON object: {reason}")
 
 
 def _settings(channel: Channel) -> Settings:
