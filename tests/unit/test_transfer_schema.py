@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from storeside.transfer.arrow_types import arrow_columns, arrow_type
-from storeside.transfer.conversion import converted, fits, reading, whole
+from storeside.transfer.conversion import converted, fits, reading, whole, widens
 from storeside.transfer.errors import TransferInputError
 from storeside.transfer.formats import Csv, Format
 from storeside.transfer.inference import deduced, merge, wider
@@ -271,6 +271,28 @@ def test_values_are_taken_or_refused(engine: Engine, target: str, value: str, ta
 )  # fmt: skip
 def test_types_that_may_hold_each_other(source: str, target: str, fit: bool) -> None:
     assert fits(source, target) == fit
+
+
+WIDENS = {
+    ("Int32", "Float64"): True, ("Int64", "Float64"): False, ("UInt16", "Float32"): True, ("Int32", "Float32"): False,
+    ("Int8", "Int64"): True, ("UInt8", "Int16"): True, ("UInt64", "Int64"): False, ("Int8", "UInt64"): False,
+    ("UInt64", "Int128"): True, ("Decimal(38, 10)", "Float64"): False, ("Decimal(9, 2)", "Decimal(18, 4)"): True,
+    ("Decimal(9, 2)", "Decimal(9, 4)"): False, ("Decimal(18, 4)", "Decimal(38, 2)"): False,
+    ("Int64", "Decimal(38, 2)"): True, ("Int64", "Decimal(18, 2)"): False, ("Float32", "Float64"): True,
+    ("Float64", "Float32"): False, ("Float64", "String"): True, ("Array(Int64)", "String"): True,
+    ("FixedString(5)", "String"): False, ("Date", "Date32"): True, ("Date32", "DateTime64(6)"): True,
+    ("Date32", "DateTime64(9)"): False, ("Date", "DateTime"): False, ("DateTime", "DateTime64(9)"): True,
+    ("DateTime64(3)", "DateTime64(6)"): True, ("DateTime64(6)", "DateTime64(9)"): False, ("Bool", "Int64"): True,
+    ("DateTime64(6)", "DateTime64(3)"): False, ("Bool", "Float64"): False, ("Time64(3)", "Time64(6)"): True,
+    ("Tuple(a Int8)", "Tuple(a Nullable(Int8))"): True, ("Array(Int64)", "Array(Nullable(Int64))"): True,
+    ("Array(Decimal(9, 2))", "Array(Float64)"): False, ("Nullable(Int32)", "Nullable(Float64)"): True,
+    ("LowCardinality(String)", "Nullable(String)"): True, ("UUID", "Dynamic"): False,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("source", "target"), WIDENS)
+def test_types_that_hold_every_value_of_another(source: str, target: str) -> None:
+    assert widens(source, target) == WIDENS[source, target]
 
 
 @pytest.mark.parametrize(

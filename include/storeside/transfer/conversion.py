@@ -29,6 +29,9 @@ _CLOCK = re.compile(r"Time(?:64\((\d)\))?")
 # An integer within a nested type; in a tuple the type follows the element's name.
 _NESTED_INTEGER = re.compile(r"\bU?Int(?:8|16|32|64)(?=[,)])")
 _MICROSECONDS = 6
+_NANOSECONDS = 9
+# Types of floats, with the bits of the integers that they hold without rounding, as a power of two.
+_EXACT_BITS = {"Float32": 16, "Float64": 32}
 _DECIMAL = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
 # Types that accept any text, or raise an error for it, whether they are Nullable or not.
 _TAKES_TEXT = re.compile(r"String|Enum|Variant\(|Dynamic|JSON|Bool")
@@ -174,3 +177,50 @@ def fits(source: str, target: str) -> bool:
 
 def _are_clocks(a: str, b: str) -> bool:
     return _CLOCK.fullmatch(a) is not None and _CLOCK.fullmatch(b) is not None
+
+
+def widens(source: str, target: str) -> bool:
+    """Return whether each value of a type is also one of the other type, so that a table's column may change to it."""
+    a, b = bare(source), bare(target)
+    if a.startswith("Array(") and b.startswith("Array("):
+        return widens(a[6:-1], b[6:-1])
+    if b == "String":
+        return not a.startswith("FixedString")  # the conversion removes zero bytes at its end
+    if loose(a) == loose(b) or _are_clocks(a, b):
+        return not _is_cut(a, b)
+    if a == "Bool":
+        return _INTEGERS.fullmatch(b) is not None
+    if _INTEGERS.fullmatch(a) or a.startswith("Decimal"):
+        return _widens_number(a, b)
+    if (a, b) in {("Float32", "Float64"), ("BFloat16", "Float32"), ("BFloat16", "Float64")}:
+        return True
+    if _TIME.fullmatch(a) and b.startswith("DateTime64"):  # with nine digits, its years are 1900 to 2262
+        return _fraction(a) <= _fraction(b) and (_fraction(b) < _NANOSECONDS or a in ("Date", "DateTime"))
+    return (a, b) == ("Date", "Date32")
+
+
+def _widens_number(a: str, b: str) -> bool:
+    """Return whether type `b` has all values of the integers or decimals of type `a`."""
+    if (places := _scale(b)) is not None:
+        whole_digits = _digits(b) - places
+        return _digits(a) - (_scale(a) or 0) <= whole_digits and (_scale(a) or 0) <= places
+    if not _INTEGERS.fullmatch(a):
+        return False
+    bits = _bits(a)
+    if b in _EXACT_BITS:
+        return bits <= _EXACT_BITS[b]
+    if not _INTEGERS.fullmatch(b):
+        return False
+    if a.startswith("U") == b.startswith("U"):
+        return bits <= _bits(b)
+    return a.startswith("U") and bits < _bits(b)
+
+
+def _bits(kind: str) -> int:
+    return int(kind.lstrip("UInt"))
+
+
+def _digits(kind: str) -> int:
+    """Return the largest number of decimal digits of a value of an integer or decimal type."""
+    found = re.match(r"Decimal\((\d+)", kind)
+    return int(found.group(1)) if found else len(str(2 ** _bits(kind)))

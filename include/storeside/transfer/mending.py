@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from clickhouse_connect.driver.exceptions import DatabaseError, OperationalError
 
+from storeside.transfer.conversion import widens
 from storeside.transfer.errors import (
     DriftError,
     LimitError,
@@ -27,7 +28,7 @@ from storeside.transfer.reading import Reading
 from storeside.transfer.records import is_untidy
 from storeside.transfer.salvage import Rejected, RejectedRows, salvage
 from storeside.transfer.samples import columns_of_members, sample_columns, typed_columns, whole_columns
-from storeside.transfer.schema import Column
+from storeside.transfer.schema import Column, bare
 from storeside.transfer.staged import Staged, Staging
 from storeside.transfer.work import How
 
@@ -114,15 +115,22 @@ class Mending:
             rest = tuple(c for c in missing if c.name not in options.mask)
             return self.staging.stage([o], How(rest=rest)) if rest and self.work.form.is_text else None
         wanted = [Column(options.target(c.name) or "", options.made(c.name, c.type)) for c in missing]
+        kept = []
         try:
             if policy == "widen":
                 for c in found:
                     name = options.target(c.name) or ""
                     now = destination.type_of(name)
                     kind = options.made(c.name, c.type)
-                    if now is not None and (wide := wider(self.work.client, now, kind)) != now:
+                    if now is None or (wide := wider(self.work.client, now, kind)) == now:
+                        continue
+                    if widens(now, wide):
                         wanted.append(Column(name, wide))
+                    else:
+                        kept.append(f"{name!r} stays {now}, because {bare(wide)} cannot hold each value of this type")
             if not wanted:
+                if kept and self.request.on_bad_rows == "fail":
+                    raise type(error)(f"{error} (column {', '.join(kept)}: load the object into another table)")
                 return None
             self._check_columns(len(missing))
             with self.work.alters:
