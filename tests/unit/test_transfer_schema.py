@@ -214,6 +214,30 @@ def test_decimals_are_taken_whole_or_refused(engine: Engine, value: Any, places:
             load(engine, form, "Decimal(9, 2)", f"{value}\n")
 
 
+@pytest.mark.parametrize("as_json", [True, False])
+@pytest.mark.parametrize(
+    ("target", "text", "value"),
+    [
+        ("Decimal(9, 2)", "1.239e0", None), ("Decimal(9, 2)", "1239e-3", None), ("Decimal(18, 6)", "1.5e-07", None),
+        ("Decimal(9, 2)", "1.2300E0", "1.23"), ("Decimal(9, 2)", "1.5e+3", "1500"),
+        ("Decimal(9, 2)", "-0.00015e4", "-1.5"), ("Decimal(9, 2)", "0e-7", "0"), ("Decimal(9, 2)", "0.000E-9", "0"),
+        ("Decimal(9, 2)", "123456e-2", "1234.56"), ("Decimal(9, 2)", "1e7", None), ("Decimal(9, 0)", "1.5e1", "15"),
+        ("Decimal(9, 2)", "1e999999999", None), ("Decimal(9, 2)", "1e-99999999999", None),
+        ("Decimal(76, 70)", "1.5e-70", None), ("Nullable(Decimal(18, 8))", "1.5e-07", "0.00000015"),
+    ],
+)  # fmt: skip
+def test_decimals_with_exponents_are_taken_whole_or_refused(
+    engine: Engine, target: str, text: str, value: str | None, as_json: bool
+) -> None:
+    form = Format("jsonl") if as_json else Format("csv", Csv(names=("c",)))
+    content = f'{{"c": {text}}}\n' if as_json else f"{text}\n"
+    if value is not None:
+        assert load(engine, form, target, content) == [[value]]
+    else:
+        with pytest.raises(DatabaseError):
+            load(engine, form, target, content)
+
+
 @FEW
 @given(st.integers(1900, 2299), st.integers(1, 12), st.integers(1, 31), st.sampled_from(["Date32", "Date"]))
 def test_dates_are_taken_whole_or_refused(engine: Engine, year: int, month: int, day: int, target: str) -> None:

@@ -30,6 +30,8 @@ _CLOCK = re.compile(r"Time(?:64\((\d)\))?")
 _NESTED_INTEGER = re.compile(r"\bU?Int(?:8|16|32|64)(?=[,)])")
 _MICROSECONDS = 6
 _NANOSECONDS = 9
+# In place of an exponent that is not a number of 32 bits: no decimal type has so many digits.
+_NO_EXPONENT = -1_000_000
 # Types of floats, with the bits of the integers that they hold without rounding, as a power of two.
 _EXACT_BITS = {"Float32": 16, "Float64": 32}
 _DECIMAL = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
@@ -89,10 +91,7 @@ def whole(value: str, source: str, target: str, *, padded: bool = False) -> str:
         day, date = f"substring({column}, -2)", f"CAST({column}, {literal(nullable(b))})"
         kept = f"{day} NOT IN ('29', '30', '31') OR toDayOfMonth({date}) = toInt8OrZero({day})"
     elif a == "String" and (scale := _scale(b)) is not None:
-        kept = (
-            f"position({column}, '.') = 0 OR positionCaseInsensitive({column}, 'e') > 0"
-            f" OR length(trim(TRAILING '0' FROM {column})) - position({column}, '.') <= {scale}"
-        )
+        kept = _has_few_digits(column, scale)
     elif _is_cut(a, b):
         kept = f"CAST({converted(value, source, nullable(b))}, {literal(nullable(a))}) = {column}"
     checks = [f"ifNull({kept}, 1)"] if kept else []
@@ -111,6 +110,20 @@ def whole(value: str, source: str, target: str, *, padded: bool = False) -> str:
         if valid:
             checks.append(f"(isNull({column}) OR ({' AND '.join(valid)}){empty})")
     return " AND ".join(checks)
+
+
+def _has_few_digits(text: str, scale: int) -> str:
+    """Return the condition that a decimal number in a text has at most `scale` digits after its point.
+
+    Zeros at its end do not count, except in an integer with an exponent: 100e-2 has two digits.
+    """
+    digits = "if(position({0}, '.') = 0, 0, length(trim(TRAILING '0' FROM {0})) - position({0}, '.'))"
+    mantissa = f"extract({text}, '^[^eE]*')"
+    exponent = f"toInt32OrDefault(extract({text}, '[eE][+]?(.*)'), toInt32({_NO_EXPONENT}))"
+    return (
+        f"if(positionCaseInsensitive({text}, 'e') = 0, {digits.format(text)} <= {scale},"
+        f" NOT match({mantissa}, '[1-9]') OR {digits.format(mantissa)} - {exponent} <= {scale})"
+    )
 
 
 def _is_cut(a: str, b: str) -> bool:
