@@ -332,6 +332,15 @@ def test_types_that_hold_every_value_of_another(source: str, target: str) -> Non
         ("Float64", "Float32", "0.5", True), ("Float64", "Float32", "0.1", False), ("Int64", "String", "5", True),
         ("Int64", "Float64", "9007199254740993", False), ("FixedString(3)", "String", "'abc'", True),
         ("Nullable(Decimal(18, 4))", "Nullable(Decimal(9, 2))", "NULL", True),
+        ("Decimal(38, 10)", "Float64", "'1234567890123456.7'", False), ("Decimal(38, 10)", "Float64", "'0.29'", True),
+        ("Decimal(38, 0)", "Float64", "'9007199254740993'", False), ("Decimal(15, 2)", "Float64", "'0.29'", True),
+        ("Decimal(9, 4)", "Float32", "'12345.6789'", False), ("Decimal(9, 4)", "Float32", "'0.1234'", True),
+        ("Nullable(Decimal(38, 10))", "Nullable(Float64)", "NULL", True),
+        ("Array(Decimal(38, 10))", "Array(Float64)", "['1234567890123456.7']", False),
+        ("Array(Nullable(Decimal(38, 10)))", "Array(Nullable(Float64))", "[0.29,NULL]", True),
+        ("Array(Array(Decimal(18, 4)))", "Array(Array(Decimal(9, 2)))", "[[1.25],[]]", True),
+        ("Array(Array(Decimal(18, 4)))", "Array(Array(Decimal(9, 2)))", "[[1.25],[1.255]]", False),
+        ("Array(Decimal(38, 0))", "Array(Decimal(9, 2))", "['12345678901234567890']", False),
     ],
 )  # fmt: skip
 def test_conversions_take_values_whole_or_refuse_them(

@@ -34,6 +34,8 @@ _NANOSECONDS = 9
 _NO_EXPONENT = -1_000_000
 # Types of floats, with the bits of the integers that they hold without rounding, as a power of two.
 _EXACT_BITS = {"Float32": 16, "Float64": 32}
+# The numbers of decimal digits that floats always return.
+_FLOAT_DIGITS = {"BFloat16": 2, "Float32": 6, "Float64": 15}
 _DECIMAL = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
 # Types that accept any text, or raise an error for it, whether they are Nullable or not.
 _TAKES_TEXT = re.compile(r"String|Enum|Variant\(|Dynamic|JSON|Bool")
@@ -82,9 +84,16 @@ def _unpadded(value: str) -> str:
     return f"trimBoth({value}, ' \\t')"
 
 
-def whole(value: str, source: str, target: str, *, padded: bool = False) -> str:
-    """Return the condition that `converted` loses no part of a value; empty if the conversion itself ensures that."""
+def whole(value: str, source: str, target: str, *, padded: bool = False, depth: int = 0) -> str:
+    """Return the condition that `converted` loses no part of a value; empty if the conversion itself ensures that.
+
+    `depth` is the number of lists around the value.
+    """
     a, b = bare(source), bare(target)
+    if a.startswith("Array(") and b.startswith("Array("):
+        item = f"x{depth}"
+        kept = whole(item, a[6:-1], b[6:-1], depth=depth + 1)
+        return f"arrayAll({item} -> ifNull({kept}, 1), {value})" if kept else ""
     column = _unpadded(value) if padded and a == "String" else value
     kept = ""
     if a == "String" and b in ("Date", "Date32"):  # a day beyond the end of a month becomes a day of the next month
@@ -94,6 +103,9 @@ def whole(value: str, source: str, target: str, *, padded: bool = False) -> str:
         kept = _has_few_digits(column, scale)
     elif _is_cut(a, b):
         kept = f"CAST({converted(value, source, nullable(b))}, {literal(nullable(a))}) = {column}"
+    elif a.startswith("Decimal") and _digits(a) > _FLOAT_DIGITS.get(b, _digits(a)):
+        back = f"toString(CAST({column}, {literal(nullable(b))}))"  # as a number, 0.29 * 100 would be 28.999999999999996
+        kept = f"CAST({back}, {literal(nullable(a))}) = {column}"
     checks = [f"ifNull({kept}, 1)"] if kept else []
     if a.startswith("Decimal") and b.startswith("Decimal") and a != b:  # a text with too many digits becomes NULL
         checks.append(f"(isNull({column}) OR isNotNull(CAST(toString({column}), {literal(nullable(b))})))")
@@ -134,8 +146,6 @@ def _is_cut(a: str, b: str) -> bool:
         return _fraction(a) > _fraction(b)
     if (one := _CLOCK.fullmatch(a)) and (other := _CLOCK.fullmatch(b)):
         return int(one.group(1) or 0) > int(other.group(1) or 0)
-    if a.startswith("Array(") and b.startswith("Array("):
-        return _is_cut(bare(a[6:-1]), bare(b[6:-1]))
     return (a, b) == ("UInt8", "Bool")
 
 
