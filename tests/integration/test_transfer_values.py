@@ -17,6 +17,11 @@ pytestmark = pytest.mark.timeout(180)
 LOADERS = ("pull", "push")
 
 
+def text_object(form: str, row: dict[str, str]) -> bytes:
+    """Return one row as CSV or JSON Lines."""
+    return jsonl([row]) if form == "jsonl" else f"{','.join(row)}\n{','.join(row.values())}\n".encode()
+
+
 @pytest.fixture
 def loading(stack: Stack, clickhouse: Any, s3_client: Any) -> Loading:
     return Loading(stack, clickhouse, s3_client)
@@ -30,8 +35,7 @@ def test_digests_stay_texts(loading: Loading, form: str) -> None:
         "capitals": "61F0C404-5CB3-11E7-907B-A6006AD3DBA0",
         "uuid": "61f0c404-5cb3-11e7-907b-a6006ad3dba0",
     }
-    text = f"{','.join(row)}\n{','.join(row.values())}\n".encode()
-    loading.put({"x": text if form == "csv" else jsonl([row])})
+    loading.put({"x": text_object(form, row)})
     loading.load(format=form)
     assert loading.rows("toString(md5), toString(capitals), toString(uuid)") == [tuple(row.values())]
     assert list(loading.types().values()) == ["Nullable(String)", "Nullable(String)", "Nullable(UUID)"]
@@ -65,3 +69,30 @@ def test_lists_of_decimals_in_avro_become_floats_without_loss(loading: Loading) 
     loading.load(format="avro")
     assert set(loading.reasons()) == {"bad"}
     assert loading.rows() == [([0.29],)]
+
+
+@pytest.mark.parametrize("loader", LOADERS)
+@pytest.mark.parametrize("form", ["csv", "jsonl"])
+def test_fractions_of_a_second_that_a_column_lacks(loading: Loading, form: str, loader: str) -> None:
+    loading.create("m DateTime64(6, 'UTC'), s DateTime('UTC'), t Time64(3)")
+    good = {"m": "2024-01-01T00:00:00.123456Z", "s": "2024-01-01T00:00:00.000Z", "t": "01:02:03.120"}
+    rows = {
+        "good": good, "m": {**good, "m": "2024-01-01T00:00:00.1234567Z"},
+        "s": {**good, "s": "2024-01-01T00:00:00.0000009Z"}, "t": {**good, "t": "01:02:03.123456"},
+    }  # fmt: skip
+    loading.put({key: text_object(form, row) for key, row in rows.items()})
+    loading.load(loader=loader, format=form)
+    assert set(loading.reasons()) == {"m", "s", "t"}
+    assert "column 'm' has a value that DateTime64(6, 'UTC') cannot hold whole" in loading.reasons()["m"]
+    assert loading.rows("toString(m), toString(s), toString(t)") == [
+        ("2024-01-01 00:00:00.123456", "2024-01-01 00:00:00", "01:02:03.120")
+    ]
+
+
+@pytest.mark.parametrize("loader", LOADERS)
+def test_an_invalid_text_is_not_replaced_by_the_default_of_its_column(loading: Loading, loader: str) -> None:
+    loading.create("n Int64, m DateTime('UTC') DEFAULT '2020-01-01 00:00:00', d Date DEFAULT '2020-01-01'")
+    loading.put({"m": b"n,m,d\n1,x,2021-01-01\n", "d": b"n,m,d\n1,,x\n", "good": b"n,m,d\n1,,\n"})
+    loading.load(loader=loader, format="csv")
+    assert set(loading.reasons()) == {"m", "d"}
+    assert loading.rows("n, toString(m), toString(d)") == [(1, "2020-01-01 00:00:00", "2020-01-01")]

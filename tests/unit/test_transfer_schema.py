@@ -174,7 +174,8 @@ def load(engine: Engine, form: Format, target: str, content: str) -> list[list[A
     """Load a column `c` as a transfer does; return the values as text. Raises DatabaseError."""
     source = reading(form, target)
     options = (
-        "date_time_input_format = 'best_effort', date_time_overflow_behavior = 'throw', session_timezone = 'UTC'"
+        "date_time_input_format = 'best_effort', date_time_overflow_behavior = 'throw', session_timezone = 'UTC',"
+        " cast_string_to_date_time_mode = 'best_effort'"
     )
     kept = whole("`c`", source, target) or "1"
     return engine.run(
@@ -263,6 +264,7 @@ def test_dates_are_taken_whole_or_refused(engine: Engine, year: int, month: int,
         ("DateTime('UTC')", "2106-02-08 00:00:00", False), ("DateTime('UTC')", "1969-12-31 23:59:59", False),
         ("DateTime64(3, 'UTC')", "2020-01-02 03:04:05.678", True),
         ("DateTime64(3, 'UTC')", "2020-01-02 03:04:05.678901", False),
+        ("DateTime64(9)", "2020-01-01 00:00:00.0000000001", False),
         ("DateTime64(9, 'UTC')", "2300-01-01 00:00:00", False), ("Nullable(DateTime64(0))", "\\N", True),
         ("Bool", "true", True), ("UUID", "6ba7b810-9dad-11d1-80b4-00c04fd430c8", True), ("UUID", "6ba7b810", False),
         ("FixedString(2)", "ab", True), ("FixedString(2)", "abc", False), ("Enum8('a' = 1)", "a", True),
@@ -279,6 +281,47 @@ def test_values_are_taken_or_refused(engine: Engine, target: str, value: str, ta
     else:
         with pytest.raises(DatabaseError):
             load(engine, form, target, f"{value}\n")
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+@pytest.mark.parametrize(
+    ("target", "text", "value"),
+    [
+        ("DateTime64(6)", "2024-01-01T00:00:00.1234567Z", None),
+        ("DateTime64(3)", "2024-01-01T00:00:00.1230007Z", None),
+        ("DateTime", "2024-01-01T00:00:00.0000009Z", None), ("DateTime", "2024-01-01T00:00:00.000000001", None),
+        ("Nullable(DateTime64(6))", "2024-01-01 00:00:00.1234560000", "2024-01-01 00:00:00.123456"),
+        ("DateTime64(6)", "9999-12-31 23:59:59", "9999-12-31 23:59:59.000000"),
+        ("DateTime64(6, 'Asia/Tokyo')", "2024-01-01 00:00:00.5+02:00", "2024-01-01 07:00:00.500000"),
+        ("DateTime64(9)", "1900-01-01 00:00:00.123456789", "1900-01-01 00:00:00.123456789"),
+        ("DateTime", "31.12.2024 10:00:00", "2024-12-31 10:00:00"), ("DateTime", "1700000000", "2023-11-14 22:13:20"),
+        ("DateTime", "31.12.2024 10:00", "2024-12-31 10:00:00"), ("DateTime64(6)", "2024-02-31 10:00:00", None),
+        ("DateTime", "20240131101112", "2024-01-31 10:11:12"), ("DateTime", "20240131101112.5", None),
+        ("DateTime64(3)", "1700000000123", "2023-11-14 22:13:20.123"), ("DateTime", "1700000000123", None),
+        ("DateTime", "1700000000000", "2023-11-14 22:13:20"), ("DateTime64(6)", "1700000000123456789", None),
+        ("DateTime", "1700000000.5", None), ("DateTime", "2106-02-08 00:00:00", None), ("DateTime64(3)", "x", None),
+        ("Nullable(DateTime)", "2106-02-08 00:00:00", None), ("Nullable(DateTime64(3))", "x", None),
+        ("Time64(3)", "01:02:03.123456", None), ("Time64(3)", "01:02:03.1230", "01:02:03.123"),
+        ("Nullable(Time64(6))", "01:02:03.1234567", None), ("Time64(9)", "5.123456789", "00:00:05.123456789"),
+    ],
+)  # fmt: skip
+def test_fractions_of_a_second_are_taken_whole_or_refused(
+    engine: Engine, target: str, text: str, value: str | None, as_json: bool
+) -> None:
+    form = Format("jsonl") if as_json else Format("csv", Csv(names=("c",)))
+    content = f'{{"c": "{text}"}}\n' if as_json else f"{text}\n"
+    if value is not None:
+        assert load(engine, form, target, content) == [[value]]
+    else:
+        with pytest.raises(DatabaseError):
+            load(engine, form, target, content)
+
+
+def test_numbers_in_json_are_seconds(engine: Engine) -> None:
+    for number, moment in (("-5.5", "1969-12-31 23:59:54.500000"), ("2024", "1970-01-01 00:33:44.000000")):
+        assert load(engine, Format("jsonl"), "DateTime64(6)", f'{{"c": {number}}}\n') == [[moment]]
+    with pytest.raises(DatabaseError):
+        load(engine, Format("jsonl"), "DateTime64(6)", '{"c": 1700000000.1234567}\n')
 
 
 @pytest.mark.parametrize(

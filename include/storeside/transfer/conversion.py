@@ -28,8 +28,11 @@ _MOMENT = re.compile(r"DateTime(?:64\((\d)(?:, '[^']*')?\)|\('[^']*'\))?")
 _CLOCK = re.compile(r"Time(?:64\((\d)\))?")
 # An integer within a nested type; in a tuple the type follows the element's name.
 _NESTED_INTEGER = re.compile(r"\bU?Int(?:8|16|32|64)(?=[,)])")
-_MICROSECONDS = 6
 _NANOSECONDS = 9
+# The most digits of a second with which a moment can have each year up to 9999.
+_LARGER_FRACTION = 7
+# Digits of a number of seconds since 1970, in this century.
+_SECONDS = 10
 # In place of an exponent that is not a number of 32 bits: no decimal type has so many digits.
 _NO_EXPONENT = -1_000_000
 # Types of floats, with the bits of the integers that they hold without rounding, as a power of two.
@@ -48,6 +51,7 @@ def reading(form: Format, target: str) -> str:
     So they are read into a larger type and then cast with a check. It turns 31 February into a day of March, and
     truncates decimals and fractions of a second: these are read as a type that lets `whole` detect the loss. It
     parses an empty quoted CSV field as the integer 0, so integers in CSV are read as text, and an empty text is NULL.
+    Moments in CSV are read as text, too. In JSON Lines a number is another moment than the text of its digits.
     """
     core = bare(target)
     if not form.is_native:  # pyarrow parses and checks the values
@@ -60,7 +64,7 @@ def reading(form: Format, target: str) -> str:
     if core in ("String", "JSON") or core.startswith(("FixedString", "Variant(", "Dynamic")):
         # Never LowCardinality: ClickHouse skips spaces before a CSV value of any type but String.
         return f"Nullable({core})" if is_nullable(target) else core
-    if form.name == "csv" and _INTEGERS.fullmatch(core):
+    if form.name == "csv" and (_INTEGERS.fullmatch(core) or _MOMENT.fullmatch(core) or core.startswith("Time64")):
         return "Nullable(String)"
     return nullable(_larger(core))
 
@@ -73,10 +77,11 @@ def _larger(core: str) -> str:
         return "Int256"
     if core in ("Date", "Date32") or core.startswith("Decimal"):
         return "String"
-    if -1 < _fraction(core) < _MICROSECONDS:
+    if -1 < _fraction(core) < _LARGER_FRACTION:
+        digits = _LARGER_FRACTION if core.startswith("DateTime64") else _NANOSECONDS
         zone = re.search(r"'.*'", core)
-        return f"DateTime64({_MICROSECONDS}{f', {zone.group()}' if zone else ''})"
-    return core
+        return f"DateTime64({digits}{f', {zone.group()}' if zone else ''})"
+    return f"Time64({_NANOSECONDS})" if core.startswith("Time64") else core
 
 
 def _unpadded(value: str) -> str:
@@ -94,34 +99,55 @@ def whole(value: str, source: str, target: str, *, padded: bool = False, depth: 
         item = f"x{depth}"
         kept = whole(item, a[6:-1], b[6:-1], depth=depth + 1)
         return f"arrayAll({item} -> ifNull({kept}, 1), {value})" if kept else ""
-    column = _unpadded(value) if padded and a == "String" else value
-    kept = ""
-    if a == "String" and b in ("Date", "Date32"):  # a day beyond the end of a month becomes a day of the next month
-        day, date = f"substring({column}, -2)", f"CAST({column}, {literal(nullable(b))})"
-        kept = f"{day} NOT IN ('29', '30', '31') OR toDayOfMonth({date}) = toInt8OrZero({day})"
-    elif a == "String" and (scale := _scale(b)) is not None:
-        kept = _has_few_digits(column, scale)
-    elif _is_cut(a, b):
-        kept = f"CAST({converted(value, source, nullable(b))}, {literal(nullable(a))}) = {column}"
+    if a != "String":
+        return " AND ".join(_whole_value(value, source, b))
+    column = _unpadded(value) if padded else value
+    checks = [f"ifNull({kept}, 1)"] if (kept := _whole_text(column, b)) else []
+    if valid := _valid_text(column, b, target):
+        empty = f" OR empty({column})" if padded else ""
+        checks.append(f"(isNull({column}) OR ({' AND '.join(valid)}){empty})")
+    return " AND ".join(checks)
+
+
+def _whole_value(value: str, source: str, b: str) -> list[str]:
+    """Return the conditions that type `b` has all digits of a value that is no text."""
+    a, kept = bare(source), ""
+    if _is_cut(a, b):
+        kept = f"CAST({converted(value, source, nullable(b))}, {literal(nullable(a))}) = {value}"
     elif a.startswith("Decimal") and _digits(a) > _FLOAT_DIGITS.get(b, _digits(a)):
-        back = f"toString(CAST({column}, {literal(nullable(b))}))"  # as a number, 0.29 * 100 would be 28.999999999999996
-        kept = f"CAST({back}, {literal(nullable(a))}) = {column}"
+        text = f"toString(CAST({value}, {literal(nullable(b))}))"  # as a number, 0.29 * 100 is 28.999999999999996
+        kept = f"CAST({text}, {literal(nullable(a))}) = {value}"
     checks = [f"ifNull({kept}, 1)"] if kept else []
     if a.startswith("Decimal") and b.startswith("Decimal") and a != b:  # a text with too many digits becomes NULL
-        checks.append(f"(isNull({column}) OR isNotNull(CAST(toString({column}), {literal(nullable(b))})))")
-    if a == "String" and not _TAKES_TEXT.match(b) and not is_nested(b):
-        valid = []
-        # A cast to a Nullable type returns NULL for an invalid text. A cast to a plain integer wraps: 300 becomes 44.
-        if b in ("Int128", "UInt128"):  # these wrap even if they are Nullable
-            valid.append(f"isNotNull(accurateCastOrNull(CAST({column}, 'Nullable(Int256)'), {literal(b)}))")
-        elif is_nullable(target) or _INTEGERS.fullmatch(b):
-            valid.append(f"isNotNull(CAST({column}, {literal(nullable(b))}))")
-        if b.startswith("Decimal"):  # ClickHouse parses 1.5.5 as 1.55, and e5 as 0
-            valid.append(f"match({column}, {literal(_DECIMAL)})")
-        empty = f" OR empty({column})" if padded else ""
-        if valid:
-            checks.append(f"(isNull({column}) OR ({' AND '.join(valid)}){empty})")
-    return " AND ".join(checks)
+        checks.append(f"(isNull({value}) OR isNotNull(CAST(toString({value}), {literal(nullable(b))})))")
+    return checks
+
+
+def _whole_text(text: str, b: str) -> str:
+    """Return the condition that type `b` has all digits of a valid text; empty for types that have."""
+    if b in ("Date", "Date32"):  # a day beyond the end of a month becomes a day of the next month
+        day, date = f"substring({text}, -2)", f"CAST({text}, {literal(nullable(b))})"
+        return f"{day} NOT IN ('29', '30', '31') OR toDayOfMonth({date}) = toInt8OrZero({day})"
+    if (scale := _scale(b)) is not None:
+        return _has_few_digits(text, scale)
+    return _has_short_fraction(text, b) if _MOMENT.fullmatch(b) or _CLOCK.fullmatch(b) else ""
+
+
+def _valid_text(text: str, b: str, target: str) -> list[str]:
+    """Return the conditions that a text is a value of type `b`, where the conversion to `target` does not ensure it.
+
+    A cast to a Nullable type returns NULL for an invalid text. A cast to a plain integer wraps: 300 becomes 44.
+    """
+    if _TAKES_TEXT.match(b) or is_nested(b):
+        return []
+    valid = []
+    if b in ("Int128", "UInt128"):  # these wrap even if they are Nullable
+        valid.append(f"isNotNull(accurateCastOrNull(CAST({text}, 'Nullable(Int256)'), {literal(b)}))")
+    elif is_nullable(target) or _INTEGERS.fullmatch(b):
+        valid.append(f"isNotNull(CAST({text}, {literal(nullable(b))}))")
+    if b.startswith("Decimal"):  # ClickHouse parses 1.5.5 as 1.55, and e5 as 0
+        valid.append(f"match({text}, {literal(_DECIMAL)})")
+    return valid
 
 
 def _has_few_digits(text: str, scale: int) -> str:
@@ -136,6 +162,23 @@ def _has_few_digits(text: str, scale: int) -> str:
         f"if(positionCaseInsensitive({text}, 'e') = 0, {digits.format(text)} <= {scale},"
         f" NOT match({mantissa}, '[1-9]') OR {digits.format(mantissa)} - {exponent} <= {scale})"
     )
+
+
+def _has_short_fraction(text: str, kind: str) -> str:
+    """Return the condition that a moment or a time in a text has no digit of a second that its type lacks.
+
+    ClickHouse also parses milliseconds, microseconds and nanoseconds since 1970: integers of 13, 16 and 19 digits.
+    """
+    clock = _CLOCK.fullmatch(kind)
+    digits = int(clock.group(1) or 0) if clock else _fraction(kind)
+    # The point of a fraction follows a time or a large number; points of 31.12.2026 do not.
+    before = "" if clock else "(?::[0-9]{1,2}|[0-9]{5})"
+    longer = f"{before}[.][0-9]{{{digits}}}[0-9]*[1-9]"
+    kept = f"NOT (position({text}, '.') > 0 AND match({text}, '{longer}'))"
+    if clock:
+        return kept
+    number = f"position({text}, ':') = 0 AND match({text}, '^(?:[0-9]{{13}}|[0-9]{{16}}|[0-9]{{19}})$')"
+    return f"{kept} AND NOT ({number} AND match(substring({text}, {_SECONDS + digits + 1}), '[1-9]'))"
 
 
 def _is_cut(a: str, b: str) -> bool:
@@ -203,7 +246,7 @@ def _are_clocks(a: str, b: str) -> bool:
 
 
 def widens(source: str, target: str) -> bool:
-    """Return whether each value of a type is also one of the other type, so that a table's column may change to it."""
+    """Return whether type `target` has each value of `source`, so that a table's column may change to it."""
     a, b = bare(source), bare(target)
     if a.startswith("Array(") and b.startswith("Array("):
         return widens(a[6:-1], b[6:-1])
@@ -211,15 +254,12 @@ def widens(source: str, target: str) -> bool:
         return not a.startswith("FixedString")  # the conversion removes zero bytes at its end
     if loose(a) == loose(b) or _are_clocks(a, b):
         return not _is_cut(a, b)
-    if a == "Bool":
-        return _INTEGERS.fullmatch(b) is not None
-    if _INTEGERS.fullmatch(a) or a.startswith("Decimal"):
-        return _widens_number(a, b)
-    if (a, b) in {("Float32", "Float64"), ("BFloat16", "Float32"), ("BFloat16", "Float64")}:
-        return True
     if _TIME.fullmatch(a) and b.startswith("DateTime64"):  # with nine digits, its years are 1900 to 2262
         return _fraction(a) <= _fraction(b) and (_fraction(b) < _NANOSECONDS or a in ("Date", "DateTime"))
-    return (a, b) == ("Date", "Date32")
+    if _INTEGERS.fullmatch(a) or a.startswith("Decimal"):
+        return _widens_number(a, b)
+    others = {("Date", "Date32"), ("Float32", "Float64"), ("BFloat16", "Float32"), ("BFloat16", "Float64")}
+    return (a, b) in others or (a == "Bool" and _INTEGERS.fullmatch(b) is not None)
 
 
 def _widens_number(a: str, b: str) -> bool:

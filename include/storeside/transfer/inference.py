@@ -36,8 +36,8 @@ def text_columns(
 ) -> list[Column]:
     """Return the columns that ClickHouse infers from the first bytes of a text object, cut after a line.
 
-    `nested` is the type for objects within JSON Lines. A column of UUIDs with dashes and small letters becomes a UUID,
-    and one with few distinct strings LowCardinality. Columns with a `given` type are not inferred.
+    `nested` is the type for objects within JSON Lines. A column of UUIDs with dashes and small letters is a UUID, and
+    one with few distinct strings LowCardinality. Columns with a `given` type are not inferred.
     """
     # A literal, not a parameter: the statement also contains column names, which may look like parameters.
     function = f"format({form.clickhouse}, {literal(sample.decode('utf-8', 'replace'))})"

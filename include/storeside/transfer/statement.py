@@ -59,9 +59,10 @@ def text_reading(
             value = f"ifNull(variantElement({value}, {literal(kind)}), defaultValueOfTypeName({literal(kind)}))"
         else:
             columns.append(Column(c.name, kind))
-        made = converted(value, kind, nullable(c.type) if default else c.type, padded=is_padded)
+        target = nullable(c.type) if default else c.type
+        made = converted(value, kind, target, padded=is_padded)
         expressions.append((c.name, f"ifNull({made}, CAST({default}, {literal(c.type)}))" if default else made))
-        checks += whole_value(c.name, value, kind, c.type, padded=is_padded)
+        checks += whole_value(c.name, value, kind, target, padded=is_padded)  # an invalid text is no missing value
         if form.name == "jsonl":
             checks += _finite(c.name, c.type)
     checks += [valid_text(c.name) for c in data if bare(c.type) == "String"]
