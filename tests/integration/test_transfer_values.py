@@ -96,3 +96,32 @@ def test_an_invalid_text_is_not_replaced_by_the_default_of_its_column(loading: L
     loading.load(loader=loader, format="csv")
     assert set(loading.reasons()) == {"m", "d"}
     assert loading.rows("n, toString(m), toString(d)") == [(1, "2020-01-01 00:00:00", "2020-01-01")]
+
+
+@pytest.mark.parametrize("loader", LOADERS)
+@pytest.mark.parametrize("form", ["csv", "jsonl"])
+def test_values_within_lists(loading: Loading, form: str, loader: str) -> None:
+    loading.create("n Array(Decimal(9, 2)), d Array(Date), m Array(DateTime('UTC'))")
+
+    def made(n: str = "1.25", d: str = "2024-02-29", m: str = "2024-01-01 00:00:00") -> bytes:
+        if form == "csv":
+            return f"n,d,m\n[{n}],\"['{d}']\",\"['{m}']\"\n".encode()
+        return f'{{"n": [{n}], "d": ["{d}"], "m": ["{m}"]}}\n'.encode()
+
+    wrong = {"n": made(n="1.239"), "d": made(d="2024-02-31"), "m": made(m="2024-01-01T00:00:00.9Z")}
+    loading.put({**wrong, "good": made()})
+    loading.load(loader=loader, format=form)
+    assert set(loading.reasons()) == set(wrong)
+    assert "column 'n' has a value that Array(Decimal(9, 2)) cannot hold whole" in loading.reasons()["n"]
+    assert loading.rows("toString(n), toString(d), toString(m)") == [
+        ("[1.25]", "['2024-02-29']", "['2024-01-01 00:00:00']")
+    ]
+
+
+def test_dates_within_deduced_structs(loading: Loading) -> None:
+    loading.put({f"good/{n}": jsonl([{"o": {"day": f"2024-02-2{n}", "n": 1}}]) for n in (8, 9)})
+    loading.put({"more/bad": jsonl([{"o": {"day": "2024-02-31", "n": 1}}]), "more/null": jsonl([{"o": None}])})
+    loading.load("good/", format="jsonl")
+    loading.load("more/", format="jsonl")
+    assert set(loading.reasons()) == {"more/bad"}
+    assert loading.rows("toString(o.day)", "o.day") == [("2024-02-28",), ("2024-02-29",), (None,)]

@@ -317,6 +317,61 @@ def test_fractions_of_a_second_are_taken_whole_or_refused(
             load(engine, form, target, content)
 
 
+WITHIN = [
+    ("Array(Decimal(9, 2))", "[1.239]", None), ("Array(Decimal(9, 2))", "[1.23, 1e2]", "[1.23,100]"),
+    ("Array(Decimal(9, 2))", "[12345678.5]", None), ("Array(Nullable(Decimal(18, 6)))", "[1.5e-07]", None),
+    ("Array(Date)", '["2024-02-31"]', None), ("Array(Date)", '["2024-02-29"]', "['2024-02-29']"),
+    ("Array(Nullable(Date32))", '["2024-02-29", "x"]', None), ("Array(Nullable(UInt8))", "[300, null]", None),
+    ("Array(DateTime)", '["2024-01-01T00:00:00.9Z"]', None),
+    ("Array(DateTime)", '["2024-01-01T00:00:00Z"]', "['2024-01-01 00:00:00']"),
+    ("Array(DateTime64(6))", '["9999-12-31 00:00:00"]', "['9999-12-31 00:00:00.000000']"),
+    ("Array(DateTime64(6))", '["2024-01-01 00:00:00.1234567"]', None),
+    ("Array(Time64(3))", '["01:02:03.1234"]', None),
+    ("Array(Array(Decimal(9, 2)))", "[[1], [2.5, 2.555]]", None),
+    ("Array(Array(Decimal(9, 2)))", "[[1], [2.5], []]", "[[1],[2.5],[]]"),
+]  # fmt: skip
+STRUCTS = [
+    ("Map(String, Decimal(9, 2))", '{"a": 1.239}', None), ("Map(String, Decimal(9, 2))", '{"a": 1.2}', "{'a':1.2}"),
+    ("Map(Date, Int8)", '{"2024-02-31": 1}', None), ("Map(Date, Int8)", '{"2024-02-28": 1}', "{'2024-02-28':1}"),
+    ("Tuple(d Date, n Int8)", '{"d": "2024-02-31", "n": 1}', None), ("Tuple(n Int8)", '{"n": 300}', None),
+    ("Nullable(Tuple(`a b` Nullable(Date), l Array(Int8)))", '{"a b": "2024-02-28"}', "('2024-02-28',[])"),
+    ("Nullable(Tuple(d Nullable(Date), l Array(Decimal(9, 2))))", '{"d": null, "l": [1.239]}', None),
+    ("Nullable(Tuple(d Date, l Array(Decimal(9, 2))))", "null", None),
+    ("Array(Tuple(Decimal(9, 2), Int8))", "[[1.25, 3]]", "[(1.25,3)]"),
+    ("Array(Tuple(Decimal(9, 2), Int8))", "[[1.255, 3]]", None), ("Tuple(j JSON, n Int8)", '{"n": 300}', None),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("target", "text", "value"), [*WITHIN, *STRUCTS])
+def test_values_within_lists_maps_and_structs_of_json(
+    engine: Engine, target: str, text: str, value: str | None
+) -> None:
+    form, content = Format("jsonl"), f'{{"c": {text}}}\n'
+    if value is not None or text == "null":
+        assert load(engine, form, target, content) == [[value]]
+    else:
+        with pytest.raises(DatabaseError):
+            load(engine, form, target, content)
+
+
+def test_a_null_struct_with_dates(engine: Engine) -> None:
+    content = '{"c": null}\n{"c": {"d": "2024-02-28"}}\n{"c": null}\n'
+    assert load(engine, Format("jsonl"), "Nullable(Tuple(d Date))", content) == [[None], ["('2024-02-28')"], [None]]
+
+
+@pytest.mark.parametrize("quote", ['"', "'"])
+@pytest.mark.parametrize(("target", "text", "value"), WITHIN)
+def test_values_within_lists_of_csv(engine: Engine, target: str, text: str, value: str | None, quote: str) -> None:
+    """ClickHouse parses one of the dialects. The values of the other are texts, which pyarrow has parsed."""
+    text = text.replace('"', "'").replace("null", "NULL")
+    form = Format("csv", Csv(names=("c",), quote=quote))
+    if value is not None:
+        assert load(engine, form, target, f'"{text}"\n') == [[value]]
+    else:
+        with pytest.raises(DatabaseError):
+            load(engine, form, target, f'"{text}"\n')
+
+
 def test_numbers_in_json_are_seconds(engine: Engine) -> None:
     for number, moment in (("-5.5", "1969-12-31 23:59:54.500000"), ("2024", "1970-01-01 00:33:44.000000")):
         assert load(engine, Format("jsonl"), "DateTime64(6)", f'{{"c": {number}}}\n') == [[moment]]

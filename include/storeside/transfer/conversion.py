@@ -26,8 +26,10 @@ _INTEGERS = re.compile(r"U?Int\d+")
 _TIME = re.compile(r"(?:Date|DateTime|Date32|DateTime64)(?:\(.*\))?")
 _MOMENT = re.compile(r"DateTime(?:64\((\d)(?:, '[^']*')?\)|\('[^']*'\))?")
 _CLOCK = re.compile(r"Time(?:64\((\d)\))?")
-# An integer within a nested type; in a tuple the type follows the element's name.
-_NESTED_INTEGER = re.compile(r"\bU?Int(?:8|16|32|64)(?=[,)])")
+# A type within a list, map or struct, after the name of an element.
+_ELEMENT = re.compile(r"(`(?:[^`\\]|\\.)*` |\w+ )?(.*)", re.DOTALL)
+# The digits of the largest decimals.
+_MOST_DIGITS = 76
 _NANOSECONDS = 9
 # The most digits of a second with which a moment can have each year up to 9999.
 _LARGER_FRACTION = 7
@@ -59,8 +61,7 @@ def reading(form: Format, target: str) -> str:
         kind = "Int64" if INTEGER.fullmatch(core) else known.get(core, "String")
         return f"Nullable({'DateTime64(6)' if _TIME.fullmatch(core) else kind})"
     if is_nested(core):
-        kind = core if re.search(r"Variant\(|Dynamic|JSON", core) else _NESTED_INTEGER.sub("Int128", core)
-        return f"Nullable({kind})" if is_nullable(target) else kind
+        return _larger_within(target, csv=form.name == "csv")
     if core in ("String", "JSON") or core.startswith(("FixedString", "Variant(", "Dynamic")):
         # Never LowCardinality: ClickHouse skips spaces before a CSV value of any type but String.
         return f"Nullable({core})" if is_nullable(target) else core
@@ -84,6 +85,30 @@ def _larger(core: str) -> str:
     return f"Time64({_NANOSECONDS})" if core.startswith("Time64") else core
 
 
+def _larger_within(kind: str, *, csv: bool) -> str:
+    """Return a type with larger types of the values in a list, map or struct; the others stay as they are.
+
+    A number within a list of CSV cannot be read as text.
+    """
+    core = bare(kind)
+    if is_nested(core):
+        parts = ", ".join(f"{name}{_larger_within(part, csv=csv)}" for name, part in _parts(core))
+        larger = f"{core[: core.index('(')]}({parts})"
+    elif csv and (scale := _scale(core)) is not None:
+        larger = f"Decimal({_MOST_DIGITS}, {_MOST_DIGITS - _digits(core) + scale})"
+    else:
+        larger = _larger(core)
+    if larger == core:
+        return kind
+    return f"Nullable({larger})" if is_nullable(kind) else larger
+
+
+def _parts(kind: str) -> list[tuple[str, str]]:
+    """Return the types within a list, map or struct, each after the name of its element, which may be empty."""
+    found = (_ELEMENT.fullmatch(part) for part in arguments(kind))
+    return [(part.group(1) or "", part.group(2)) for part in found if part]
+
+
 def _unpadded(value: str) -> str:
     """Return the expression that removes spaces and tabs around a text."""
     return f"trimBoth({value}, ' \\t')"
@@ -95,10 +120,12 @@ def whole(value: str, source: str, target: str, *, padded: bool = False, depth: 
     `depth` is the number of lists around the value.
     """
     a, b = bare(source), bare(target)
-    if a.startswith("Array(") and b.startswith("Array("):
-        item = f"x{depth}"
-        kept = whole(item, a[6:-1], b[6:-1], depth=depth + 1)
-        return f"arrayAll({item} -> ifNull({kept}, 1), {value})" if kept else ""
+    if a == "String" and is_nested(b):
+        source = _larger_within(target, csv=True)
+        value, a = f"CAST({value}, {literal(source)})", bare(source)
+    if is_nested(a):
+        kept = _whole_within(value, a, b, depth)
+        return f"(isNull({value}) OR {kept})" if kept and is_nullable(source) else kept
     if a != "String":
         return " AND ".join(_whole_value(value, source, b))
     column = _unpadded(value) if padded else value
@@ -106,6 +133,23 @@ def whole(value: str, source: str, target: str, *, padded: bool = False, depth: 
     if valid := _valid_text(column, b, target):
         empty = f" OR empty({column})" if padded else ""
         checks.append(f"(isNull({column}) OR ({' AND '.join(valid)}){empty})")
+    return " AND ".join(checks)
+
+
+def _whole_within(value: str, a: str, b: str, depth: int) -> str:
+    """Return the condition that no value in a list, map or struct loses a part."""
+    kind, pairs = a[: a.index("(")], list(zip(_parts(a), _parts(b), strict=False))
+    if a == b or not b.startswith(f"{kind}("):
+        return ""
+    if kind == "Tuple":
+        fields = (f"tupleElement(assumeNotNull({value}), {n})" for n in range(1, len(pairs) + 1))
+        checks = [whole(f, one, other, depth=depth) for f, ((_, one), (_, other)) in zip(fields, pairs, strict=True)]
+        return " AND ".join(filter(None, checks))
+    lists = [f"mapKeys({value})", f"mapValues({value})"] if kind == "Map" else [value]
+    item, checks = f"x{depth}", []
+    for items, ((_, one), (_, other)) in zip(lists, pairs, strict=True):
+        if kept := whole(item, one, other, depth=depth + 1):
+            checks.append(f"arrayAll({item} -> ifNull({kept}, 1), {items})")
     return " AND ".join(checks)
 
 
@@ -212,13 +256,18 @@ def converted(value: str, source: str, target: str, *, padded: bool = False) -> 
     a, b = bare(source), bare(target)
     if same(a, b) and (is_nullable(target) or not is_nullable(source)):
         return value
-    if a.startswith("Decimal") and b.startswith("Decimal"):  # accurateCast does not check these
+    decimals = a.startswith("Decimal") and b.startswith("Decimal")  # accurateCast does not check these
+    if decimals or (b == "String" and a != b):
         return f"CAST(toString({value}), {literal(target)})"
-    if b == "String" and a != b:
-        return f"CAST(toString({value}), {literal(target)})"
+    if a == "String" and is_nested(b):  # its values would wrap, or lose digits
+        larger = _larger_within(target, csv=True)
+        return converted(f"CAST({value}, {literal(larger)})", larger, target)
     if a == "String" or b.startswith("Variant("):
         return f"CAST({_unpadded(value) if padded and a == 'String' else value}, {literal(target)})"
-    return f"accurateCast({value}, {literal(target)})"
+    made = f"accurateCast({value}, {literal(target)})"
+    if is_nested(a) and is_nullable(source) and is_nullable(target):  # a NULL struct has empty texts: no dates
+        return f"if(isNull({value}), NULL, {made})"
+    return made
 
 
 def fits(source: str, target: str) -> bool:
