@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from storeside.stack.settings import Stack
+from storeside.transfer.columns import Columns
 from tests.avro_files import avro, record
 from tests.transfers import Loading, jsonl, parquet
 
@@ -125,3 +126,25 @@ def test_dates_within_deduced_structs(loading: Loading) -> None:
     loading.load("more/", format="jsonl")
     assert set(loading.reasons()) == {"more/bad"}
     assert loading.rows("toString(o.day)", "o.day") == [("2024-02-28",), ("2024-02-29",), (None,)]
+
+
+@pytest.mark.parametrize("loader", LOADERS)
+@pytest.mark.parametrize("form", ["csv", "jsonl"])
+def test_defaults_see_the_values_of_the_table(loading: Loading, form: str, loader: str) -> None:
+    """An expression sees numbers and dates, not texts, also those of other defaults, and renamed columns."""
+    loading.create(
+        "hour UInt32 DEFAULT month * 100, month UInt32 DEFAULT toYYYYMM(day), id UInt64, day Date,"
+        " hash UInt64 DEFAULT cityHash64(id), note String DEFAULT 'none'"
+    )
+    rows = [{"id": "1", "day": "2024-02-29"}, {"id": "2", "day": "2024-03-01"}]
+    loading.put({f"{n}.{form}": text_object(form, row) for n, row in enumerate(rows)})
+    loading.put({f"given.{form}": text_object(form, {"id": "3", "day": "2024-03-01", "month": "7", "note": "x"})})
+    renamed = {"number": "4", "day": "2024-03-01"}
+    loading.put({f"renamed/{form}": text_object(form, renamed)})
+    loading.load("*." + form, loader=loader, format=form)
+    loading.load("renamed/", loader=loader, format=form, chosen=Columns(rename={"number": "id"}))
+    assert loading.reasons() == {}
+    assert loading.rows("id, hour, month, note, hash = cityHash64(id)", "id") == [
+        (1, 20240200, 202402, "none", 1), (2, 20240300, 202403, "none", 1), (3, 700, 7, "x", 1),
+        (4, 20240300, 202403, "none", 1),
+    ]  # fmt: skip

@@ -222,7 +222,7 @@ class Readings:
         return replace(
             reading, expressions=tuple(expressions), settings=(*reading.settings, *settings.items()),
             projection=Projection(tuple(values), tuple(checks), where), skips=bool(options.select),
-            hides=bool(options.mask),
+            hides=bool(options.mask), defaults=tuple((options.target(n) or n, made) for n, made in reading.defaults),
         )  # fmt: skip
 
     def _loaded(self, destination: Destination) -> dict[str, Column]:

@@ -47,7 +47,7 @@ def text_reading(
         if unknown:
             raise DriftError(f"columns {', '.join(unknown)} are not in {destination.name}")
         data = [by_name[name] for name in form.csv.names if name in by_name]
-    columns, expressions = [], []
+    columns, expressions, later = [], [], _later_defaults(destination, data)
     checks: list[Check] = []
     for c in data:
         kind, default = reading(form, c.type), destination.defaults.get(c.name)
@@ -61,7 +61,8 @@ def text_reading(
             columns.append(Column(c.name, kind))
         target = nullable(c.type) if default else c.type
         made = converted(value, kind, target, padded=is_padded)
-        expressions.append((c.name, f"ifNull({made}, CAST({default}, {literal(c.type)}))" if default else made))
+        at_once = default and c.name not in later
+        expressions.append((c.name, f"ifNull({made}, CAST({default}, {literal(c.type)}))" if at_once else made))
         checks += whole_value(c.name, value, kind, target, padded=is_padded)  # an invalid text is no missing value
         if form.name == "jsonl":
             checks += _finite(c.name, c.type)
@@ -76,7 +77,21 @@ def text_reading(
     if form.csv.names:
         order = {name: n for n, name in enumerate(form.csv.names)}
         columns.sort(key=lambda c: order[c.name])
-    return Reading(form, tuple(columns), tuple(expressions), tuple(checks), partitions=in_keys(destination))
+    return Reading(
+        form, tuple(columns), tuple(expressions), tuple(checks), partitions=in_keys(destination),
+        settings=(("prefer_column_name_to_alias", 1),) if later else (), defaults=tuple(later.items()),
+    )  # fmt: skip
+
+
+def _later_defaults(destination: Destination, columns: Sequence[Column]) -> dict[str, str]:
+    """Return the defaults that may name columns: they must see the table's values, not the objects' texts."""
+    later = {}
+    for c in columns:
+        default = destination.defaults.get(c.name, "")
+        names = re.findall(r"`|(?<![\w.])[A-Za-z_]\w*\b(?!\()", re.sub(r"'(?:[^'\\]|\\.)*'", "", default))
+        if {name.upper() for name in names} - {"NULL", "TRUE", "FALSE"}:
+            later[c.name] = f"CAST({default}, {literal(c.type)})"
+    return later
 
 
 def in_keys(destination: Destination) -> tuple[Column, ...]:
