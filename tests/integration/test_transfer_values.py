@@ -148,3 +148,15 @@ def test_defaults_see_the_values_of_the_table(loading: Loading, form: str, loade
         (1, 20240200, 202402, "none", 1), (2, 20240300, 202403, "none", 1), (3, 700, 7, "x", 1),
         (4, 20240300, 202403, "none", 1),
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("form", ["csv", "jsonl"])
+def test_casts_to_types_in_another_spelling(loading: Loading, form: str) -> None:
+    """The checks of values know the types as ClickHouse writes them."""
+    chosen = Columns(cast={"d": "Decimal(9,2)", "m": "Nullable(DateTime64(3,'UTC'))", "e": "decimal(9)"})
+    good = {"d": "2.25", "m": "2024-01-01 00:00:00.123", "e": "3"}
+    wrong = {"d": {**good, "d": "2.255"}, "m": {**good, "m": f"{good['m']}4"}, "e": {**good, "e": "3.5"}}
+    loading.put({key: text_object(form, row) for key, row in {**wrong, "good": good}.items()})
+    loading.load(format=form, chosen=chosen)
+    assert set(loading.reasons()) == set(wrong)
+    assert loading.rows("toString(d), toString(m), toString(e)") == [tuple(good.values())]
