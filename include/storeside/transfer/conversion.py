@@ -126,6 +126,8 @@ def whole(value: str, source: str, target: str, *, padded: bool = False, depth: 
     if is_nested(a):
         kept = _whole_within(value, a, b, depth)
         return f"(isNull({value}) OR {kept})" if kept and is_nullable(source) else kept
+    if depth and a.startswith("FixedString") and b == "String":  # in lists, the conversion removes zero bytes
+        return f"NOT ifNull(endsWith({value}, '\\0'), 0)"
     if a != "String":
         return " AND ".join(_whole_value(value, source, b))
     column = _unpadded(value) if padded else value
@@ -258,7 +260,10 @@ def converted(value: str, source: str, target: str, *, padded: bool = False) -> 
         return value
     decimals = a.startswith("Decimal") and b.startswith("Decimal")  # accurateCast does not check these
     if decimals or (b == "String" and a != b):
-        return f"CAST(toString({value}), {literal(target)})"
+        text = (
+            f"concat({value}, '')" if a.startswith("FixedString") else f"toString({value})"
+        )  # it removes zero bytes
+        return f"CAST({text}, {literal(target)})"
     if a == "String" and is_nested(b):  # its values would wrap, or lose digits
         larger = _larger_within(target, csv=True)
         return converted(f"CAST({value}, {literal(larger)})", larger, target)
