@@ -189,7 +189,7 @@ def _valid_text(text: str, b: str, target: str) -> list[str]:
     valid = []
     if b in ("Int128", "UInt128"):  # these wrap even if they are Nullable
         valid.append(f"isNotNull(accurateCastOrNull(CAST({text}, 'Nullable(Int256)'), {literal(b)}))")
-    elif is_nullable(target) or _INTEGERS.fullmatch(b):
+    elif is_nullable(target) or _INTEGERS.fullmatch(b) or _MOMENT.fullmatch(b):
         valid.append(f"isNotNull(CAST({text}, {literal(nullable(b))}))")
     if b.startswith("Decimal"):  # ClickHouse parses 1.5.5 as 1.55, and e5 as 0
         valid.append(f"match({text}, {literal(_DECIMAL)})")
@@ -267,12 +267,13 @@ def converted(value: str, source: str, target: str, *, padded: bool = False) -> 
     if a == "String" and is_nested(b):  # its values would wrap, or lose digits
         larger = _larger_within(target, csv=True)
         return converted(f"CAST({value}, {literal(larger)})", larger, target)
+    if a == "String" and _MOMENT.fullmatch(b) and target != nullable(b):  # the check parses it in the same way
+        return f"CAST({converted(value, source, nullable(b), padded=padded)}, {literal(target)})"
     if a == "String" or b.startswith("Variant("):
         return f"CAST({_unpadded(value) if padded and a == 'String' else value}, {literal(target)})"
     made = f"accurateCast({value}, {literal(target)})"
-    if is_nested(a) and is_nullable(source) and is_nullable(target):  # a NULL struct has empty texts: no dates
-        return f"if(isNull({value}), NULL, {made})"
-    return made
+    has_null = is_nested(a) and is_nullable(source) and is_nullable(target)  # a NULL struct has empty texts: no dates
+    return f"if(isNull({value}), NULL, {made})" if has_null else made
 
 
 def fits(source: str, target: str) -> bool:

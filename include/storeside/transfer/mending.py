@@ -199,7 +199,10 @@ class Mending:
         try:
             self.staging.drop(self.staging.filled(lambda table: [Loaded(o, self._salvaged(o, table, reject))]).table)
         except (TransferError, DatabaseError, OperationalError) as e:
-            return str(e) if str(e).startswith("row ") else reason
+            row, _, told = str(e).partition(", ")
+            if not row.startswith("row "):
+                return reason
+            return f"{row}, {reason}" if reason.startswith(told) else str(e)  # the reason may state more
         return reason
 
     def _salvaged(self, o: Planned, table: str, reject: Callable[[Rejected], None]) -> int:
