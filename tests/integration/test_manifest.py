@@ -680,9 +680,9 @@ def test_facts_with_two_rows_are_named_when_clickhouse_pulls_them(shelf: Shelf) 
     put(shelf.aistore, shelf.audio, {f"{n}.wav": tone(0.1) for n in range(3)})
     run = unique("run")
     job, _ = shelf.probe(run)
-    name = f"{run_prefix(run)}1.wav.json"
+    name = f"{facts_prefix(run, shelf.audio)}1.wav.json"
     put(shelf.aistore, shelf.facts, {name: 2 * read(shelf.aistore, shelf.facts, name)})
-    with pytest.raises(UnreadableFactsError, match=rf"{run_prefix(run)}1\.wav\.json cannot be read"):
+    with pytest.raises(UnreadableFactsError, match=rf"{facts_prefix(run, shelf.audio)}1\.wav\.json cannot be read"):
         shelf.manifest(run).stage(shelf.aistore, job.scope)
 
 

@@ -86,6 +86,8 @@ def test_values_that_a_column_cannot_hold(loading: Loading, loader: str, form: s
             objects[f"{column}{n}.{form}"] = write({**GOOD, column: value})
             # JSON continues after the 1 of 1.5 or 1e20, and then misses a comma.
             failing[f"{column}{n}.{form}"] = "Cannot parse" if form == "jsonl" and value in ("1.5", "1e20") else word
+            if form == "csv" and column == "t":
+                failing[f"{column}{n}.{form}"] = "'t' has a value that DateTime('UTC') cannot hold whole"
     if form == "jsonl":
         failing["s0.jsonl"] = "row 0 is not JSON (RFC 8259): invalid UTF-8 at byte"  # the check for JSON comes first
         objects["u4.jsonl"] = write({**GOOD, "u": ""}).replace(b'"u": ,', b'"u": null,')

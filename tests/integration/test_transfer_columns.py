@@ -240,10 +240,29 @@ def test_drift_with_options(loading: Loading, loader: str, form: str) -> None:
     loading.put({f"3.{form}": make(new)})
     assert loading.load("3", loader=loader, chosen=chosen, on_drift="add").failed == 0
     assert loading.rows("fresh, email", "fresh NULLS FIRST")[-1] == ("s", "***")
+    loading.clickhouse.command(f"ALTER TABLE {loading.table} MODIFY COLUMN id Nullable(Int32)")
     loading.put({f"4.{form}": make({**new, "id": [0.5, 1.5, 2.5, 3.5]})})
     assert loading.load("4", loader=loader, chosen=chosen, on_drift="widen").failed == 0
     assert loading.types()["id"] == "Nullable(Float64)"
     assert loading.rows("fresh, email", "id")[0] == ("p", "***")
+
+
+@pytest.mark.parametrize(("form", "loader"), both("parquet", "csv", "jsonl"))
+def test_a_wider_column_rounds_no_row_of_the_table(loading: Loading, loader: str, form: str) -> None:
+    large = 2**53 + 1
+    loading.create("id Nullable(Int64), price Nullable(Decimal(38, 10)) DEFAULT 0, small Nullable(Int32) DEFAULT 7")
+    loading.put({"first.csv": f"id,price\n{large},1234567890123456.1234567891\n".encode()})
+    loading.load("first", format="csv")
+    wrong, good = {"id": [0.5], "price": [1.5]}, {"id": [1], "small": [2.5]}
+    loading.put({f"next/{name}": FORMATS[form](columns) for name, columns in (("wrong", wrong), ("good", good))})
+    loading.load("next/", loader=loader, format=form, on_drift="widen")
+    assert list(loading.reasons()) == ["next/wrong"]
+    loading.load("next/", loader=loader, format=form, on_drift="widen", retry_failed=True, run_id="again")
+    assert "(column 'id' stays Nullable(Int64), because Float64 cannot hold" in loading.reasons()["next/wrong"]
+    assert list(loading.types().values()) == ["Nullable(Int64)", "Nullable(Decimal(38, 10))", "Nullable(Float64)"]
+    assert loading.rows("toString(id), toString(price), small", "id") == [
+        ("1", "0", 2.5), (str(large), "1234567890123456.1234567891", 7),
+    ]  # fmt: skip
 
 
 def test_expectations_see_the_rows_of_the_table(loading: Loading, tmp_path: Path) -> None:

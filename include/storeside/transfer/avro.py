@@ -214,7 +214,7 @@ def _wrapped(field: AvroField, target: str) -> tuple[Column, str, list[Check]]:
     if holds(target):
         return read, f"if(isNull({here}), NULL, {made})", []
     reason = str(refusal([Nested((field.name,), field.list, 0, ())], target))
-    return read, made, [Check(f"isNull({here})", reason)]
+    return read, made, [Check(f"isNull({here})", reason), *whole_value(field.name, value, field.type, target)]
 
 
 def _time_of_day(field: AvroField, target: str) -> tuple[Column, str, list[Check]]:

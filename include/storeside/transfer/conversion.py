@@ -9,26 +9,39 @@ import re
 
 from storeside.transfer.formats import Format
 from storeside.transfer.schema import (
+    CLOCK,
     INTEGER,
+    INTEGERS,
+    MOMENT,
     NOTHING,
     NUMBER,
+    TIME,
     arguments,
     bare,
+    digits_of,
+    fraction_of,
     is_nested,
     is_nullable,
     loose,
     nullable,
     same,
+    scale_of,
 )
 from storeside.transfer.source import literal
 
-_INTEGERS = re.compile(r"U?Int\d+")
-_TIME = re.compile(r"(?:Date|DateTime|Date32|DateTime64)(?:\(.*\))?")
-_MOMENT = re.compile(r"DateTime(?:64\((\d)(?:, '[^']*')?\)|\('[^']*'\))?")
-_CLOCK = re.compile(r"Time(?:64\((\d)\))?")
-# An integer within a nested type; in a tuple the type follows the element's name.
-_NESTED_INTEGER = re.compile(r"\bU?Int(?:8|16|32|64)(?=[,)])")
-_MICROSECONDS = 6
+# A type within a list, map or struct, after the name of an element.
+_ELEMENT = re.compile(r"(`(?:[^`\\]|\\.)*` |\w+ )?(.*)", re.DOTALL)
+# The digits of the largest decimals.
+_MOST_DIGITS = 76
+_MICROSECONDS, NANOSECONDS = 6, 9
+# The most digits of a second with which a moment can have each year up to 9999.
+_LARGER_FRACTION = 7
+# Digits of a number of seconds since 1970, in this century.
+_SECONDS = 10
+# In place of an exponent that is not a number of 32 bits: no decimal type has so many digits.
+_NO_EXPONENT = -1_000_000
+# The numbers of decimal digits that floats always return.
+_FLOAT_DIGITS = {"BFloat16": 2, "Float32": 6, "Float64": 15}
 # The type of times that pyarrow has parsed: instants, or what a clock in UTC shows if the text had no offset.
 PARSED = f"DateTime64({_MICROSECONDS}, 'UTC')"
 # A date with a time that a date can hold; ClickHouse ignores any time after a date.
@@ -45,19 +58,19 @@ def reading(form: Format, target: str) -> str:
     So they are read into a larger type and then cast with a check. It turns 31 February into a day of March, and
     truncates decimals and fractions of a second: these are read as a type that lets `whole` detect the loss. It
     parses an empty quoted CSV field as the integer 0, so integers in CSV are read as text, and an empty text is NULL.
+    Moments in CSV are read as text, too. In JSON Lines a number is another moment than the text of its digits.
     """
     core = bare(target)
     if not form.is_native:  # pyarrow parses and checks the values, except times without `timestamp_formats`
         known = {"UInt64": "UInt64", "Bool": "Bool", "Float32": "Float32", "Float64": "Float64"}
         kind = known.get(core) or ("Int64" if INTEGER.fullmatch(core) else "String")
-        return f"Nullable({PARSED if form.csv.timestamp_formats and _TIME.fullmatch(core) else kind})"
+        return f"Nullable({PARSED if form.csv.timestamp_formats and TIME.fullmatch(core) else kind})"
     if is_nested(core):
-        kind = core if re.search(r"Variant\(|Dynamic|JSON", core) else _NESTED_INTEGER.sub("Int128", core)
-        return f"Nullable({kind})" if is_nullable(target) else kind
+        return _larger_within(target, csv=form.name == "csv")
     if core in ("String", "JSON") or core.startswith(("FixedString", "Variant(", "Dynamic")):
         # Never LowCardinality: ClickHouse skips spaces before a CSV value of any type but String.
         return f"Nullable({core})" if is_nullable(target) else core
-    if form.name == "csv" and _INTEGERS.fullmatch(core):
+    if form.name == "csv" and (INTEGERS.fullmatch(core) or MOMENT.fullmatch(core) or core.startswith("Time64")):
         return "Nullable(String)"
     return nullable(_larger(core))
 
@@ -70,10 +83,35 @@ def _larger(core: str) -> str:
         return "Int256"
     if core in ("Date", "Date32") or core.startswith("Decimal"):
         return "String"
-    if -1 < _fraction(core) < _MICROSECONDS:
+    if -1 < fraction_of(core) < _LARGER_FRACTION:
+        digits = _LARGER_FRACTION if core.startswith("DateTime64") else NANOSECONDS
         zone = re.search(r"'.*'", core)
-        return f"DateTime64({_MICROSECONDS}{f', {zone.group()}' if zone else ''})"
-    return core
+        return f"DateTime64({digits}{f', {zone.group()}' if zone else ''})"
+    return f"Time64({NANOSECONDS})" if core.startswith("Time64") else core
+
+
+def _larger_within(kind: str, *, csv: bool) -> str:
+    """Return a type with larger types of the values in a list, map or struct; the others stay as they are.
+
+    A number within a list of CSV cannot be read as text.
+    """
+    core = bare(kind)
+    if is_nested(core):
+        parts = ", ".join(f"{name}{_larger_within(part, csv=csv)}" for name, part in _parts(core))
+        larger = f"{core[: core.index('(')]}({parts})"
+    elif csv and (scale := scale_of(core)) is not None:
+        larger = f"Decimal({_MOST_DIGITS}, {_MOST_DIGITS - digits_of(core) + scale})"
+    else:
+        larger = _larger(core)
+    if larger == core:
+        return kind
+    return f"Nullable({larger})" if is_nullable(kind) else larger
+
+
+def _parts(kind: str) -> list[tuple[str, str]]:
+    """Return the types within a list, map or struct, each after the name of its element, which may be empty."""
+    found = (_ELEMENT.fullmatch(part) for part in arguments(kind))
+    return [(part.group(1) or "", part.group(2)) for part in found if part]
 
 
 def clock_time(form: Format, value: str, target: str) -> tuple[str, str, str] | None:
@@ -83,12 +121,12 @@ def clock_time(form: Format, value: str, target: str) -> tuple[str, str, str] | 
     digits than the type. Text without an offset is a time in the zone of `target`, by default the server's, as in the
     CSV that ClickHouse parses.
     """
-    if form.is_native or form.csv.has_offsets or _fraction(bare(target)) < 0:
+    if form.is_native or form.csv.has_offsets or fraction_of(bare(target)) < 0:
         return None
     kind = _larger(bare(target))
     text = f"toString({value})" if form.csv.timestamp_formats else _unpadded(value)
     time = f"parseDateTime64BestEffortOrNull({text}, {', '.join(arguments(kind))})"
-    digits = f"'[.][0-9]{{{_fraction(kind)}}}[0-9]*[1-9]'"
+    digits = f"'[.][0-9]{{{fraction_of(kind)}}}[0-9]*[1-9]'"
     return time, nullable(kind), f"isNotNull({value}) AND (isNull({time}) OR match(assumeNotNull({text}), {digits}))"
 
 
@@ -97,63 +135,130 @@ def _unpadded(value: str) -> str:
     return f"trimBoth({value}, ' \\t')"
 
 
-def whole(value: str, source: str, target: str, *, padded: bool = False) -> str:
-    """Return the condition that `converted` loses no part of a value; empty if the conversion itself ensures that."""
+def whole(value: str, source: str, target: str, *, padded: bool = False, depth: int = 0) -> str:
+    """Return the condition that `converted` loses no part of a value; empty if the conversion itself ensures that.
+
+    `depth` is the number of lists around the value.
+    """
     a, b = bare(source), bare(target)
-    column = _unpadded(value) if padded and a == "String" else value
-    kept = ""
-    if a == "String" and b in ("Date", "Date32"):  # a day beyond the end of a month becomes a day of the next month
-        day, date = f"substring({column}, -2)", f"CAST({column}, {literal(nullable(b))})"
-        kept = f"{day} NOT IN ('29', '30', '31') OR toDayOfMonth({date}) = toInt8OrZero({day})"
-        is_day = f"toDayOfMonth({date}) = toInt8OrZero(substring({column}, 9, 2))"
-        kept = f"if(position({column}, ':') = 0, {kept}, match({column}, {literal(_MIDNIGHT)}) AND {is_day})"
-    elif a == "String" and (scale := _scale(b)) is not None:
-        kept = (
-            f"position({column}, '.') = 0 OR positionCaseInsensitive({column}, 'e') > 0"
-            f" OR length(trim(TRAILING '0' FROM {column})) - position({column}, '.') <= {scale}"
-        )
-    elif _is_cut(a, b):
-        kept = f"CAST({converted(value, source, nullable(b))}, {literal(nullable(a))}) = {column}"
-    checks = [f"ifNull({kept}, 1)"] if kept else []
-    if a.startswith("Decimal") and b.startswith("Decimal") and a != b:  # a text with too many digits becomes NULL
-        checks.append(f"(isNull({column}) OR isNotNull(CAST(toString({column}), {literal(nullable(b))})))")
-    if a == "String" and not _TAKES_TEXT.match(b) and not is_nested(b):
-        valid = []
-        # A cast to a Nullable type returns NULL for an invalid text. A cast to a plain integer wraps: 300 becomes 44.
-        if b in ("Int128", "UInt128"):  # these wrap even if they are Nullable
-            valid.append(f"isNotNull(accurateCastOrNull(CAST({column}, 'Nullable(Int256)'), {literal(b)}))")
-        elif is_nullable(target) or _INTEGERS.fullmatch(b):
-            valid.append(f"isNotNull(CAST({column}, {literal(nullable(b))}))")
-        if b.startswith("Decimal"):  # ClickHouse parses 1.5.5 as 1.55, and e5 as 0
-            valid.append(f"match({column}, {literal(_DECIMAL)})")
+    if a == "String" and is_nested(b):
+        source = _larger_within(target, csv=True)
+        value, a = f"CAST({value}, {literal(source)})", bare(source)
+    if is_nested(a):
+        kept = _whole_within(value, a, b, depth)
+        return f"(isNull({value}) OR {kept})" if kept and is_nullable(source) else kept
+    if depth and a.startswith("FixedString") and b == "String":  # in lists, the conversion removes zero bytes
+        return f"NOT ifNull(endsWith({value}, '\\0'), 0)"
+    if a != "String":
+        return " AND ".join(_whole_value(value, source, b))
+    column = _unpadded(value) if padded else value
+    checks = [f"ifNull({kept}, 1)"] if (kept := _whole_text(column, b)) else []
+    if valid := _valid_text(column, b, target):
         empty = f" OR empty({column})" if padded else ""
-        if valid:
-            checks.append(f"(isNull({column}) OR ({' AND '.join(valid)}){empty})")
+        checks.append(f"(isNull({column}) OR ({' AND '.join(valid)}){empty})")
     return " AND ".join(checks)
 
 
-def _is_cut(a: str, b: str) -> bool:
+def _whole_within(value: str, a: str, b: str, depth: int) -> str:
+    """Return the condition that no value in a list, map or struct loses a part."""
+    kind, pairs = a[: a.index("(")], list(zip(_parts(a), _parts(b), strict=False))
+    if a == b or not b.startswith(f"{kind}("):
+        return ""
+    if kind == "Tuple":
+        fields = (f"tupleElement(assumeNotNull({value}), {n})" for n in range(1, len(pairs) + 1))
+        checks = [whole(f, one, other, depth=depth) for f, ((_, one), (_, other)) in zip(fields, pairs, strict=True)]
+        return " AND ".join(filter(None, checks))
+    lists = [f"mapKeys({value})", f"mapValues({value})"] if kind == "Map" else [value]
+    item, checks = f"x{depth}", []
+    for items, ((_, one), (_, other)) in zip(lists, pairs, strict=True):
+        if kept := whole(item, one, other, depth=depth + 1):
+            checks.append(f"arrayAll({item} -> ifNull({kept}, 1), {items})")
+    return " AND ".join(checks)
+
+
+def _whole_value(value: str, source: str, b: str) -> list[str]:
+    """Return the conditions that type `b` has all digits of a value that is no text."""
+    a, kept = bare(source), ""
+    if is_cut(a, b):
+        kept = f"CAST({converted(value, source, nullable(b))}, {literal(nullable(a))}) = {value}"
+    elif a.startswith("Decimal") and digits_of(a) > _FLOAT_DIGITS.get(b, digits_of(a)):
+        text = f"toString(CAST({value}, {literal(nullable(b))}))"  # as a number, 0.29 * 100 is 28.999999999999996
+        kept = f"CAST({text}, {literal(nullable(a))}) = {value}"
+    checks = [f"ifNull({kept}, 1)"] if kept else []
+    if a.startswith("Decimal") and b.startswith("Decimal") and a != b:  # a text with too many digits becomes NULL
+        checks.append(f"(isNull({value}) OR isNotNull(CAST(toString({value}), {literal(nullable(b))})))")
+    return checks
+
+
+def _whole_text(text: str, b: str) -> str:
+    """Return the condition that type `b` has all digits of a valid text; empty for types that have."""
+    if b in ("Date", "Date32"):  # a day beyond the end of a month becomes a day of the next month
+        day, date = f"substring({text}, -2)", f"CAST({text}, {literal(nullable(b))})"
+        kept = f"{day} NOT IN ('29', '30', '31') OR toDayOfMonth({date}) = toInt8OrZero({day})"
+        is_day = f"toDayOfMonth({date}) = toInt8OrZero(substring({text}, 9, 2))"
+        return f"if(position({text}, ':') = 0, {kept}, match({text}, {literal(_MIDNIGHT)}) AND {is_day})"
+    if (scale := scale_of(b)) is not None:
+        return _has_few_digits(text, scale)
+    return _has_short_fraction(text, b) if MOMENT.fullmatch(b) or CLOCK.fullmatch(b) else ""
+
+
+def _valid_text(text: str, b: str, target: str) -> list[str]:
+    """Return the conditions that a text is a value of type `b`, where the conversion to `target` does not ensure it.
+
+    A cast to a Nullable type returns NULL for an invalid text. A cast to a plain integer wraps: 300 becomes 44.
+    """
+    if _TAKES_TEXT.match(b) or is_nested(b):
+        return []
+    valid = []
+    if b in ("Int128", "UInt128"):  # these wrap even if they are Nullable
+        valid.append(f"isNotNull(accurateCastOrNull(CAST({text}, 'Nullable(Int256)'), {literal(b)}))")
+    elif is_nullable(target) or INTEGERS.fullmatch(b) or MOMENT.fullmatch(b):
+        valid.append(f"isNotNull(CAST({text}, {literal(nullable(b))}))")
+    if b.startswith("Decimal"):  # ClickHouse parses 1.5.5 as 1.55, and e5 as 0
+        valid.append(f"match({text}, {literal(_DECIMAL)})")
+    return valid
+
+
+def _has_few_digits(text: str, scale: int) -> str:
+    """Return the condition that a decimal number in a text has at most `scale` digits after its point.
+
+    Zeros at its end do not count, except in an integer with an exponent: 100e-2 has two digits.
+    """
+    digits = "if(position({0}, '.') = 0, 0, length(trim(TRAILING '0' FROM {0})) - position({0}, '.'))"
+    mantissa = f"extract({text}, '^[^eE]*')"
+    exponent = f"toInt32OrDefault(extract({text}, '[eE][+]?(.*)'), toInt32({_NO_EXPONENT}))"
+    return (
+        f"if(positionCaseInsensitive({text}, 'e') = 0, {digits.format(text)} <= {scale},"
+        f" NOT match({mantissa}, '[1-9]') OR {digits.format(mantissa)} - {exponent} <= {scale})"
+    )
+
+
+def _has_short_fraction(text: str, kind: str) -> str:
+    """Return the condition that a moment or a time in a text has no digit of a second that its type lacks.
+
+    ClickHouse also parses milliseconds, microseconds and nanoseconds since 1970: integers of 13, 16 and 19 digits.
+    """
+    clock = CLOCK.fullmatch(kind)
+    digits = int(clock.group(1) or 0) if clock else fraction_of(kind)
+    # The point of a fraction follows a time or a large number; points of 31.12.2026 do not.
+    before = "" if clock else "(?::[0-9]{1,2}|[0-9]{5})"
+    longer = f"{before}[.][0-9]{{{digits}}}[0-9]*[1-9]"
+    kept = f"NOT (position({text}, '.') > 0 AND match({text}, '{longer}'))"
+    if clock:
+        return kept
+    number = f"position({text}, ':') = 0 AND match({text}, '^(?:[0-9]{{13}}|[0-9]{{16}}|[0-9]{{19}})$')"
+    return f"{kept} AND NOT ({number} AND match(substring({text}, {_SECONDS + digits + 1}), '[1-9]'))"
+
+
+def is_cut(a: str, b: str) -> bool:
     """Return whether type `a` has fractions of a second, decimal digits or values that type `b` lacks."""
-    if (digits := _scale(a)) is not None and (others := _scale(b)) is not None:
+    if (digits := scale_of(a)) is not None and (others := scale_of(b)) is not None:
         return digits > others
-    if _TIME.fullmatch(a) and _TIME.fullmatch(b):
-        return _fraction(a) > _fraction(b)
-    if (one := _CLOCK.fullmatch(a)) and (other := _CLOCK.fullmatch(b)):
+    if TIME.fullmatch(a) and TIME.fullmatch(b):
+        return fraction_of(a) > fraction_of(b)
+    if (one := CLOCK.fullmatch(a)) and (other := CLOCK.fullmatch(b)):
         return int(one.group(1) or 0) > int(other.group(1) or 0)
-    if a.startswith("Array(") and b.startswith("Array("):
-        return _is_cut(bare(a[6:-1]), bare(b[6:-1]))
     return (a, b) == ("UInt8", "Bool")
-
-
-def _scale(kind: str) -> int | None:
-    found = re.fullmatch(r"Decimal\(\d+, (\d+)\)", kind)
-    return int(found.group(1)) if found else None
-
-
-def _fraction(kind: str) -> int:
-    """Return the number of a time type's digits after the second; -1 for a date."""
-    found = _MOMENT.fullmatch(kind)
-    return int(found.group(1) or 0) if found else -1
 
 
 def converted(value: str, source: str, target: str, *, padded: bool = False) -> str:
@@ -165,13 +270,22 @@ def converted(value: str, source: str, target: str, *, padded: bool = False) -> 
     a, b = bare(source), bare(target)
     if same(a, b) and (is_nullable(target) or not is_nullable(source)):
         return value
-    if a.startswith("Decimal") and b.startswith("Decimal"):  # accurateCast does not check these
-        return f"CAST(toString({value}), {literal(target)})"
-    if b == "String" and a != b:
-        return f"CAST(toString({value}), {literal(target)})"
+    decimals = a.startswith("Decimal") and b.startswith("Decimal")  # accurateCast does not check these
+    if decimals or (b == "String" and a != b):
+        text = (
+            f"concat({value}, '')" if a.startswith("FixedString") else f"toString({value})"
+        )  # it removes zero bytes
+        return f"CAST({text}, {literal(target)})"
+    if a == "String" and is_nested(b):  # its values would wrap, or lose digits
+        larger = _larger_within(target, csv=True)
+        return converted(f"CAST({value}, {literal(larger)})", larger, target)
+    if a == "String" and MOMENT.fullmatch(b) and target != nullable(b):  # the check parses it in the same way
+        return f"CAST({converted(value, source, nullable(b), padded=padded)}, {literal(target)})"
     if a == "String" or b.startswith("Variant("):
         return f"CAST({_unpadded(value) if padded and a == 'String' else value}, {literal(target)})"
-    return f"accurateCast({value}, {literal(target)})"
+    made = f"accurateCast({value}, {literal(target)})"
+    has_null = is_nested(a) and is_nullable(source) and is_nullable(target)  # a NULL struct has empty texts: no dates
+    return f"if(isNull({value}), NULL, {made})" if has_null else made
 
 
 def fits(source: str, target: str) -> bool:
@@ -179,20 +293,21 @@ def fits(source: str, target: str) -> bool:
     a, b = bare(source), bare(target)
     if a.startswith("Array(") and b.startswith("Array("):
         return fits(a[6:-1], b[6:-1])
-    if loose(a) == loose(b) or b in ("String", "Dynamic") or a == NOTHING or _are_clocks(a, b):
+    if loose(a) == loose(b) or b in ("String", "Dynamic") or a == NOTHING or are_clocks(a, b):
         return True
     if b.startswith("Variant("):
         return any(same(a, kind) for kind in arguments(b))
     if NUMBER.fullmatch(a) and NUMBER.fullmatch(b):
-        return not (_INTEGERS.fullmatch(b) and not _INTEGERS.fullmatch(a)) and not (
+        return not (INTEGERS.fullmatch(b) and not INTEGERS.fullmatch(a)) and not (
             b.startswith("Decimal") and "Float" in a
         )
-    if _TIME.fullmatch(a) and _TIME.fullmatch(b):
+    if TIME.fullmatch(a) and TIME.fullmatch(b):
         return b.startswith("DateTime64") or "Time" not in a
     return (a, b) in {("String", "UUID"), ("String", "JSON"), ("Bool", "UInt8"), ("UInt8", "Bool")} or b.startswith(
         ("Enum", "FixedString")
     )
 
 
-def _are_clocks(a: str, b: str) -> bool:
-    return _CLOCK.fullmatch(a) is not None and _CLOCK.fullmatch(b) is not None
+def are_clocks(a: str, b: str) -> bool:
+    """Return whether both types are times of a day."""
+    return CLOCK.fullmatch(a) is not None and CLOCK.fullmatch(b) is not None

@@ -237,6 +237,7 @@ class Format:
         settings |= dict.fromkeys(self.allow_missing(), 0)
         if self.name == "csv":
             settings |= {
+                "cast_string_to_date_time_mode": "best_effort",  # as `date_time_input_format`: see `reading`
                 "format_csv_delimiter": self.csv.delimiter,
                 "input_format_csv_allow_whitespace_or_tab_as_delimiter": int(self.csv.delimiter == "\t"),
                 "input_format_csv_skip_first_lines": self.csv.skip_rows,

@@ -29,6 +29,8 @@ _INT128_DIGITS = 38
 INTEGER_TEXT = r"^[ \t]*[+-]?[0-9]+[ \t]*$"
 # A column is LowCardinality when a sample of this many rows has at most this share of distinct values.
 _ENOUGH_ROWS, _DISTINCT = 1000, 0.05
+# The notation in which a UUID column returns its values: other texts, such as MD5 digests, stay texts.
+_UUID = "^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$"
 
 
 class NoTypeError(TransferInputError):
@@ -40,8 +42,8 @@ def text_columns(
 ) -> list[Column]:
     """Return the columns that ClickHouse infers from the first bytes of a text object, cut after a line.
 
-    `nested` is the type for objects within JSON Lines. A column of UUIDs becomes a UUID, and one with few distinct
-    strings LowCardinality. Columns with a `given` type are not inferred.
+    `nested` is the type for objects within JSON Lines. A column of UUIDs with dashes and small letters is a UUID, and
+    one with few distinct strings LowCardinality. Columns with a `given` type are not inferred.
     """
     # A literal, not a parameter: the statement also contains column names, which may look like parameters.
     function = f"format({form.clickhouse}, {literal(sample.decode('utf-8', 'replace'))})"
@@ -125,7 +127,7 @@ def _refined(
     if not strings:
         return columns
     facts = ", ".join(
-        f"countIf(toUUIDOrNull({name}) IS NOT NULL), count({name}), uniqExact({name})"
+        f"countIf(match({name}, '{_UUID}')), count({name}), uniqExact({name})"
         for name in (identifier(column.name) for column in strings)
     )
     row = first_row(

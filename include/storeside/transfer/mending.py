@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from clickhouse_connect.driver.exceptions import DatabaseError, OperationalError
 
@@ -27,8 +27,10 @@ from storeside.transfer.reading import Reading
 from storeside.transfer.records import is_untidy
 from storeside.transfer.salvage import Rejected, RejectedRows, salvage
 from storeside.transfer.samples import columns_of_members, sample_columns, typed_columns, whole_columns
-from storeside.transfer.schema import Column
+from storeside.transfer.schema import Column, bare
 from storeside.transfer.staged import Staged, Staging
+from storeside.transfer.table import Destination
+from storeside.transfer.widening import widens
 from storeside.transfer.work import How
 
 log = logging.getLogger(__name__)
@@ -109,27 +111,40 @@ class Mending:
         if options.mask and self.work.form.name == "csv" and not any(c.name in options.mask for c in found):
             return None  # its first row may have values instead of names, and must not become columns
         found = self.work.readings.known(found, destination)
-        missing = [c for c in found if destination.type_of(options.target(c.name) or "") is None]
         if policy == "rest":
+            missing = [c for c in found if destination.type_of(options.target(c.name) or "") is None]
             rest = tuple(c for c in missing if c.name not in options.mask)
             return self.staging.stage([o], How(rest=rest)) if rest and self.work.form.is_text else None
-        wanted = [Column(options.target(c.name) or "", options.made(c.name, c.type)) for c in missing]
         try:
-            if policy == "widen":
-                for c in found:
-                    name = options.target(c.name) or ""
-                    now = destination.type_of(name)
-                    kind = options.made(c.name, c.type)
-                    if now is not None and (wide := wider(self.work.client, now, kind)) != now:
-                        wanted.append(Column(name, wide))
-            if not wanted:
-                return None
-            self._check_columns(len(missing))
-            with self.work.alters:
-                self.staging.destination = self.staging.look_up().widen(wanted)
+            with self.work.alters:  # for another object, the table may just have changed
+                latest = self.staging.look_up()
+                wanted, kept = self._changes(found, latest)
+                if wanted:
+                    self._check_columns(sum(latest.type_of(c.name) is None for c in wanted))
+                    latest = latest.widen(wanted)
+                elif latest.columns == destination.columns:
+                    if kept and self.request.on_bad_rows == "fail":
+                        raise type(error)(f"{error} (column {', '.join(kept)}: load the object into another table)")
+                    return None
+                self.staging.destination = latest
         except TransferInputError as e:  # only this object fails: the table's types cannot hold its values
             raise LoadObjectError(str(e)) from e
         return self.staging.stage([o])
+
+    def _changes(self, found: Sequence[Column], destination: Destination) -> tuple[list[Column], list[str]]:
+        """Return the columns to add to a table or to widen, and why others keep their types."""
+        options, wanted, kept = self.request.read.columns, [], []
+        for c in found:
+            name, kind = options.target(c.name) or "", options.made(c.name, c.type)
+            now = destination.type_of(name)
+            if now is None:
+                wanted.append(Column(name, kind))
+            elif self.request.on_drift == "widen" and (wide := wider(self.work.client, now, kind)) != now:
+                if widens(now, wide):
+                    wanted.append(Column(name, wide))
+                else:
+                    kept.append(f"{name!r} stays {now}, because {bare(wide)} cannot hold each value of this type")
+        return wanted, kept
 
     def _check_columns(self, added: int) -> None:
         most = self.request.limits.columns
@@ -184,7 +199,10 @@ class Mending:
         try:
             self.staging.drop(self.staging.filled(lambda table: [Loaded(o, self._salvaged(o, table, reject))]).table)
         except (TransferError, DatabaseError, OperationalError) as e:
-            return str(e) if str(e).startswith("row ") else reason
+            row, _, told = str(e).partition(", ")
+            if not row.startswith("row "):
+                return reason
+            return f"{row}, {reason}" if reason.startswith(told) else str(e)  # the reason may state more
         return reason
 
     def _salvaged(self, o: Planned, table: str, reject: Callable[[Rejected], None]) -> int:

@@ -11,6 +11,8 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from clickhouse_connect.driver.exceptions import DatabaseError
+
 from storeside.transfer import computing
 from storeside.transfer.avro import avro_reading
 from storeside.transfer.avro_schema import AvroShape
@@ -21,7 +23,7 @@ from storeside.transfer.formats import Format
 from storeside.transfer.options import SYSTEM_COLUMNS
 from storeside.transfer.parquet import Nested, Shape
 from storeside.transfer.reading import Check, Projection, Reading
-from storeside.transfer.schema import Column, bare, nullable, resolved
+from storeside.transfer.schema import Column, bare, nullable, resolved, structure
 from storeside.transfer.source import identifier, literal
 from storeside.transfer.statement import text_reading, typed_reading, whole_value
 from storeside.transfer.table import REST, Destination
@@ -38,7 +40,7 @@ class Readings:
 
     def __init__(self, client: Client, columns: Columns) -> None:
         self.client = client
-        self.columns = columns
+        self.columns = replace(columns, cast=_as_stored(client, columns.cast)) if columns.cast else columns
         self._types: dict[tuple[Column, ...], dict[str, str]] = {}
 
     @cached_property
@@ -222,7 +224,7 @@ class Readings:
         return replace(
             reading, expressions=tuple(expressions), settings=(*reading.settings, *settings.items()),
             projection=Projection(tuple(values), tuple(checks), where), skips=bool(options.select),
-            hides=bool(options.mask),
+            hides=bool(options.mask), defaults=tuple((options.target(n) or n, made) for n, made in reading.defaults),
         )  # fmt: skip
 
     def _loaded(self, destination: Destination) -> dict[str, Column]:
@@ -241,6 +243,17 @@ class Readings:
     def needs(self, name: str) -> bool:
         """Return whether the load reads a column of the objects."""
         return self.columns.target(name) is not None or name in self.used
+
+
+def _as_stored(client: Client, casts: Mapping[str, str]) -> dict[str, str]:
+    """Return types as ClickHouse writes them, which the checks of values need: Decimal(9, 2) for Decimal(9,2)."""
+    given = structure(Column(name, kind) for name, kind in casts.items())
+    settings = {"allow_suspicious_low_cardinality_types": 1}
+    try:
+        rows = client.query(f"DESCRIBE TABLE null({literal(given)})", settings=settings).result_rows
+    except DatabaseError:  # the statement that uses the type states its fault
+        return dict(casts)
+    return {row[0]: row[1] for row in rows}
 
 
 def _targets(loaded: Mapping[str, Column]) -> set[str]:

@@ -11,7 +11,7 @@ from storeside.transfer.formats import Format
 from storeside.transfer.schema import Column
 from storeside.transfer.source import identifier, literal
 from storeside.transfer.staging import STAGING
-from storeside.transfer.table import LOAD_ID
+from storeside.transfer.table import LOAD_ID, names_column
 
 # Columns of s3() that identify a row's object and its version.
 _VIRTUAL = frozenset({"_path", "_etag", "_size", "_time", "_row_number"})
@@ -65,7 +65,8 @@ class Reading:
     which is NULL if the value is. In all other columns, NULL lists, maps and structs become empty. `settings` adds
     to the settings of the statement. The values of `partitions` are in the keys of objects. With a `projection`, the
     columns of `expressions` are not the table's, but those from which it computes the table's. `skips` means that the
-    load ignores any other column of the objects, `hides` that no error may quote values.
+    load ignores any other column of the objects, `hides` that no error may quote values. `defaults` are expressions
+    over the table's values, for columns that are then NULL.
     """
 
     form: Format
@@ -80,6 +81,7 @@ class Reading:
     projection: Projection | None = None
     skips: bool = False
     hides: bool = False
+    defaults: tuple[tuple[str, str], ...] = ()
 
     @property
     def hides_virtual(self) -> bool:
@@ -97,11 +99,31 @@ class Reading:
             filter(None, (only, *(check.condition for check in (*self.checks, *starmap(Check, faults)))))
         )
         if (made := self.projection) is not None:
-            read = ", ".join(f"{value} AS {identifier(name)}" for name, value in pairs)
-            source = f"(SELECT {read} FROM {source}{f' WHERE {conditions}' if conditions else ''})"
+            source = _selected(pairs, source, conditions)
             others = [(name, made.load_id if name == LOAD_ID else identifier(name)) for name, _ in (*in_key, *extra)]
             pairs, conditions = [*made.values, *others], made.conditions
+        if self.defaults:
+            source, conditions = _selected(pairs, source, conditions), ""
+            for name, default in _in_order(self.defaults):
+                value = f"ifNull({identifier(name)}, {default}) AS {identifier(name)}"
+                source = f"(SELECT * REPLACE ({value}) FROM {source})"
+            pairs = [(name, identifier(name)) for name, _ in pairs]
         names = ", ".join(identifier(name) for name, _ in pairs)
         values = ", ".join(value for _, value in pairs)
         where = f" WHERE {conditions}" if conditions else ""
         return f"{STAGING}.{identifier(staging)} ({names}) SELECT {values} FROM {source}{where}"
+
+
+def _selected(pairs: Sequence[tuple[str, str]], source: str, conditions: str) -> str:
+    """Return the subquery of these names with their expressions."""
+    read = ", ".join(f"{value} AS {identifier(name)}" for name, value in pairs)
+    return f"(SELECT {read} FROM {source}{f' WHERE {conditions}' if conditions else ''})"
+
+
+def _in_order(defaults: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Return defaults, each after those of the columns that its expression names. ClickHouse allows no circles."""
+    rest, ordered = dict(defaults), []
+    while rest:
+        free = [n for n, text in rest.items() if not any(names_column(text, other) for other in rest if other != n)]
+        ordered += [(name, rest.pop(name)) for name in free or list(rest)]
+    return ordered

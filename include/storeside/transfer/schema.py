@@ -10,6 +10,10 @@ from storeside.transfer.errors import TransferInputError
 from storeside.transfer.source import identifier
 
 INTEGER = re.compile(r"U?Int(?:8|16|32|64)")
+INTEGERS = re.compile(r"U?Int\d+")
+TIME = re.compile(r"(?:Date|DateTime|Date32|DateTime64)(?:\(.*\))?")
+MOMENT = re.compile(r"DateTime(?:64\((\d)(?:, '[^']*')?\)|\('[^']*'\))?")
+CLOCK = re.compile(r"Time(?:64\((\d)\))?")
 NUMBER = re.compile(r"U?Int\d+|Float\d+|BFloat16|Decimal.*")
 # The type of a column that has only NULLs, until another object shows its type.
 NOTHING = "Nothing"
@@ -91,6 +95,29 @@ def loose(kind: str) -> str:
             end += 1
         kind = kind[:at] + kind[at + len("Nullable(") : end - 1] + kind[end:]
     return kind
+
+
+def scale_of(kind: str) -> int | None:
+    """Return the number of digits after the point of a decimal type; None for other types."""
+    found = re.fullmatch(r"Decimal\(\d+, (\d+)\)", kind)
+    return int(found.group(1)) if found else None
+
+
+def fraction_of(kind: str) -> int:
+    """Return the number of a time type's digits after the second; -1 for a date."""
+    found = MOMENT.fullmatch(kind)
+    return int(found.group(1) or 0) if found else -1
+
+
+def bits_of(kind: str) -> int:
+    """Return the number of bits of an integer type."""
+    return int(kind.lstrip("UInt"))
+
+
+def digits_of(kind: str) -> int:
+    """Return the largest number of decimal digits of a value of an integer or decimal type."""
+    found = re.match(r"Decimal\((\d+)", kind)
+    return int(found.group(1)) if found else len(str(2 ** bits_of(kind)))
 
 
 def structure(columns: Iterable[Column]) -> str:

@@ -42,7 +42,7 @@ def text_reading(
     data = [c for c in destination.columns if c.name not in not_data]
     if form.csv.names:
         data = _named(form.csv.names, data, {c.name for c in (*rest, *ignored)}, destination)
-    columns, expressions = [], []
+    columns, expressions, later = [], [], _later_defaults(destination, data)
     checks: list[Check] = []
     for c in data:
         kind, default = reading(form, c.type), destination.defaults.get(c.name)
@@ -57,9 +57,11 @@ def text_reading(
         if (clock := clock_time(form, value, c.type)) is not None:
             value, kind, fault = clock
             checks.append(Check(fault, f"column {c.name!r} has a value that is no date and time of {c.type}"))
-        made = converted(value, kind, nullable(c.type) if default else c.type, padded=is_padded)
-        expressions.append((c.name, f"ifNull({made}, CAST({default}, {literal(c.type)}))" if default else made))
-        checks += whole_value(c.name, value, kind, c.type, padded=is_padded)
+        target = nullable(c.type) if default else c.type
+        made = converted(value, kind, target, padded=is_padded)
+        at_once = default and c.name not in later
+        expressions.append((c.name, f"ifNull({made}, CAST({default}, {literal(c.type)}))" if at_once else made))
+        checks += whole_value(c.name, value, kind, target, padded=is_padded)  # an invalid text is no missing value
         if form.name == "jsonl":
             checks += _finite(c.name, c.type)
     checks += [valid_text(c.name) for c in data if bare(c.type) == "String"]
@@ -73,7 +75,21 @@ def text_reading(
     if form.csv.names:
         order = {name: n for n, name in enumerate(form.csv.names)}
         columns.sort(key=lambda c: order[c.name])
-    return Reading(form, tuple(columns), tuple(expressions), tuple(checks), partitions=in_keys(destination))
+    return Reading(
+        form, tuple(columns), tuple(expressions), tuple(checks), partitions=in_keys(destination),
+        settings=(("prefer_column_name_to_alias", 1),) if later else (), defaults=tuple(later.items()),
+    )  # fmt: skip
+
+
+def _later_defaults(destination: Destination, columns: Sequence[Column]) -> dict[str, str]:
+    """Return the defaults that may name columns: they must see the table's values, not the objects' texts."""
+    later = {}
+    for c in columns:
+        default = destination.defaults.get(c.name, "")
+        names = re.findall(r"`|(?<![\w.])[A-Za-z_]\w*\b(?!\()", re.sub(r"'(?:[^'\\]|\\.)*'", "", default))
+        if {name.upper() for name in names} - {"NULL", "TRUE", "FALSE"}:
+            later[c.name] = f"CAST({default}, {literal(c.type)})"
+    return later
 
 
 def _named(
