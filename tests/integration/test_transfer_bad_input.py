@@ -600,6 +600,6 @@ def test_objects_that_show_no_columns_do_not_count_as_loaded(
     with pytest.raises(TransferInputError, match=f"{key}.: {reason}"):
         loading.transfer(loader=loader, format="csv").prepare()
     loading.put({"header.csv": b"n\n"})
-    with pytest.raises(TransferInputError, match="no sampled object has a row"):
+    with pytest.raises(TransferInputError, match=f"{key}.: {reason}"):
         loading.transfer(loader=loader, format="csv").prepare()
-    assert [key for key, (state, *_) in loading.ledger().items() if state == "loaded"] == []
+    assert [key for key, (state, *_) in loading.ledger().items() if state == "loaded"] == ["header.csv"]

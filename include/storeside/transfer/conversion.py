@@ -36,6 +36,9 @@ _MOST_DIGITS = 76
 _MICROSECONDS, NANOSECONDS = 6, 9
 # The most digits of a second with which a moment can have each year up to 9999.
 _LARGER_FRACTION = 7
+# The moments that become a DateTime: https://clickhouse.com/docs/sql-reference/data-types/datetime. The cast refuses
+# the last second of its range.
+_SECONDS_RANGE = "BETWEEN toDateTime64('1970-01-01', 9, 'UTC') AND toDateTime64('2106-02-07 06:28:14', 9, 'UTC')"
 # Digits of a number of seconds since 1970, in this century.
 _SECONDS = 10
 # In place of an exponent that is not a number of 32 bits: no decimal type has so many digits.
@@ -88,6 +91,11 @@ def _larger(core: str) -> str:
         zone = re.search(r"'.*'", core)
         return f"DateTime64({digits}{f', {zone.group()}' if zone else ''})"
     return f"Time64({NANOSECONDS})" if core.startswith("Time64") else core
+
+
+def _parsed(moment: str) -> str:
+    """Return the type to parse the text of a moment as: without a fraction, ClickHouse refuses 1720051200.0."""
+    return nullable(moment if moment.startswith("DateTime64") else _larger(moment))
 
 
 def _larger_within(kind: str, *, csv: bool) -> str:
@@ -212,7 +220,12 @@ def _valid_text(text: str, b: str, target: str) -> list[str]:
     valid = []
     if b in ("Int128", "UInt128"):  # these wrap even if they are Nullable
         valid.append(f"isNotNull(accurateCastOrNull(CAST({text}, 'Nullable(Int256)'), {literal(b)}))")
-    elif is_nullable(target) or INTEGERS.fullmatch(b) or MOMENT.fullmatch(b):
+    elif MOMENT.fullmatch(b):
+        moment = f"CAST({text}, {literal(_parsed(b))})"
+        valid.append(
+            f"isNotNull({moment})" if b.startswith("DateTime64") else f"ifNull({moment} {_SECONDS_RANGE}, 0)"
+        )
+    elif is_nullable(target) or INTEGERS.fullmatch(b):
         valid.append(f"isNotNull(CAST({text}, {literal(nullable(b))}))")
     if b.startswith("Decimal"):  # ClickHouse parses 1.5.5 as 1.55, and e5 as 0
         valid.append(f"match({text}, {literal(_DECIMAL)})")
@@ -279,8 +292,8 @@ def converted(value: str, source: str, target: str, *, padded: bool = False) -> 
     if a == "String" and is_nested(b):  # its values would wrap, or lose digits
         larger = _larger_within(target, csv=True)
         return converted(f"CAST({value}, {literal(larger)})", larger, target)
-    if a == "String" and MOMENT.fullmatch(b) and target != nullable(b):  # the check parses it in the same way
-        return f"CAST({converted(value, source, nullable(b), padded=padded)}, {literal(target)})"
+    if a == "String" and MOMENT.fullmatch(b) and target != (parsed := _parsed(b)):  # the check parses it, too
+        return f"CAST({converted(value, source, parsed, padded=padded)}, {literal(target)})"
     if a == "String" or b.startswith("Variant("):
         return f"CAST({_unpadded(value) if padded and a == 'String' else value}, {literal(target)})"
     made = f"accurateCast({value}, {literal(target)})"
