@@ -173,7 +173,7 @@ def test_it_cannot_name_the_sidecar_of_another_object(launch: Start, target: Tar
 
 def test_its_sidecar_has_no_facts_of_another_object(launch: Start, target: Target) -> None:
     server = launch("tests.attacks.decoders:Chooses", SIDECAR_URL=f"{target.url}/facts/", NUM_WORKERS="1")
-    other = '{"path": "facts/b.json"}'
+    earlier, other = len(target.requests), '{"path": "facts/b.json"}'
     for more in (f"\n{other}", other, f", {other}"):
         with server.connect() as ws:
             assert ask(ws, "a.flac", arguments=f"a.json|{more}") == "failed"
