@@ -43,8 +43,7 @@ def facts_naming(run_id: str, audio: Bucket) -> Naming:
     """Return the naming of a run's facts: the whole object name and ``.json``, such as ``a.wav.json``.
 
     The facts of an object without an extension, or with one that is no supported container, have exactly its name,
-    because AIStore then adds no ``.json``. All facts about the bucket `audio`
-    are below one prefix.
+    because AIStore then adds no ``.json``. All facts about the bucket `audio` are below one prefix.
     """
     return Naming({container: f"{container}.json" for container in CODECS}, facts_prefix(run_id, audio))
 

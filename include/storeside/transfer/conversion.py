@@ -123,19 +123,16 @@ def _parts(kind: str) -> list[tuple[str, str]]:
 
 
 def clock_time(form: Format, value: str, target: str) -> tuple[str, str, str] | None:
-    """Return how to read a date and time in a CSV dialect that pyarrow parses; None for other values and formats.
+    """Return how to read a date and time that pyarrow has parsed by a format; None for other values and formats.
 
-    Returns the expression for the time, its type, and a condition that is true for text that is no time or has more
-    digits than the type. Text without an offset is a time in the zone of `target`, by default the server's, as in the
-    CSV that ClickHouse parses.
+    Returns the expression for the time, its type, and a condition that is true for a time that the type cannot hold.
+    A time without an offset is one in the zone of `target`, by default the server's, as in other CSV.
     """
-    if form.is_native or form.csv.has_offsets or fraction_of(bare(target)) < 0:
+    if not form.csv.timestamp_formats or form.csv.has_offsets or fraction_of(bare(target)) < 0:
         return None
     kind = _larger(bare(target))
-    text = f"toString({value})" if form.csv.timestamp_formats else _unpadded(value)
-    time = f"parseDateTime64BestEffortOrNull({text}, {', '.join(arguments(kind))})"
-    digits = f"'[.][0-9]{{{fraction_of(kind)}}}[0-9]*[1-9]'"
-    return time, nullable(kind), f"isNotNull({value}) AND (isNull({time}) OR match(assumeNotNull({text}), {digits}))"
+    time = f"parseDateTime64BestEffortOrNull(toString({value}), {', '.join(arguments(kind))})"
+    return time, nullable(kind), f"isNotNull({value}) AND isNull({time})"
 
 
 def _unpadded(value: str) -> str:
@@ -285,9 +282,8 @@ def converted(value: str, source: str, target: str, *, padded: bool = False) -> 
         return value
     decimals = a.startswith("Decimal") and b.startswith("Decimal")  # accurateCast does not check these
     if decimals or (b == "String" and a != b):
-        text = (
-            f"concat({value}, '')" if a.startswith("FixedString") else f"toString({value})"
-        )  # it removes zero bytes
+        # toString removes the zero bytes at the end of a FixedString
+        text = f"concat({value}, '')" if a.startswith("FixedString") else f"toString({value})"
         return f"CAST({text}, {literal(target)})"
     if a == "String" and is_nested(b):  # its values would wrap, or lose digits
         larger = _larger_within(target, csv=True)

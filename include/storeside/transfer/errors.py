@@ -17,6 +17,7 @@ TransferError
 from __future__ import annotations
 
 import re
+import tempfile
 from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any
@@ -286,6 +287,14 @@ def about(error: TransferError, key: str) -> TransferError:
 def in_member(error: LoadObjectError, name: str) -> LoadObjectError:
     """Return the error with the name of the member of an archive that caused it."""
     return type(error)(f"member {name!r}: {error}")
+
+
+def not_copied(key: str, what: str, error: OSError) -> TransferTransientError:
+    """Return the error for an object of which the worker could not copy `what` into its temporary folder."""
+    place = tempfile.tempdir or "a temporary folder"
+    return TransferTransientError(
+        f"{key!r}: {what} cannot be copied to {place}: {error}: free some space there, or set TMPDIR"
+    )
 
 
 def classify(error: Any) -> TransferError:

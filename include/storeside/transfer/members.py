@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from storeside.transfer.content import Content
-from storeside.transfer.errors import LimitError, LoadObjectError, TransferTransientError, in_member
+from storeside.transfer.errors import LimitError, LoadObjectError, in_member, not_copied
 from storeside.transfer.streams import CHUNK
 from storeside.transfer.watch import excess
 
@@ -58,10 +58,7 @@ def members_of(content: Content) -> Iterator[Member]:
                 except OSError as e:
                     with suppress(OSError):  # closing writes the rest again, and fails again
                         file.close()
-                    raise TransferTransientError(
-                        f"{content.key!r}: a member cannot be copied to {tempfile.gettempdir()}: {e}: free some space"
-                        " there, or set TMPDIR"
-                    ) from e
+                    raise not_copied(content.key, "a member", e) from e
             taken += size
             yield Member(content, name, file, size)
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from storeside.transfer.content import Content
-from storeside.transfer.errors import LoadObjectError, TransferTransientError
+from storeside.transfer.errors import LoadObjectError, TransferTransientError, not_copied
 
 # Characters of a message that are kept.
 _MOST = 300
@@ -138,10 +138,7 @@ def stripes(content: Content) -> Generator[Any, None, None]:
                 for piece in content.stream():
                     file.write(piece)
         except OSError as e:
-            raise TransferTransientError(
-                f"{content.key!r}: it cannot be copied to a temporary file: {e}: free some space in the temporary"
-                " folder, or set TMPDIR"
-            ) from e
+            raise not_copied(content.key, "it", e) from e
         reader = _idle_reader()
         failed = ""
         try:
