@@ -222,7 +222,7 @@ def _table(stack: Stack, clickhouse: Client, upload: Upload, measured: Measured)
         ("rows loaded by a second run", str(measured.again)),
         ("whole run", f"{measured.seconds:.1f} s"),
         ("see the results", f"make up, then {stack.url('airflow')}/dags/{DAG}"),
-        ("", "SELECT object, duration_seconds, rms_dbfs FROM speech.manifest LIMIT 5"),
+        ("", "SELECT object, duration_seconds, rms_dbfs FROM speech.manifest FINAL LIMIT 5"),
     ]
 
 
