@@ -520,20 +520,23 @@ def test_operators_export_and_import(
     for name, value in connections(with_hsds).items():
         monkeypatch.setenv(f"AIRFLOW_CONN_{name}", json.dumps(value))
     run = type("Run", (), {"dag_id": "d", "run_id": unique("run")})()
-    instance = type("Instance", (), {"dag_id": "d", "task_id": "t", "map_index": -1})()
-    context: Any = {"dag_run": run, "ti": instance, "outlet_events": OutletEventAccessors()}
+
+    def context_of(task_id: str) -> Any:
+        instance = type("Instance", (), {"dag_id": "d", "task_id": task_id, "map_index": -1})()
+        return {"dag_run": run, "ti": instance, "outlet_events": OutletEventAccessors()}
+
+    context = context_of("export")
     export = HSDSExportDatasetOperator(
-        task_id="t", domain=table, dataset="/t", bucket=loading.bucket, prefix="op/", layout="array"
+        task_id="export", domain=table, dataset="/t", bucket=loading.bucket, prefix="op/", layout="array"
     )
     assert export.execute(context)["elements"] == TABLE.size
     domain = f"{HOME}/{unique('operator')}.h5"
     source = f"s3://{loading.bucket}/op/part-"
-    HSDSImportDatasetOperator(task_id="t", source=source, domain=domain, dataset="/t", layout="array").execute(
-        context
-    )
+    import_ = HSDSImportDatasetOperator(task_id="import", source=source, domain=domain, dataset="/t", layout="array")
+    import_.execute(context_of("import"))
     assert (everything(client, domain, "/t") == TABLE).all()
     kinds = loading.query(
-        "SELECT kind, state, done FROM storeside.runs WHERE run_id = {run:String}", run=f"d/{run.run_id}"
+        "SELECT kind, state, done FROM storeside.runs FINAL WHERE run_id = {run:String}", run=f"d/{run.run_id}"
     )
     assert sorted(kinds) == [("export", "done", 1), ("import", "done", 1)]
 
