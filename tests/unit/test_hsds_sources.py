@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import h5py
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -101,3 +102,27 @@ def test_an_hdf5_file_makes_the_import_read_no_other_file(tmp_path: Path, path: 
         assert Hdf5Source(file, "soft").read(Slab((range(2),))).tolist() == [4, 5]
         with pytest.raises(HsdsInputError, match=rf"given.h5: '{path}' names other files or datasets"):
             Hdf5Source(file, path)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        h5py.ref_dtype,
+        h5py.regionref_dtype,
+        h5py.vlen_dtype(h5py.ref_dtype),
+        np.dtype([("a", "i4"), ("b", h5py.ref_dtype)]),
+        np.dtype([("a", "i4"), ("b", np.dtype((h5py.ref_dtype, (2,))))]),
+    ],
+)
+def test_references_to_objects_of_the_file_are_refused(tmp_path: Path, kind: Any) -> None:
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file.create_dataset("r", (2,), kind)
+        with pytest.raises(HsdsInputError, match=r"x\.h5: '/?r' has references to objects of this file"):
+            Hdf5Source(file, "r")
+
+
+@pytest.mark.parametrize("kind", ["i4", np.dtype([("a", "i4"), ("b", "f8", (2, 3))]), h5py.string_dtype()])
+def test_other_types_are_no_references(tmp_path: Path, kind: Any) -> None:
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file.create_dataset("r", (2,), kind)
+        assert Hdf5Source(file, "r").dtype == kind

@@ -7,6 +7,7 @@ import json
 import random
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,8 +20,9 @@ from storeside.aistore.buckets import Bucket
 from storeside.events.drained import Drained
 from storeside.events.ledger import EventLedger
 from storeside.events.runs import WANTED
+from storeside.ledger.copies import CopyLedger
 from storeside.ledger.objects import Ledger
-from storeside.ledger.scope import Scope
+from storeside.ledger.scope import Pending, Scope
 from storeside.speech.columns import RECORDING_COLUMNS, UTTERANCE_COLUMNS
 from storeside.speech.export import FORMATS, whole_query
 from storeside.speech.manifest import facts_naming
@@ -109,6 +111,24 @@ class Engine:
         values = {name.removeprefix("param_"): value for name, value in bound.items()}
         answer = self.session.query(statement, "JSONCompactEachRow", params=values).data()
         return [json.loads(line) for line in answer.splitlines()]
+
+
+class Client:
+    """The methods of a clickhouse-connect client that ledgers use, on chdb."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+
+    def command(self, text: str, parameters: Mapping[str, Any] | None = None) -> None:
+        self.engine.run(text, parameters)
+
+    def query(self, text: str, parameters: Mapping[str, Any] | None = None) -> Any:
+        rows = [tuple(row) for row in self.engine.run(text, parameters)]
+        return SimpleNamespace(result_rows=rows, first_row=rows[0] if rows else None)
+
+    def insert(self, table: str, rows: Any, column_names: list[str], **_: Any) -> None:
+        values = "\n".join(json.dumps(dict(zip(column_names, row, strict=True))) for row in rows)
+        self.engine.run(f"INSERT INTO {table} ({', '.join(column_names)}) FORMAT JSONEachRow {values}")
 
 
 def every_statement() -> list[str]:
@@ -442,6 +462,35 @@ def test_an_object_is_done_as_long_as_its_result_is_there(engine: Engine, effect
     expected = {f"o{n}" for n, (recorded, listed) in enumerate(cases) if not is_there(recorded, listed, effect)}
     assert 300 < len(expected) < 1700
     assert {name: side for name, side in planned} == dict.fromkeys(expected if keeps_result else (), "pending")
+
+
+def test_a_copy_with_a_prefix_leaves_the_outcome_without_one(engine: Engine) -> None:
+    """A copy that was overwritten meanwhile is copied again, although another prefix has the new version."""
+    scope = Scope("s3://a", "ais://b", "", "dag/run")
+    book = CopyLedger(Client(engine))  # type: ignore[arg-type]
+
+    def planned(scope: Scope, version: str) -> int:
+        book.record_listing(scope, "source", [("a", scope.prepend + "a", 100, version, "")])
+        book.record_listing(scope, "before", [("", "a", 100, "1/c1", ""), ("", "x/a", 100, "1/c2", "")])
+        return book.plan(scope, retry_failed=False, keeps_result=True).pending
+
+    book.record_copies(scope, [(Pending("a", "a", 100, "v1"), "")])
+    assert planned(scope, "v1") == 0
+    prefixed = replace(scope, prepend="x/", run_id="dag/next")
+    book.record_copies(prefixed, [(Pending("a", "x/a", 100, "v2"), "")])
+    assert engine.run("SELECT prepend, version FROM storeside.objects FINAL ORDER BY prepend") == [
+        ["", "v1"], ["x/", "v2"],
+    ]  # fmt: skip
+    assert planned(prefixed, "v2") == 0
+    assert planned(replace(scope, run_id="dag/last"), "v2") == 1
+
+
+def test_an_outcome_of_0_1_0_counts_for_its_own_result_only(engine: Engine) -> None:
+    record(engine, SCOPE.source, SCOPE.destination, "a", "x/a", "v")
+    for side in ("source", "before"):
+        list_(engine, side, "a", "a", size=0)
+    engine.run(sql.query("plan"), {**PARAMETERS, **SCOPE.parameters, "effect": ""})
+    assert engine.run("SELECT object FROM storeside.listings WHERE side = 'pending'") == [["a"]]
 
 
 @pytest.mark.parametrize("splits", [True, False])

@@ -7,12 +7,15 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
+import boto3
 import pytest
+from botocore.exceptions import ClientError
 
 from storeside.aistore.buckets import StoredObject
 from storeside.copying.errors import CopyError, CopyInputError, CopyTransientError, DeniedError
 from storeside.copying.job import CopyJob
 from storeside.copying.multipart import Profile, Settings
+from storeside.copying.s3_errors import s3_errors
 from storeside.copying.samples import Samples
 from storeside.copying.store import Head
 from storeside.ledger.scope import Pending, Plan, Totals
@@ -135,6 +138,34 @@ def test_one_object_that_may_be_read_lets_the_others_be_tried(granted: str) -> N
     source.errors = {name: DeniedError("denied") for name in source.names if name != granted}
     summary = job(source, Book()).run()
     assert (summary.done, summary.failed) == (1, 299)
+
+
+def test_archived_objects_end_no_copy() -> None:
+    source = Full(300)
+    archived = ClientError(
+        {
+            "Error": {"Code": "InvalidObjectState", "Message": "the storage class is GLACIER"},
+            "ResponseMetadata": {"HTTPStatusCode": 403},
+        },  # type: ignore[typeddict-item]
+        "GetObject",
+    )
+    client: Any = boto3.client("s3", region_name="us-east-1", aws_access_key_id="a", aws_secret_access_key="b")
+    with pytest.raises(CopyError) as found, s3_errors(client, "s3://b", "b", "2019/a"):
+        raise archived
+    assert "s3://b/2019/a: the storage class is GLACIER (InvalidObjectState): restore it" in str(found.value)
+    source.errors = dict.fromkeys(source.names[:299], found.value)
+    summary = job(source, Book()).run()
+    assert (summary.done, summary.failed) == (1, 299)
+
+
+def test_folder_markers_are_not_copied() -> None:
+    source, book = Full(2), Book()
+    source.list = lambda prefix="": iter(  # type: ignore[method-assign]
+        [StoredObject("2026/", 0, ""), StoredObject("2027_$folder$", 0, ""), StoredObject("2028/", 10, "")]
+    )
+    list(job(source, book)._source_rows())
+    job(source, book).run()
+    assert [row[0] for row in book.listed] == ["2028/"]
 
 
 def test_few_objects_that_are_denied_fail_alone() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,6 +12,7 @@ from aistore.sdk.errors import AISError
 
 from storeside.aistore.buckets import Bucket
 from storeside.aistore.errors import NO_REASON
+from storeside.copying.errors import CopyInputError
 from storeside.copying.prefetch import Missing, Prefetch
 
 
@@ -52,6 +54,27 @@ def missing(answers: dict[str, Exception | None]) -> Missing:
 )
 def test_why_an_object_is_missing(error: Exception | None, reason: str, passes: bool) -> None:
     assert missing({"a": error}) == Missing(1, 10, (("a", reason),), int(passes))
+
+
+@pytest.mark.parametrize(
+    ("prefix", "remedy"),
+    [
+        ("user@example.com/", "that ends before it, such as 'user'"),
+        ("a/100%done/", "that ends before it, such as 'a/100'"),
+        ("x/{0..99}", "that ends before it, such as 'x/'"),
+        ("x@{a%", "that ends before it, such as 'x'"),
+        ("x/*", "that ends before it, such as 'x/'"),
+        ("@", "fetch the whole bucket"),
+    ],
+)
+def test_a_prefix_that_aistore_takes_for_a_template_is_refused(prefix: str, remedy: str) -> None:
+    with pytest.raises(CopyInputError, match=re.escape(remedy)):
+        Prefetch(Cluster({}), Bucket("s3", "remote"), prefix)
+
+
+@pytest.mark.parametrize("prefix", ["", "2026/", "a*b/", "a b}/", "é/"])
+def test_other_prefixes_are_sent_as_they_are(prefix: str) -> None:
+    assert Prefetch(Cluster({}), Bucket("s3", "remote"), prefix).prefix == prefix
 
 
 def test_a_name_that_no_cluster_holds_is_a_reason() -> None:

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from storeside.aistore.names import is_folder_marker
 from storeside.copying.claims import BEAT_SECONDS, Claims
 from storeside.copying.errors import CopyCancelled, CopyInputError, CopyObjectError, CopyTransientError, DeniedError
 from storeside.copying.mover import Mover, Outcome
@@ -152,6 +153,8 @@ class CopyJob:
 
     def _source_rows(self) -> Iterator[Row]:
         for found in self.source.list(self.prefix):
+            if is_folder_marker(found.name, found.size):
+                continue
             key = self.prepend + found.name
             yield source_row(found, key, self.destination.refused(key))
 

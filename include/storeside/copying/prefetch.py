@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 _EXAMPLES = 20
 # Statuses of transient errors: AIStore answers 400 even while a target is down.
 _PASSING = frozenset({400, 408, 429})
+# AIStore takes a text with one of these for a template of names, and any other text for a prefix
+# (`NewParsedTemplate` in cmn/cos/template.go of AIStore 1.5).
+_TEMPLATES = ("{", "@", "%")
 
 
 @dataclass(frozen=True)
@@ -38,12 +41,18 @@ class Missing:
 class Prefetch:
     """A job in which the cluster fetches the objects of a remote bucket below `prefix`.
 
-    Raises CopyInputError for a bucket that is not remote.
+    Raises CopyInputError for a bucket that is not remote, and for a prefix that AIStore would take for a template.
     """
 
     def __init__(self, client: Client, bucket: Bucket, prefix: str = "") -> None:
         if not bucket.is_remote:
             raise CopyInputError(f"prefetch {bucket}: its objects are in the cluster: name a remote bucket")
+        if (place := _literal(prefix)) < len(prefix):
+            begin = f"a prefix that ends before it, such as {prefix[:place]!r}" if place else "the whole bucket"
+            raise CopyInputError(
+                f"prefetch {bucket}, prefix {prefix!r}: AIStore would take {prefix[place]!r} for a part of a template"
+                f" and fetch objects with other names: fetch {begin}"
+            )
         self.client = client
         self.bucket = bucket
         self.prefix = prefix
@@ -113,3 +122,9 @@ class Prefetch:
                 prefix=self.prefix, props="name,size", page_size=PAGE, flags=[ListObjectFlag.NOT_CACHED]
             )
         )
+
+
+def _literal(prefix: str) -> int:
+    """Return the number of leading characters of a prefix that AIStore takes literally."""
+    places = [prefix.find(text) for text in _TEMPLATES if text in prefix]
+    return min(places, default=len(prefix) - prefix.endswith("*"))

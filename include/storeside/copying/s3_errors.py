@@ -74,6 +74,10 @@ def _refusal(client: S3Client, name: str, key: str, error: Any) -> CopyError:
         (code in _CHANGED or bool(key and code in _GONE), changed(where)),
         (error.operation_name == "HeadObject" and code in NO_REASON, CopyTransientError(text)),
         (
+            code == "InvalidObjectState",  # S3 answers 403
+            CopyObjectError(f"{text}: restore it from its archive, or select other objects with a prefix"),
+        ),
+        (
             code == "AccessDenied" or status == 403,
             (DeniedError if key else CopyInputError)(
                 f"{text}: give the connection's keys the permission {permission}"

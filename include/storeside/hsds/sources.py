@@ -45,6 +45,11 @@ class Hdf5Source:
                 f"{file.filename}: {path!r} names other files or datasets, which have its values (an external link,"
                 " external storage or a virtual dataset): write the values into this file"
             )
+        if _has_references(found.dtype):
+            raise HsdsInputError(
+                f"{file.filename}: {path!r} has references to objects of this file, which lead nowhere in HSDS:"
+                " import the datasets to which they refer"
+            )
         status = Path(file.filename).stat()
         self._dataset = found
         self.dtype: np.dtype[Any] = found.dtype
@@ -59,6 +64,18 @@ class Hdf5Source:
             return np.asarray(self._dataset[selection], self.dtype.base)
         except OSError as e:
             raise HsdsInputError(f"{self._dataset.file.filename}, {slab.select}: cannot be read: {e}") from e
+
+
+def _has_references(kind: np.dtype[Any]) -> bool:
+    """Return whether elements are, or contain, HDF5's object or region references."""
+    import h5py
+
+    parts = [field[0] for field in (kind.fields or {}).values()]
+    if kind.subdtype:
+        parts.append(kind.base)
+    if (inner := h5py.check_vlen_dtype(kind)) is not None:
+        parts.append(np.dtype(inner))
+    return h5py.check_ref_dtype(kind) is not None or any(map(_has_references, parts))
 
 
 class ParquetSource:

@@ -10,7 +10,7 @@ from storeside.ledger.scope import Pending, Scope
 
 _COPIED = ("adopted", "copied")
 _DONE = {
-    **dict.fromkeys(("source", "destination", "effect", "run_id", "status"), "String"),
+    **dict.fromkeys(("source", "destination", "prepend", "effect", "run_id", "status"), "String"),
     **dict.fromkeys(("object", "version", "destination_object"), "String"),
     **dict.fromkeys(("bytes_in", "bytes_out"), "UInt64"),
     "result_version": "String",
@@ -53,7 +53,7 @@ class CopyLedger(Ledger):
             (scope.job, "copied", p.object, p.destination_object, p.size, written, "") for p, written in copied
         )
         if copied:
-            of = (scope.source, scope.destination, scope.effect, scope.run_id, "done")
+            of = (scope.source, scope.destination, scope.prepend, scope.effect, scope.run_id, "done")
             done = [
                 [*of, p.object, p.version, p.destination_object, p.size, p.size, version] for p, version in copied
             ]
@@ -71,7 +71,8 @@ class CopyLedger(Ledger):
         return self._count(
             "SELECT count() FROM storeside.listings WHERE job = {job:String} AND side = 'copied' AND object IN"
             " (SELECT object FROM storeside.objects FINAL WHERE source = {source:String}"
-            " AND destination = {destination:String} AND run_id = {run_id:String} AND status = 'failed')",
+            " AND destination = {destination:String} AND prepend = {prepend:String}"
+            " AND run_id = {run_id:String} AND status = 'failed')",
             scope,
         )
 

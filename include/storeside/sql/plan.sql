@@ -6,7 +6,8 @@
 -- refused. If the results of several objects would have the same name, all but the first are refused. If a split would
 -- store the members of one shard in a folder of other shards (`a.tar`, `a/b.tar`), the first is refused, even if it was
 -- split before: `a/b/c` could be a member of both.
--- Results with different prefixes have outcomes of their own. Version 0.1.0 recorded no prefix.
+-- Results with different prefixes have outcomes of their own. Version 0.1.0 recorded no prefix, so a row without one
+-- may be of a result with another name.
 INSERT INTO storeside.listings (job, side, object, destination_object, size, version, reason)
 WITH
     splitByChar('/', d.version) AS now,
@@ -15,7 +16,8 @@ WITH
     l.result_version IN ('', d.version)
         OR if(now[-1] = no_checksum OR recorded[-1] = no_checksum, now[1] = recorded[1], now[-1] = recorded[-1])
         AS same_version,
-    d.destination_object != '' AND d.size = l.bytes_out AND same_version AND (d.size > 0 OR {effect:String} = '')
+    d.destination_object != '' AND d.destination_object = l.destination_object AND d.size = l.bytes_out AND same_version
+        AND (d.size > 0 OR {effect:String} = '')
         AS result_is_there
 SELECT
     {job:String},
@@ -67,12 +69,12 @@ LEFT JOIN
 ) AS d ON d.destination_object = s.destination_object
 LEFT JOIN
 (
-    SELECT object, version, effect, toString(status) AS status, run_id, bytes_out, result_version
+    SELECT object, version, effect, toString(status) AS status, run_id, bytes_out, result_version, destination_object
     FROM storeside.objects FINAL
     WHERE source = {source:String} AND destination = {destination:String}
         AND prepend = {prepend:String}
     UNION ALL
-    SELECT object, version, effect, toString(status) AS status, run_id, bytes_out, result_version
+    SELECT object, version, effect, toString(status) AS status, run_id, bytes_out, result_version, destination_object
     FROM storeside.objects FINAL
     WHERE source = {source:String} AND destination = {destination:String}
         AND {prepend:String} != '' AND prepend = '' AND startsWith(destination_object, {prepend:String})
