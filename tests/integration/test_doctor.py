@@ -24,6 +24,7 @@ from botocore.awsrequest import AWSResponse
 from storeside.aistore.cluster import Cluster
 from storeside.aistore.pods import PodWatch
 from storeside.doctor import __main__, clickhouse, connections
+from storeside.doctor import s3 as bucket_checks
 from storeside.doctor.examination import Systems, examine
 from storeside.doctor.findings import Finding
 from storeside.doctor.hsds import Service
@@ -444,6 +445,24 @@ def test_messages_of_others_stay_and_a_crowd_is_left_alone(
     findings = doctor(("s3", "sqs"))
     assert ("event of the probe", "skipped") in {(f.check, f.state) for f in findings}
     assert "put" not in {f.check for f in findings if f.system == "S3"}
+
+
+def test_waiting_messages_are_received_once(sqs_client: SQSClient) -> None:
+    """A queue that moves messages to its dead letters after three receives keeps those that wait."""
+    dead = sqs_client.create_queue(QueueName=unique("dead"))["QueueUrl"]
+    arn = sqs_client.get_queue_attributes(QueueUrl=dead, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
+    redrive = json.dumps({"deadLetterTargetArn": arn, "maxReceiveCount": "3"})
+    url = sqs_client.create_queue(QueueName=unique("queue"), Attributes={"RedrivePolicy": redrive})["QueueUrl"]
+    for n in range(2):
+        sqs_client.send_message(QueueUrl=url, MessageBody=f"not of us {n}")
+    waits = bucket_checks.Queue(sqs_client, url, 2)
+    finding = bucket_checks.receive(waits, bucket_checks.Probe("b", "k", b""), 3, lambda _: False)
+    assert finding.found == "none within 3 s"
+    left = sqs_client.receive_message(
+        QueueUrl=url, MaxNumberOfMessages=10, AttributeNames=["ApproximateReceiveCount"]
+    )["Messages"]
+    assert [m["Attributes"]["ApproximateReceiveCount"] for m in left] == ["2", "2"], "one receive is the test's"
+    assert "Messages" not in sqs_client.receive_message(QueueUrl=dead)
 
 
 # AIStore

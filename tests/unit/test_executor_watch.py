@@ -95,6 +95,24 @@ def test_running_tasks_have_time_to_end(scheduler: psutil.Process, monkeypatch: 
     assert said == [idle[0]]
 
 
+@pytest.mark.parametrize("scheduler", [1], indirect=True)
+def test_a_scheduler_that_shuts_down_waits_for_its_tasks(
+    scheduler: psutil.Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Airflow's executor ends its idle workers at once, and waits for the others."""
+    monkeypatch.setattr(executor_watch, "CONFIRM_SECONDS", 0.3)
+    monkeypatch.setattr(executor_watch, "PATIENCE_SECONDS", 0.5)
+    thread, said = watching(scheduler)
+    for pid, title in titles(scheduler).items():
+        if title.rstrip().endswith("<idle>"):
+            psutil.Process(pid).kill()
+    thread.join(1.5)
+    assert said == []
+    scheduler.terminate()
+    thread.join(10)
+    assert said == [None]
+
+
 def test_the_watch_ends_with_the_scheduler(scheduler: psutil.Process) -> None:
     thread, said = watching(scheduler)
     scheduler.terminate()

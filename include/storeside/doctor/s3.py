@@ -183,22 +183,22 @@ def _queue_remedy(error: Exception, name: str) -> str:
 
 
 def receive(found: Queue, sent: Probe, seconds: float, recorded: Callable[[Probe], bool]) -> Finding:
-    """Wait for the event of the probe and delete its message; release other messages at once.
+    """Wait for the event of the probe and delete its message; other messages are released at the end.
 
-    Another consumer of the queue may receive the event first: `recorded` tells whether the ledger has it.
+    Until then they stay invisible, so that each is received once: a queue moves messages that were received too often
+    to its dead letters. Another consumer of the queue may receive the event first: `recorded` tells whether the
+    ledger has it.
     """
     from botocore.exceptions import BotoCoreError, ClientError
 
-    deadline = time.monotonic() + seconds
+    others: list[str] = []
     try:
-        while time.monotonic() < deadline:
-            answer = found.client.receive_message(
-                QueueUrl=found.url, MaxNumberOfMessages=10, VisibilityTimeout=30, WaitTimeSeconds=1
-            )
-            if _take(found, sent, answer.get("Messages", [])):
-                return _sqs.ok(EVENT, "the event arrived, and its message is deleted")
-            if recorded(sent):
-                return _sqs.ok(EVENT, "the event arrived, and another consumer of the queue received it")
+        try:
+            if said := _wait(found, sent, seconds, recorded, others):
+                return _sqs.ok(EVENT, said)
+        finally:
+            for handle in others:
+                found.client.change_message_visibility(QueueUrl=found.url, ReceiptHandle=handle, VisibilityTimeout=0)
     except (BotoCoreError, ClientError) as e:
         return _sqs.failed(EVENT, e, _queue_remedy(e, found.url.rpartition("/")[2]))
     return _sqs.failed(
@@ -208,17 +208,30 @@ def receive(found: Queue, sent: Probe, seconds: float, recorded: Callable[[Probe
     )
 
 
-def _take(found: Queue, sent: Probe, messages: list[Any]) -> bool:
-    """Delete the probe's message and release the others; return whether the probe's message was received."""
-    taken = False
-    for message in messages:
-        handle = {"QueueUrl": found.url, "ReceiptHandle": message["ReceiptHandle"]}
-        if _is_of(message["Body"], sent):
-            found.client.delete_message(**handle)
-            taken = True
-        else:
-            found.client.change_message_visibility(**handle, VisibilityTimeout=0)
-    return taken
+def _wait(
+    found: Queue, sent: Probe, seconds: float, recorded: Callable[[Probe], bool], others: list[str]
+) -> str | None:
+    """Wait for the probe's event and delete its message; return what happened, None if the event did not arrive.
+
+    The receipt handles of other messages are added to `others`.
+    """
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        answer = found.client.receive_message(
+            QueueUrl=found.url, MaxNumberOfMessages=10, VisibilityTimeout=int(seconds) + 30, WaitTimeSeconds=1
+        )
+        taken = False
+        for message in answer.get("Messages", []):
+            if _is_of(message["Body"], sent):
+                found.client.delete_message(QueueUrl=found.url, ReceiptHandle=message["ReceiptHandle"])
+                taken = True
+            else:
+                others.append(message["ReceiptHandle"])
+        if taken:
+            return "the event arrived, and its message is deleted"
+        if recorded(sent):
+            return "the event arrived, and another consumer of the queue received it"
+    return None
 
 
 def _is_of(body: str, sent: Probe) -> bool:

@@ -23,7 +23,7 @@ import psutil
 # The title that `airflow.executors.local_executor` gives its workers, followed by their current activity.
 TITLE = "airflow worker -- LocalExecutor"
 _IDLE = "<idle>"
-# Seconds for which a worker must be absent. A scheduler that is shutting down has ended by then.
+# Seconds for which a worker must be absent.
 CONFIRM_SECONDS = 5.0
 # Seconds that the tasks of the other workers get to finish before the scheduler is restarted.
 PATIENCE_SECONDS = 60.0
@@ -45,8 +45,9 @@ def titles(scheduler: psutil.Process) -> dict[int, str]:
 def lost_worker(scheduler: psutil.Process, look_seconds: float = _LOOK_SECONDS) -> int | None:
     """Wait until the executor must be restarted, and return the process id of its lost worker.
 
-    The restart is due `CONFIRM_SECONDS` after the loss if the other workers are idle, and at most `PATIENCE_SECONDS`
-    after it otherwise. Returns None if the scheduler has ended.
+    The restart is due `CONFIRM_SECONDS` after the loss if the other workers are idle, and `PATIENCE_SECONDS` after it
+    if only some of them are. While all are busy, none waits for a task, or the scheduler is shutting down: then its
+    idle workers end, and it waits for the others. Returns None if the scheduler has ended.
     """
     seen: set[int] = set()
     since = 0.0
@@ -54,10 +55,13 @@ def lost_worker(scheduler: psutil.Process, look_seconds: float = _LOOK_SECONDS) 
         while scheduler.status() != psutil.STATUS_ZOMBIE:
             now = titles(scheduler)
             seen |= now.keys()
-            if lost := seen - now.keys():
+            idle = [title.endswith(_IDLE) for title in now.values()]
+            lost = seen - now.keys()
+            if not lost or (idle and not any(idle)):
+                since = 0.0
+            else:
                 since = since or time.monotonic()
-                idle = all(title.endswith(_IDLE) for title in now.values())
-                if time.monotonic() - since > (CONFIRM_SECONDS if idle else PATIENCE_SECONDS):
+                if time.monotonic() - since > (CONFIRM_SECONDS if all(idle) else PATIENCE_SECONDS):
                     return min(lost)
             time.sleep(look_seconds)
     return None
