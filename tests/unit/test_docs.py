@@ -154,7 +154,7 @@ def check_code(text: str) -> str:
 
 def check_compose(words: list[str]) -> str:
     options = {
-        "build": set(), "config": set(), "down": {"--volumes"}, "restart": set(), "run": {"--rm"},
+        "build": set(), "config": set(), "down": {"--volumes"}, "logs": set(), "restart": set(), "run": {"--rm"},
         "up": {"--build", "--wait", "--detach"},
     }  # fmt: skip
     if words[0] == "--profile":
