@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
 import json
+import os
 import re
 import shutil
+import sqlite3
 import subprocess
 import sys
 from ipaddress import ip_address, ip_network
@@ -19,6 +22,7 @@ import yaml
 from storeside.doctor.connections import PREFIX, Connection
 from storeside.operators.aistore import TRANSFORMER_IMAGE
 from storeside.stack import (
+    airflow,
     aistore,
     authn,
     container,
@@ -28,7 +32,7 @@ from storeside.stack import (
     transformers_container,
 )
 from storeside.stack.podrunner.images import IMAGES
-from storeside.stack.settings import CHECKOUT, Stack
+from storeside.stack.settings import CHECKOUT, Stack, default_folder
 
 COMPOSE = yaml.safe_load((CHECKOUT / "docker-compose.yaml").read_text())
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
@@ -264,6 +268,34 @@ def test_aistore_and_its_transformers_find_each_other() -> None:
     assert service["healthcheck"]["test"][-2] == f"https://transformers:{container.PODS_PORT}/healthz"
     assert service["image"] == nodes["image"]
     assert "transformers" in nodes["depends_on"]
+
+
+def test_no_command_has_a_password_among_its_arguments() -> None:
+    """All users of the machine can read the arguments of the containers' processes."""
+    for name, service in SERVICES.items():
+        command = json.dumps([service.get("command"), service.get("entrypoint"), service.get("healthcheck")])
+        assert not re.search(r"\$\{?\w*(PASSWORD|SECRET|KEY)", command), name
+
+
+def test_the_connection_of_hsds_is_made_and_renewed(tmp_path: Path) -> None:
+    script, found, _ = SERVICES["hsds-init"]["command"][-1].partition("python -c '\nimport h5pyd")
+    assert found
+    file = tmp_path / "hsds.json"
+    script = script.replace("$$", "$").replace("/tmp/hsds.json", str(file))  # noqa: S108
+    assert str(file) in script
+    shutil.copyfile(airflow.template(default_folder() / "cache"), tmp_path / "airflow.db")
+    database = f"sqlite:///{tmp_path / 'airflow.db'}"
+    own = {"AIRFLOW_HOME": str(tmp_path), "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": database, "HOME": str(tmp_path)}
+    own["AIRFLOW__CORE__FERNET_KEY"] = ""  # so that passwords are not encrypted
+    own["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    shown = []
+    for password in ("first", 'a"b\\c'):
+        command = ["bash", "-euc", script]
+        subprocess.run(command, env=own | {"HS_PASSWORD": password}, check=True, capture_output=True)
+        assert not file.exists()
+        with contextlib.closing(sqlite3.connect(tmp_path / "airflow.db")) as tables:
+            shown += tables.execute("SELECT conn_id, host, port, login, password FROM connection").fetchall()
+    assert shown == [("hsds_default", "hsds", 5101, "storeside", password) for password in ("first", 'a"b\\c')]
 
 
 def test_keys_of_s3_are_in_few_containers() -> None:
