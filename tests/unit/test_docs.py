@@ -115,6 +115,8 @@ def check_one(command: str) -> str:
         return check_module(words[2], words[3:]) if words[1] == "-m" else check_code(words[2])
     if words[0] == "docker":
         return check_compose(words[2:]) if words[1] == "compose" else check_build(words)
+    if words[0] == "kubectl" and "-k" in words:
+        return check_file(f"{words[words.index('-k') + 1]}/kustomization.yaml", "kind:")
     if words[0] == "kubectl":
         return "; ".join(filter(None, (check_file(word, "kind:") for word in words if word.startswith("docs/"))))
     if words[0].endswith("airflow") and words[1:3] in (["dags", "trigger"], ["dags", "unpause"]):

@@ -242,6 +242,19 @@ def test_nothing_runs_what_only_airflows_own_image_has() -> None:
         assert values[part]["logGroomerSidecar"] == {"enabled": False}, part
 
 
+def test_targets_start_after_their_secret_exists() -> None:
+    """A reference to a Secret that may be absent is resolved once, when the container is created."""
+    (state,) = documents("aistore/target.yaml")
+    environment = state["spec"]["template"]["spec"]["containers"][0]["env"]
+    references = [v["valueFrom"]["secretKeyRef"] for v in environment if "secretKeyRef" in v.get("valueFrom", {})]
+    assert references
+    assert all(reference["optional"] for reference in references)
+    page = (CHECKOUT / "docs" / "kubernetes.md").read_text()
+    applied = re.findall(r"^ *kubectl apply (.*)$", page.partition("## Steps")[2].partition("\n## ")[0], re.MULTILINE)
+    secrets, manifests = (next(n for n, c in enumerate(applied) if part in c) for part in ("secrets.yaml", "-k "))
+    assert secrets < manifests
+
+
 def test_versions_are_those_of_the_code() -> None:
     values = documents("airflow-values.yaml")[0]
     pinned = (CHECKOUT / "requirements.txt").read_text()
