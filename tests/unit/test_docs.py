@@ -108,6 +108,8 @@ def check_one(command: str) -> str:
     words = shlex.split(re.sub(r'^eval "\$\((.*)\)"$', r"\1", command))
     while words and re.fullmatch(r"[A-Z_]+=.*", words[0]):
         words.pop(0)
+    if not words:
+        return ""
     if words[0] == "make":
         missing = [w for w in words[1:] if "=" not in w and w not in make_targets()]
         return f"no target {missing}" if missing else ""

@@ -257,7 +257,11 @@ def test_targets_start_after_their_secret_exists() -> None:
 
 def test_versions_are_those_of_the_code() -> None:
     values = documents("airflow-values.yaml")[0]
+    page = (CHECKOUT / "docs" / "kubernetes.md").read_text()
     pinned = (CHECKOUT / "requirements.txt").read_text()
     assert f"apache-airflow=={values['airflowVersion']}\n" in pinned
+    builds = re.findall(r"docker build .*registry.example.com/storeside/(.*)", page)
+    assert builds
+    assert all('$TAG"' in build for build in builds), "nodes would keep the image of an earlier build"
     assert values["defaultAirflowTag"] == TRANSFORMER_IMAGE.rpartition(":")[2]
-    assert TRANSFORMER_IMAGE in (CHECKOUT / "docs" / "kubernetes.md").read_text()
+    assert TRANSFORMER_IMAGE in page
