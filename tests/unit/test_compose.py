@@ -133,6 +133,21 @@ def test_ports_are_open_to_this_machine_alone() -> None:
     assert all(port.startswith("127.0.0.1:") for port in ports)
 
 
+def test_each_port_of_this_machine_can_be_changed() -> None:
+    page = (CHECKOUT / "docs" / "running.md").read_text()
+    variables = {}
+    for name, service in SERVICES.items():
+        for port in service.get("ports", ()):
+            found = re.fullmatch(r"127\.0\.0\.1:\$\{(STORESIDE_\w+_PORT):-(\d+)\}:(\d+)", port)
+            assert found, port
+            variables[name] = found[1]
+            assert found[2] == found[3]
+            assert f"`{found[1]}`" in page
+    assert len(set(variables.values())) == len(variables) == 4
+    base = SERVICES["scheduler"]["environment"]["AIRFLOW__API__BASE_URL"]
+    assert base == f"http://localhost:${{{variables['api-server']}:-8080}}"
+
+
 def test_make_knows_every_secret(tmp_path: Path) -> None:
     wanted = set(re.findall(r"\$\{(\w+):\?", (CHECKOUT / "docker-compose.yaml").read_text()))
     (tmp_path / "Makefile").symlink_to(CHECKOUT / "Makefile")
@@ -369,7 +384,7 @@ def test_clickhouse_and_s3_serve_tls_with_their_certificates() -> None:
     config = ElementTree.parse(IMAGE_FILES / "clickhouse" / "config.xml")  # noqa: S314 - ours
     assert config.find("http_port[@remove='1']") is not None
     port = config.findtext("https_port")
-    assert SERVICES["clickhouse"]["ports"] == [f"127.0.0.1:{port}:{port}"]
+    assert SERVICES["clickhouse"]["ports"] == [f"127.0.0.1:${{STORESIDE_CLICKHOUSE_PORT:-{port}}}:{port}"]
     place = volumes("clickhouse")["tls-clickhouse"].removesuffix(":ro")
     files = [config.findtext(f"openSSL/{name}") for name in ("server/certificateFile", "server/privateKeyFile")]
     assert files == [f"{place}/server.pem", f"{place}/server.key"]
