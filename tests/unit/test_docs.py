@@ -248,7 +248,8 @@ def said() -> tuple[str, ...]:
 
 FOREIGN = (
     "the operation requires Kubernetes", "required variable … is missing a value", "Range of CPUs is from",
-    "No such image: ", "token required", "invalid token ", "Invalid input for param ",
+    "No such image: ", "Bind for ", "listen tcp4 ", "Access to file denied",
+    "password authentication", "token required", "invalid token ", "Invalid input for param ",
 )  # fmt: skip
 
 
