@@ -501,6 +501,26 @@ def test_targets_do_not_run_as_root(target: str) -> None:
     assert users[-1] == "50000:0"
 
 
+def test_images_of_a_checkout_with_a_strict_umask_are_readable(tmp_path: Path) -> None:
+    copies = [name for name, text in STAGES.items() if re.search(r"^COPY \S+ /opt/storeside/", text, re.MULTILINE)]
+    assert set(copies) == {"airflow", "transformer-code", "aistore", "s3"}
+    commands = set()
+    for name in copies:
+        after = re.split(r"^COPY .*\n", STAGES[name], flags=re.MULTILINE)[-1]
+        commands |= set(re.findall(r"^RUN (find /opt/storeside .*)$", after, re.MULTILINE))
+        assert "RUN find /opt/storeside " in after, f"{name}: COPY keeps the modes of the checkout"
+    (command,) = commands
+    folder = tmp_path / "package"
+    folder.mkdir(mode=0o700)
+    for file, mode in (("module.py", 0o600), ("program", 0o750), ("usual", 0o644)):
+        (folder / file).touch()
+        (folder / file).chmod(mode)
+    (folder / "link").symlink_to("/no/such/place")
+    subprocess.run(["/bin/sh", "-euc", command.replace("/opt/storeside", str(tmp_path))], check=True)
+    modes = {path.name: path.stat().st_mode & 0o777 for path in (folder, *folder.iterdir()) if path.name != "link"}
+    assert modes == {"package": 0o755, "module.py": 0o644, "program": 0o755, "usual": 0o644}
+
+
 def test_the_airflow_image_has_the_entrypoint_of_the_charts_probes(tmp_path: Path) -> None:
     made = re.search(r"(printf .* > )/entrypoint && chmod 0755 /entrypoint$", STAGES["airflow"], re.MULTILINE)
     assert made
