@@ -135,6 +135,9 @@ def test_an_object_that_changes_after_the_listing_is_not_loaded(loading: FromAIS
     }
     assert loading.load().loaded == 1
     assert loading.rows("n") == [(1,), (1,), (2,), (2,)]
+    loading.put({f"b.{form}": FORMATS[form]})  # with the version that was deleted
+    assert loading.load().loaded == 1
+    assert loading.rows("n") == [(1,), (1,), (1,), (2,), (2,), (2,)]
 
 
 def test_an_object_that_changes_between_two_requests_is_not_loaded(loading: FromAIStore) -> None:

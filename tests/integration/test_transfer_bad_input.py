@@ -378,6 +378,9 @@ def test_objects_that_are_deleted_or_overwritten_after_the_listing(loading: Load
     assert loading.rows() == [(0,), (3,)]
     loading.load(loader=loader)  # the new version is another object
     assert loading.rows() == [(0,), (3,), (22,)]
+    loading.put({f"{n}.{form}": write(n) for n in (1, 2)})
+    loading.load(loader=loader)  # the versions that were listed at first exist again
+    assert loading.rows() == [(0,), (1,), (2,), (3,), (22,)]
 
 
 @pytest.mark.parametrize("form", ["csv", "parquet"])

@@ -617,6 +617,12 @@ def test_listings_begin_before_what_was_planned_and_not_loaded(engine: Engine) -
     assert after() == "in/5"
     load(engine, "in/3", "failed", "transient")
     assert after() == "in/2"
+    engine.run(
+        "INSERT INTO storeside.loads (destination, bucket, key, version, state, recorded_at)"
+        " VALUES ('db.table', {bucket:String}, 'in/6', 'e', 'loaded', now64(6) + INTERVAL 36 DAY)",
+        PARAMETERS,
+    )
+    assert after() == "in/6"  # the object was deleted, or runs would have recorded it again
 
 
 def test_listings_begin_after_what_was_loaded_of_their_own_keys(engine: Engine) -> None:

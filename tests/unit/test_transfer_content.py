@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from storeside.transfer.content import Content
 from storeside.transfer.conversion import reading
-from storeside.transfer.errors import LoadObjectError, TransferInputError, TransferTransientError
+from storeside.transfer.errors import GoneError, LoadObjectError, TransferInputError, TransferTransientError
 from storeside.transfer.formats import Csv, Format, compression_by_name, compression_of, format_of
 from storeside.transfer.loads import Planned
 from storeside.transfer.push import csv_columns
@@ -127,7 +127,7 @@ def stored(content: bytes, etag: str = "") -> Content:
 def test_content_is_of_the_version_that_was_listed(read: Callable[[Content], bytes]) -> None:
     """AIStore ignores If-Match."""
     assert read(stored(b"abc")) == read(stored(b"abc", "e2")) == b"abc"
-    with pytest.raises(LoadObjectError, match="overwritten after it was listed"):
+    with pytest.raises(GoneError, match="overwritten after it was listed"):
         read(stored(b"abc", "e1"))
 
 
@@ -135,7 +135,7 @@ def test_a_stream_of_another_version_than_its_beginning_is_refused() -> None:
     content = stored(b"abc", "e2")
     assert content.compression == ""
     content.etag = "e1"
-    with pytest.raises(LoadObjectError, match="overwritten after it was listed"):
+    with pytest.raises(GoneError, match="overwritten after it was listed"):
         content.plain()
 
 

@@ -15,6 +15,7 @@ from storeside.transfer.content import s3_error
 from storeside.transfer.errors import (
     BusyObjectError,
     DriftError,
+    GoneError,
     LoadObjectError,
     NoAccessError,
     TransferError,
@@ -69,14 +70,14 @@ def test_errors_of_clickhouse(error: Exception, kind: type[TransferError]) -> No
         (429, "TooManyRequests", TransferTransientError),
         (502, "502", TransferTransientError),  # from a proxy in front of S3
         (403, "AccessDenied", NoAccessError),
-        (404, "NoSuchKey", LoadObjectError),
+        (404, "NoSuchKey", GoneError),
         (404, "NoSuchBucket", TransferInputError),
     ],
 )
 def test_errors_of_s3(status: int, code: str, kind: type[TransferError]) -> None:
     error = s3_error(refusal(status, code), "bucket", "key")
     assert type(error) is kind
-    assert (not kind_of(error).is_final) == (code == "AccessDenied")
+    assert (not kind_of(error).is_final) == (code in ("AccessDenied", "NoSuchKey"))
 
 
 @pytest.mark.parametrize(
@@ -197,7 +198,7 @@ REFUSAL = (
 @pytest.mark.parametrize(
     ("status", "kind", "says"),
     [
-        (404, LoadObjectError, "deleted after it was listed"),
+        (404, GoneError, "deleted after it was listed"),
         (401, NoAccessError, "renew the token"),
         (403, NoAccessError, "renew the token"),
         (416, LoadObjectError, "AIStore answered 416: it is so"),

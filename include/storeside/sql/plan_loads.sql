@@ -1,7 +1,8 @@
 -- Plans the listed objects whose version is not loaded, in batches of a given number of bytes. A small object counts
 -- as at least the batch's bytes divided by its maximum number of objects. Objects that ClickHouse cannot address have
--- separate batches. An object that S3 denied or could not serve for a time has not failed for good: credentials are
--- renewed, policies are corrected, servers recover.
+-- separate batches. An object that S3 denied or could not serve for a time, or that was deleted or overwritten after it
+-- was listed, has not failed for good: credentials are renewed, policies are corrected, servers recover, and the same
+-- content may return.
 INSERT INTO storeside.load_plan (transfer, batch, pushed, key, version, size, modified, load_id)
 SELECT
     {transfer:String},

@@ -3,11 +3,12 @@
 WITH
     known AS
     (
-        SELECT key, load_id, state, kind, modified FROM storeside.loads FINAL
+        SELECT key, load_id, state, kind, modified, recorded_at FROM storeside.loads FINAL
         WHERE destination = {destination:String} AND bucket = {bucket:String}
             AND startsWith(key, {prefix:String}) AND match(key, {regex:String})
     ),
-    -- objects that runs planned but did not process, and objects that could not be read at the time
+    -- Objects that runs planned but did not process, and objects that could not be read at the time. An object that no
+    -- longer exists gets no other outcome, so its failure counts for 35 days of later runs.
     undone AS
     (
         SELECT key FROM storeside.load_plan
@@ -18,6 +19,7 @@ WITH
         SELECT key FROM known
         WHERE state = 'publishing'
             OR state = 'failed' AND kind != 'object'
+                AND recorded_at > (SELECT max(recorded_at) FROM known) - INTERVAL 35 DAY
     ),
     (SELECT minOrNull(key) FROM undone) AS first
 SELECT max(key)

@@ -14,6 +14,7 @@ from storeside.aistore.names import is_folder_marker
 from storeside.transfer.errors import (
     DELETED,
     OVERWRITTEN,
+    GoneError,
     LoadObjectError,
     NoAccessError,
     TransferError,
@@ -74,7 +75,7 @@ def open_object(
         raise _object_error(e, uri, key) from e
     if version not in ("", there):
         body.close()
-        raise LoadObjectError(OVERWRITTEN)
+        raise GoneError(OVERWRITTEN)
     return body
 
 
@@ -102,7 +103,7 @@ def changed(
         raise _listing_error(e, uri) from e
     for key, version in expected.items():
         if found.get(key, "") != version:
-            error = LoadObjectError(OVERWRITTEN if found.get(key) else DELETED)
+            error = GoneError(OVERWRITTEN if found.get(key) else DELETED)
             error.key = key
             return error
     return None
@@ -159,9 +160,9 @@ def _object_error(error: Any, uri: str, key: str) -> TransferError:
     if status in _REFUSALS:
         return NoAccessError(f"AIStore denies access to it ({status}): allow the connection's user to read {uri}")
     if status == HTTPStatus.NOT_FOUND:
-        return LoadObjectError(DELETED)
+        return GoneError(DELETED)
     if status == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
-        return LoadObjectError(OVERWRITTEN)
+        return GoneError(OVERWRITTEN)
     return TransferTransientError(f"{uri}/{key}: {said(error)}")
 
 

@@ -17,6 +17,7 @@ from storeside.transfer.errors import (
     DELETED,
     DENIED,
     OVERWRITTEN,
+    GoneError,
     LoadObjectError,
     NoAccessError,
     TransferError,
@@ -64,7 +65,9 @@ def s3_error(error: Any, bucket: str, key: str) -> TransferError:
         return TransferInputError(f"s3://{bucket} cannot be listed: {error}{remedy}")
     if code in _DENIED:
         return NoAccessError(DENIED)
-    return LoadObjectError(_REASONS.get(code, f"S3 answered {code}: {error}"))
+    if gone := _REASONS.get(code):
+        return GoneError(gone)
+    return LoadObjectError(f"S3 answered {code}: {error}")
 
 
 def current_version(client: S3Client, bucket: str, key: str) -> str | None:
@@ -85,7 +88,7 @@ class Content(io.RawIOBase):
     """An object as a seekable file; every read is one request for exactly these bytes.
 
     `client` is a boto3 client, or a client of AIStore's SDK for a bucket such as ``ais://results``. With `etag`, a
-    read raises LoadObjectError if the object has another version. `most` is the maximum size of the decompressed
+    read raises GoneError if the object has another version. `most` is the maximum size of the decompressed
     content in bytes; 0 means no limit. `members` states what is read of an archive.
     """
 
@@ -162,7 +165,7 @@ class Content(io.RawIOBase):
             raise s3_error(e, self.bucket, self.key) from e
         if self.etag and answer.get("ETag", "").strip('"') != self.etag:
             answer["Body"].close()
-            raise LoadObjectError(OVERWRITTEN)
+            raise GoneError(OVERWRITTEN)
         return answer["Body"]
 
     @functools.cached_property

@@ -8,6 +8,7 @@ TransferError
 ├── LoadObjectError          one object cannot be loaded; the others can
 │   ├── DriftError           its columns are not the table's
 │   ├── LimitError           it exceeds a limit of the load
+│   ├── GoneError            its version no longer exists; the next run loads the version that it lists
 │   ├── NoAccessError        S3 denies it; the next run tries it again
 │   └── BusyObjectError      it cannot be read at the moment; the next run tries it again
 └── TransferTransientError   another try may succeed
@@ -34,7 +35,7 @@ class FailureKind(StrEnum):
     NONE = "none"  # it did not fail
     OBJECT = "object"  # for good, because of its content
     ACCESS = "access"  # credentials or a policy kept it from being read
-    TRANSIENT = "transient"  # it could not be read at the time
+    TRANSIENT = "transient"  # it could not be read at the time, or its version did not exist
 
     @property
     def is_final(self) -> bool:
@@ -83,6 +84,15 @@ class LimitError(LoadObjectError):
 
 class DriftError(LoadObjectError):
     """An object has columns, or types of columns, that the table does not accept."""
+
+
+class GoneError(LoadObjectError):
+    """An object was deleted or overwritten after it was listed.
+
+    The failure is not final: the same content, uploaded again, has the same version.
+    """
+
+    kind = FailureKind.TRANSIENT
 
 
 class NoAccessError(LoadObjectError):
@@ -306,6 +316,8 @@ def classify(error: Any) -> TransferError:
         return TransferTransientError(text)
     if is_of_storage(error):
         return _of_s3(text) if code_of(error) == _S3_ERROR else _of_http(_text(error), text)
+    if code_of(error) == OBJECT_CHANGED:
+        return GoneError(text)
     if code_of(error) == ACCESS_DENIED:
         return TransferInputError(f"ClickHouse does not allow it: {text}")
     if names_unknown_column(text):
@@ -316,7 +328,7 @@ def classify(error: Any) -> TransferError:
 def _of_s3(text: str) -> LoadObjectError:
     """Return our error for a permanent error of S3."""
     if _GONE.search(text):
-        return LoadObjectError(DELETED)
+        return GoneError(DELETED)
     return NoAccessError(DENIED) if _DENIED.search(text) else LoadObjectError(text)
 
 
@@ -324,7 +336,7 @@ def _of_http(whole: str, text: str) -> LoadObjectError:
     """Return our error for a permanent error of AIStore, from the `whole` text of ClickHouse's error."""
     status = found["status"] if (found := _HTTP_STATUS.search(whole)) else ""
     if status == "404":
-        return LoadObjectError(DELETED)
+        return GoneError(DELETED)
     if status in ("401", "403"):
         return NoAccessError(
             f"AIStore denies ClickHouse access to it ({status}): renew the token in ClickHouse's named collection,"

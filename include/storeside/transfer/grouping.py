@@ -11,7 +11,7 @@ from storeside.transfer.avro import AvroObject
 from storeside.transfer.avro_schema import AvroShape
 from storeside.transfer.columnar import ColumnarObject
 from storeside.transfer.content import Content
-from storeside.transfer.errors import DELETED, LoadObjectError, about
+from storeside.transfer.errors import DELETED, GoneError, LoadObjectError, about
 from storeside.transfer.footer import OTHER_ROWS, UNKNOWN
 from storeside.transfer.loads import LONG_STATEMENT, Loaded, Planned
 from storeside.transfer.messages import message_shape
@@ -180,7 +180,7 @@ class Grouping:
         for o in objects:
             path = self.work.request.source.path_of(o.key)
             if path not in found:
-                raise about(LoadObjectError(DELETED), o.key)
+                raise about(GoneError(DELETED), o.key)
             rows_in_footer, shape, nulls, in_groups = found[path]
             if in_groups != rows_in_footer:
                 raise about(LoadObjectError(OTHER_ROWS.format(rows_in_footer, in_groups)), o.key)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from storeside.transfer.errors import LoadObjectError, about
+from storeside.transfer.errors import GoneError, LoadObjectError, about
 from storeside.transfer.loads import LONG_STATEMENT, Planned
 from storeside.transfer.statement import PULLED_VERSION
 from storeside.transfer.streams import pieces
@@ -25,7 +25,7 @@ class JsonCheck:
     def broken(self, query_id: str, objects: Sequence[Planned], compression: str = "auto") -> list[Planned]:
         """Return the objects with a line that is not a JSON document.
 
-        Raises LoadObjectError for a version that no longer exists.
+        Raises GoneError for a version that no longer exists.
         """
         place = self.work.request.source
         source, only = self.work.source(objects, "LineAsString", "line String", compression)
@@ -51,7 +51,7 @@ class JsonCheck:
         for o in objects:
             path, version = place.path_of(o.key), "" if place.by_url else o.version
             if seen.get(path, version) != version:
-                raise about(LoadObjectError("it was overwritten after it was listed"), o.key)
+                raise about(GoneError("it was overwritten after it was listed"), o.key)
             if (path, version) in wrong:
                 broken.append(o)
         return broken

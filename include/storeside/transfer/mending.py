@@ -10,6 +10,7 @@ from clickhouse_connect.driver.exceptions import DatabaseError, OperationalError
 
 from storeside.transfer.errors import (
     DriftError,
+    GoneError,
     LimitError,
     LoadObjectError,
     TransferError,
@@ -51,7 +52,7 @@ class Mending:
         """Load an object in each way that the request's options allow; record it as failed if none succeeds."""
         remedies = (self._by_its_compression, self._by_tidying, self._by_drift, self._by_salvage)
         try:
-            for remedy in () if isinstance(error, LimitError) else remedies:
+            for remedy in () if isinstance(error, LimitError | GoneError) else remedies:
                 if (staged := remedy(o, error)) is not None:
                     return staged
         except (LoadObjectError, DatabaseError) as e:

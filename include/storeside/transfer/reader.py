@@ -15,7 +15,7 @@ from storeside.transfer import queries
 from storeside.transfer.aistore_objects import changed
 from storeside.transfer.aistore_urls import fewer_readers
 from storeside.transfer.content import Content
-from storeside.transfer.errors import LoadObjectError, TransferCancelled, about, classify, code_of
+from storeside.transfer.errors import GoneError, LoadObjectError, TransferCancelled, about, classify, code_of
 from storeside.transfer.formats import compression_by_name
 from storeside.transfer.grouping import Grouping
 from storeside.transfer.json_check import JsonCheck
@@ -76,7 +76,7 @@ class Reader:
         return loaded
 
     def check_unchanged(self, objects: Sequence[Planned]) -> None:
-        """Compare the versions of objects with those in the listing. Raises LoadObjectError."""
+        """Compare the versions of objects with those in the listing. Raises GoneError."""
         if not objects:
             return
         if self.source.by_url:
@@ -94,7 +94,7 @@ class Reader:
         now = {path: version for path, version in rows}
         for o in objects:
             if now.get(self.source.path_of(o.key)) != o.version:
-                raise about(LoadObjectError("it was overwritten or deleted after it was listed"), o.key)
+                raise about(GoneError("it was overwritten or deleted after it was listed"), o.key)
 
     def query_id(self, table: str) -> str:
         """Return a new id for a statement that fills a staging table."""

@@ -14,6 +14,7 @@ from storeside.transfer.errors import (
     BUSY,
     OBJECT_CHANGED,
     BusyObjectError,
+    GoneError,
     LimitError,
     LoadObjectError,
     TransferCancelled,
@@ -190,7 +191,7 @@ class Staging:
         ids = {o.planned.load_id for o in staged.loaded}
         strange = sum(count for load_id, count in found.items() if load_id not in ids)
         if strange:
-            raise LoadObjectError(f"{strange} rows came from another version: it was overwritten after it was listed")
+            raise GoneError(f"{strange} rows came from another version: it was overwritten after it was listed")
         self.reader.check_unchanged(self.reader.unchecked(staged.loaded, found))
         for n, o in enumerate(staged.loaded):
             there = found.get(o.planned.load_id, 0)
