@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import io
+import re
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -14,11 +16,12 @@ from storeside.stack.clickhouse_server import CLUSTER
 from storeside.stack.settings import Stack
 from storeside.transfer import batch, loads, preparation
 from storeside.transfer.engine import Transfer
-from storeside.transfer.errors import StaleError, TransferInputError
+from storeside.transfer.errors import StaleError, TransferInputError, TransferTransientError
+from storeside.transfer.loads import Loaded
 from storeside.transfer.publishing import publish
-from storeside.transfer.source import Source
+from storeside.transfer.source import Listed, Source
 from tests.support import unique
-from tests.transfers import Loading, parquet, request_of
+from tests.transfers import Loading, jsonl, parquet, request_of
 
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
@@ -68,6 +71,52 @@ def test_an_overwritten_object(
         loading.put({"a.csv": csv(1, 2)})
         loading.load(on_overwrite=on_overwrite)
         assert loading.rows("n") == [(1,), (2,), (5,)]
+
+
+@pytest.mark.parametrize("loader", ["pull", "push"])
+@pytest.mark.parametrize("key", ["a.csv", "a.csv.gz", "a.jsonl", "a.parquet"])
+def test_an_object_overwritten_by_an_empty_one_has_no_rows_left(loading: Loading, loader: str, key: str) -> None:
+    """The format of empty objects is unknown."""
+    rows = {
+        "a.csv": csv(1, 2), "a.csv.gz": gzip.compress(csv(1, 2)), "a.jsonl": jsonl([{"n": 1}, {"n": 2}]),
+        "a.parquet": parquet({"n": [1, 2]}),
+    }  # fmt: skip
+    loading.put({key: rows[key], "b.csv": csv(3)})
+    loading.load("b.csv", loader=loader)
+    loading.load(key, loader=loader)
+    assert loading.rows("n") == [(1,), (2,), (3,)]
+    loading.put({key: b""})
+    report = loading.load(key, loader=loader, on_overwrite="replace")
+    assert (report.loaded, report.rows) == (1, 0)
+    assert loading.rows("n") == [(3,)]
+    assert loading.load(key, loader=loader, on_overwrite="replace").skipped == 1
+
+
+def test_a_table_that_was_dropped_after_its_loads_is_missed(loading: Loading) -> None:
+    loading.put({"a.csv": csv(1, 2)})
+    loading.load()
+    loading.clickhouse.command(f"DROP TABLE {loading.table}")
+    with pytest.raises(TransferInputError, match=r"does not exist, but storeside.loads has 1 objects") as told:
+        loading.load()
+    statement = re.search(r"DELETE .* WHERE destination = '[^']*'", str(told.value))
+    assert statement
+    loading.clickhouse.command(statement[0])
+    assert loading.load().loaded == 1
+    assert loading.rows("n") == [(1,), (2,)]
+
+
+def test_objects_that_another_run_publishes_are_not_looked_at_for_ever(loading: Loading) -> None:
+    """Only loads of given objects, by events, record those that show no format as failed."""
+    loading.put({"a": b"\0\1\2"})
+    etag = loading.s3.head_object(Bucket=loading.bucket, Key="a")["ETag"].strip('"')
+    objects = [Listed("a", etag, 3, "")]
+    other = loading.transfer()
+    other.loads.create()
+    other.plan.record_listing([objects])
+    other.plan.make(batch_bytes=1000, batch_objects=10, push=False, retry_failed=True)
+    other.loads.record([Loaded(o, 1) for o in other.plan.unfinished()], "publishing")
+    with pytest.raises(TransferTransientError, match="another run publishes 1 of the objects, such as 'a'"):
+        loading.transfer(retry_failed=True).prepare(objects)
 
 
 @pytest.mark.parametrize("loader", ["pull", "push"])

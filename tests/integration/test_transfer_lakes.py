@@ -20,6 +20,7 @@ from storeside.transfer.__main__ import main as command
 from storeside.transfer.after_load import AfterLoad
 from storeside.transfer.engine import Transfer
 from storeside.transfer.errors import TransferInputError, TransferTransientError
+from storeside.transfer.mirror import Mirror
 from storeside.transfer.source import Source
 from tests.integration.test_transfer_crashes import dies
 from tests.support import task_context, unique
@@ -300,6 +301,19 @@ def test_a_plan_that_lost_its_files_removes_no_rows(delta: Delta) -> None:
     with pytest.raises(TransferTransientError, match=r"the plan of .* has 0 of 1 files"):
         transfer.run(prepared)
     assert delta.numbers() == [1, 2]
+
+
+def test_a_removal_that_was_interrupted_is_no_load_of_another_snapshot(delta: Delta) -> None:
+    delta.write(1, 2)
+    delta.load()
+    delta.delete("n = 1")
+    killed = delta.transfer(on_overwrite="replace")
+    prepared = killed.prepare()
+    gone = Mirror(killed.loads, prepared.listed, prepared.since).gone()
+    killed.loads.record(gone, "publishing")
+    killed.sweep()
+    report = delta.load(on_overwrite="replace")
+    assert (report.loaded, report.removed, delta.numbers()) == (1, 1, [2])
 
 
 @pytest.mark.parametrize("step", [25, pytest.param(1, marks=[pytest.mark.chaos, pytest.mark.timeout(1800)])])

@@ -19,6 +19,7 @@ import pytest
 
 from storeside.stack.settings import Stack
 from storeside.transfer import queries
+from storeside.transfer.schema import Column
 from tests.transfers import Loading, parquet
 
 pytestmark = pytest.mark.timeout(120)
@@ -47,6 +48,25 @@ def bounded(most_mb: float = WORKER_MB) -> Iterator[None]:
 def resident(which: str) -> int:
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith(which))
+
+
+# plans
+
+
+def test_a_large_plan_is_never_whole_in_the_worker(loading: Loading) -> None:
+    loading.put({"year=2024/a.csv": b"n\n1\n"})
+    transfer = loading.transfer(partition_columns=("year",))
+    transfer.prepare()
+    loading.clickhouse.command(
+        "INSERT INTO storeside.load_plan (transfer, batch, key, version, size, load_id)"
+        " SELECT {id:String}, 1, concat('year=', toString(number % 50), '/', toString(number)), 'v', 1, number"
+        " FROM numbers(300_000)",
+        parameters={"id": transfer.id},
+    )
+    with bounded():
+        assert transfer._preparation._in_keys() == [Column("year", "Nullable(Int64)")]
+        assert not transfer._preparation._look._are_all(transfer.plan.sample(200))
+    transfer.plan.forget("load_plan")
 
 
 # objects that are pushed

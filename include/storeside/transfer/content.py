@@ -65,9 +65,8 @@ def s3_error(error: Any, bucket: str, key: str) -> TransferError:
         return TransferInputError(f"s3://{bucket} cannot be listed: {error}{remedy}")
     if code in _DENIED:
         return NoAccessError(DENIED)
-    if gone := _REASONS.get(code):
-        return GoneError(gone)
-    return LoadObjectError(f"S3 answered {code}: {error}")
+    kind = GoneError if code in _REASONS else LoadObjectError
+    return kind(_REASONS.get(code, f"S3 answered {code}: {error}"))
 
 
 def current_version(client: S3Client, bucket: str, key: str) -> str | None:

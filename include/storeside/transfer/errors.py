@@ -316,13 +316,12 @@ def classify(error: Any) -> TransferError:
         return TransferTransientError(text)
     if is_of_storage(error):
         return _of_s3(text) if code_of(error) == _S3_ERROR else _of_http(_text(error), text)
-    if code_of(error) == OBJECT_CHANGED:
-        return GoneError(text)
     if code_of(error) == ACCESS_DENIED:
         return TransferInputError(f"ClickHouse does not allow it: {text}")
     if names_unknown_column(text):
         return DriftError(f"{text}: see `on_drift`")
-    return LoadObjectError(remedy(text))
+    kind = GoneError if code_of(error) == OBJECT_CHANGED else LoadObjectError
+    return kind(remedy(text))
 
 
 def _of_s3(text: str) -> LoadObjectError:

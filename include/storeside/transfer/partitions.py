@@ -13,9 +13,9 @@ from storeside.transfer.source import literal
 
 # The value that Hive and Spark write for NULL.
 NULL = "__HIVE_DEFAULT_PARTITION__"
-_TEXT = "Nullable(String)"
-_INTEGER = re.compile(r"-?\d{1,18}")
-_DATE = re.compile(r"\d{4}-\d\d-\d\d")
+_NULLABLE_TEXT = "Nullable(String)"
+_INTEGER = "^-?[0-9]{1,18}$"
+_DATE = "^[0-9]{4}-[0-9]{2}-[0-9]{2}$"
 
 
 def check_key(key: str, names: Sequence[str]) -> None:
@@ -43,21 +43,38 @@ def value_in(key: str, name: str) -> str | None:
     return None if text == NULL else text
 
 
-def deduced(keys: Iterable[str], names: Sequence[str]) -> list[Column]:
-    """Return the columns with types that hold the values in these keys: integers, dates, otherwise text."""
-    values: dict[str, set[str]] = {name: set() for name in names}
-    for key in keys:
-        for name in names:
-            values[name] |= {unquote_to_bytes(one).decode("utf-8", "replace") for one in _segments(key, name)}
-    return [Column(name, _type(found - {NULL})) for name, found in values.items()]
+def shown_by_keys(names: Sequence[str]) -> str:
+    """Return expressions that count, for each column, the values in a table's column `key`, integers and dates."""
+    counts = []
+    for name in names:
+        value = _text("key", name)
+        present = f"match(key, {literal(_folder(name))}) AND {value} != {literal(NULL)}"
+        counts.append(f"countIf({present})")
+        counts += [f"countIf({present} AND match({value}, {literal(kind)}))" for kind in (_INTEGER, _DATE)]
+    return ", ".join(counts)
 
 
-def _type(values: set[str]) -> str:
-    if values and all(map(_INTEGER.fullmatch, values)):
+def deduced(names: Sequence[str], counts: Sequence[int]) -> list[Column]:
+    """Return the columns with types that hold the values that `shown_by_keys` counted."""
+    return [Column(name, _type(*counts[3 * n : 3 * n + 3])) for n, name in enumerate(names)]
+
+
+def _type(values: int, integers: int, dates: int) -> str:
+    if values and integers == values:
         return "Nullable(Int64)"
-    if values and all(map(_DATE.fullmatch, values)):
+    if values and dates == values:
         return "Nullable(Date32)"
     return "LowCardinality(Nullable(String))"
+
+
+def _folder(name: str) -> str:
+    """Return the pattern of keys with a value of a column, which is its group."""
+    return f"(?s)^(?:.*/)?{re.escape(name)}=([^/]*)/"
+
+
+def _text(key: str, name: str) -> str:
+    """Return the expression for a column's value in a key."""
+    return f"decodeURLComponent(extract({key}, {literal(_folder(name))}))"
 
 
 def expressions(columns: Sequence[Column], key: str) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
@@ -67,11 +84,9 @@ def expressions(columns: Sequence[Column], key: str) -> tuple[list[tuple[str, st
     """
     values, checks = [], []
     for column in columns:
-        folder = f"(?s)^(?:.*/)?{re.escape(column.name)}=([^/]*)/"
-        text = f"decodeURLComponent(extract({key}, {literal(folder)}))"
-        value = f"CAST(nullIf({text}, {literal(NULL)}), {literal(_TEXT)})"
-        values.append((column.name, converted(value, _TEXT, column.type)))
-        fits = whole(value, _TEXT, nullable(column.type))
+        value = f"CAST(nullIf({_text(key, column.name)}, {literal(NULL)}), {literal(_NULLABLE_TEXT)})"
+        values.append((column.name, converted(value, _NULLABLE_TEXT, column.type)))
+        fits = whole(value, _NULLABLE_TEXT, nullable(column.type))
         if fits:
             reason = f"column {column.name!r} has a value in the key that {column.type} cannot hold"
             checks.append((f"NOT ({fits})", reason))

@@ -192,9 +192,21 @@ class Plan:
         """Return the objects of a batch that are not finished."""
         return self._planned(f"{_UNFINISHED_OF_BATCH} ORDER BY key", batch=batch)
 
-    def unfinished(self) -> list[Planned]:
-        """Return the objects of the plan that are not finished."""
-        return self._planned(_UNFINISHED)
+    def unfinished(self, limit: int = 0) -> list[Planned]:
+        """Return the objects of the plan that are not finished, up to `limit` of them unless it is 0."""
+        return self._planned(_UNFINISHED + (" LIMIT {limit:UInt64}" if limit else ""), limit=limit)
+
+    def facts(self, expressions: str) -> tuple[Any, ...]:
+        """Return the values of aggregate functions over the objects of the plan that are not finished."""
+        return tuple(
+            first_row(
+                self.loads.client.query(
+                    f"SELECT {expressions} FROM storeside.load_plan"
+                    f" WHERE transfer = {{transfer:String}} AND {_UNFINISHED}",
+                    parameters=self.loads.parameters,
+                )
+            )
+        )
 
     def sample(self, count: int) -> list[Planned]:
         """Return up to `count` unfinished objects of the plan: the first by key, and others spread over it."""

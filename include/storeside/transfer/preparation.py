@@ -23,25 +23,24 @@ from storeside.transfer.errors import (
     classify,
     is_transient,
     is_unlistable,
-    kind_of,
     plain,
 )
-from storeside.transfer.formats import BY_SCHEMA, TYPED, Format
+from storeside.transfer.formats import BY_SCHEMA, Format
 from storeside.transfer.lakes import Snapshot, snapshot_of
 from storeside.transfer.leftovers import settle_doubtful, sweep
-from storeside.transfer.loads import Loaded, Planned
+from storeside.transfer.looking import Look
 from storeside.transfer.messages import check_schema
 from storeside.transfer.mirror import Mirror
 from storeside.transfer.options import SYSTEM_COLUMNS
-from storeside.transfer.partitions import deduced
+from storeside.transfer.partitions import deduced, shown_by_keys
 from storeside.transfer.plan import Plan
 from storeside.transfer.planned_columns import check_table, missing, of_new_table
 from storeside.transfer.projection import Readings
 from storeside.transfer.request import Request
-from storeside.transfer.samples import NoRowsError, columns_of, is_without_rows, recognise
+from storeside.transfer.samples import columns_of, recognise
 from storeside.transfer.schema import Column, resolved
 from storeside.transfer.servers import NO_SERVERS, Servers
-from storeside.transfer.source import Listed, bucket_uri
+from storeside.transfer.source import Listed, bucket_uri, literal
 from storeside.transfer.source_listing import record_source
 from storeside.transfer.table import REST, Destination, look_up
 
@@ -50,8 +49,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# Maximum number of sampled objects when the first samples have no rows.
-MOST_SAMPLED = 200
 # Maximum objects published in one step: the ledger is queried for all of them while other loads wait for the lock.
 MOST_AT_ONCE = 100_000
 # Seconds for which a batch trusts what the preparation has found out about the destination.
@@ -123,19 +120,22 @@ class Preparation:
             raise TransferInputError(
                 f"format {self.request.format!r}: events name no snapshot: use a load of the table"
             )
-        destination, since, *_ = queries.at_once(
+        destination, *_ = queries.at_once(
             lambda: look_up(self.client, self.request.table, self.servers),
-            self._create_ledger,
+            self.loads.create,
             lambda: sweep([self.client], self.loads.transfer),
         )
         if destination is not None:
             sweep(destination.others, self.loads.transfer)
         if self.request.after_load:
             require_right([self.client, *(destination.others if destination else ())])
-        is_whole, pulls, _ = queries.at_once(
+        # What settling records here must not look like the load of another snapshot.
+        since = self._settle_and_ask_time(destination) if self.request.is_lake else 0
+        settle = () if since else (lambda: settle_doubtful(destination, self.loads, self.s3),)
+        is_whole, pulls, *_ = queries.at_once(
             lambda: self._list(objects),
             lambda: self.pulls,
-            lambda: settle_doubtful(destination, self.loads, self.s3),
+            *settle,
         )
         push = not pulls
         listed, planned, size = self.plan.make(
@@ -159,9 +159,9 @@ class Preparation:
             )
         self._check_number(planned)
         if not planned:
-            return Prepared(self.request.format, push, listed, 0, 0)
+            return self._of_nothing(destination, Prepared(self.request.format, push, listed, 0, 0))
         if destination is None or self.request.format == "auto":
-            if (found := self._look(destination is None, given=objects is not None)) is None:
+            if (found := self._look.found(destination is None, given=objects is not None)) is None:
                 return Prepared(self.request.format, push, listed, planned, size)
             form, columns = found
             destination = destination or self._create(columns, form)
@@ -171,9 +171,32 @@ class Preparation:
         self._destination = (begun, self._complete(destination, form))
         return Prepared(form.choice, push, listed, planned, size)
 
-    def _create_ledger(self) -> int:
-        """Create the ledger's tables; return the time of their server in microseconds since the epoch."""
-        self.loads.create()
+    def _of_nothing(self, destination: Destination | None, prepared: Prepared) -> Prepared:
+        """Return `prepared`, for an empty plan. Raises TransferInputError if loads of a missing table explain it."""
+        if destination is None and prepared.listed:
+            self._check_never_loaded()
+        return prepared
+
+    def _check_never_loaded(self) -> None:
+        """Raise TransferInputError if the ledger has loads with rows in the table, which does not exist."""
+        found = first_row(
+            self.loads.client.query(
+                "SELECT count() FROM storeside.loads FINAL WHERE destination = {destination:String}"
+                " AND state = 'loaded' AND rows > 0",
+                parameters=self.loads.parameters,
+            )
+        )[0]
+        if found:
+            table = self.request.table
+            raise TransferInputError(
+                f"{table} does not exist, but storeside.loads has {found} objects that were loaded into it, so no"
+                f" load takes them again: DELETE FROM storeside.loads WHERE destination = {literal(table)}, or create"
+                " the table without their rows"
+            )
+
+    def _settle_and_ask_time(self, destination: Destination | None) -> int:
+        """Settle interrupted loads; then return the time of the ledger's server in microseconds since the epoch."""
+        settle_doubtful(destination, self.loads, self.s3)
         return int(first_row(self.loads.client.query("SELECT toUnixTimestamp64Micro(now64(6))"))[0])
 
     def _of_snapshot(
@@ -186,6 +209,8 @@ class Preparation:
         if prepared.planned:
             form = Format("parquet")
             self._complete(destination or self._create(snapshot.stored, form), form)
+        else:
+            self._of_nothing(destination, prepared)
         return replace(prepared, snapshot=snapshot.id, partitions=snapshot.partitions, since=since)
 
     def _check_number(self, planned: int) -> None:
@@ -222,6 +247,10 @@ class Preparation:
             return False
         return True
 
+    @property
+    def _look(self) -> Look:
+        return Look(self.request, self.client, self.s3, self.plan)
+
     def _list(self, objects: Sequence[Listed] | None) -> bool:
         """Store a listing: these objects, or the bucket's; return whether it has all objects below the prefix."""
         if objects is not None:
@@ -239,54 +268,6 @@ class Preparation:
         record_source(self.plan, self.s3, self.request.source, after, self.snapshot)
         return not after
 
-    def _look(self, with_columns: bool, *, given: bool) -> tuple[Format, list[Column]] | None:
-        """Return the format of sampled objects and, `with_columns`, their columns; None if no object is left to load.
-
-        If objects were `given`, samples without a recognizable format or columns are recorded as failed.
-        """
-        sample_size = self.request.read.sample_objects
-        while True:
-            tried = sample = self.plan.sample(sample_size)
-            try:
-                form, samples = recognise(self.request, [content_of(self.s3, self.request, o) for o in sample])
-                tried = [o for o in sample if o.key in {content.key for content in samples}]
-                return form, columns_of(self.client, self.request, form, samples) if with_columns else []
-            except TransferInputError as e:
-                if isinstance(e, NoRowsError):
-                    if sample_size < MOST_SAMPLED and not self._are_all(sample):
-                        sample_size = MOST_SAMPLED
-                        continue
-                    fitting = {content.key for content in samples}
-                    contents = [(o, content_of(self.s3, self.request, o, o.version)) for o in sample]
-                    rowless = [o for o, content in contents if is_without_rows(content, form, fits=o.key in fitting)]
-                    if self._are_all(rowless):
-                        self._without_rows(self.plan.unfinished())
-                        return None
-                    if rowless:
-                        self._without_rows(rowless)
-                        continue
-                if not sample and not given and self.request.format not in TYPED:
-                    self._without_rows(self.plan.unfinished())
-                    return None
-                if not given:
-                    raise
-                left = tried or self.plan.unfinished()  # without a sample, all are empty
-                self.loads.record_failed((o, kind_of(e), str(e)) for o in left)
-                if not sample:
-                    return None
-
-    def _are_all(self, sample: Sequence[Planned]) -> bool:
-        """Return whether a sample contains all unfinished objects that are not empty."""
-        return len([o for o in self.plan.unfinished() if o.size]) <= len(sample)
-
-    def _without_rows(self, objects: Sequence[Planned]) -> None:
-        """Record objects without rows as loaded; they create no table."""
-        self.loads.record([Loaded(o, 0) for o in objects], "loaded")
-        log.info(
-            "%d objects have no rows, such as %r: %s is created when an object has one",
-            len(objects), objects[0].key, self.request.table,
-        )  # fmt: skip
-
     def _create(self, columns: list[Column], form: Format) -> Destination:
         options = self.request.table_options
         columns = [c for c in columns if c.name not in self.request.read.partition_columns]
@@ -300,9 +281,8 @@ class Preparation:
         if not (names := self.request.read.partition_columns):
             return []
         given = {**self._types, **self.request.table_options.columns}
-        return [
-            Column(c.name, given.get(c.name, c.type)) for c in deduced((o.key for o in self.plan.unfinished()), names)
-        ]
+        found = deduced(names, self.plan.facts(shown_by_keys(names)))
+        return [Column(c.name, given.get(c.name, c.type)) for c in found]
 
     @property
     def _types(self) -> dict[str, str]:
