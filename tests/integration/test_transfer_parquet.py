@@ -6,6 +6,7 @@ import io
 import re
 import uuid
 from collections import Counter
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -256,6 +257,51 @@ def test_a_column_that_holds_nested_nulls_also_takes_objects_without_them(
     loading.load(loader=loader, on_null_nested="empty" if nested else "refuse")
     assert loading.reasons() == {}
     assert [row[0] for row in loading.rows("c", "_storeside_load")].count(value) == 2
+
+
+def nested(number: float) -> bytes:
+    kind = pa.float64() if isinstance(number, float) else pa.int64()
+    decimal = Decimal("0.123456789") if isinstance(number, float) else Decimal(123)
+    return parquet(
+        pa.table(
+            {
+                "l": pa.array([[number]], pa.list_(kind)),
+                "m": pa.array([[("k", number)]], pa.map_(pa.string(), kind)),
+                "s": pa.array([{"x": number, "y": "t"}], pa.struct([("x", kind), ("y", pa.string())])),
+                "d": pa.array([[decimal]], pa.list_(pa.decimal128(9, 9 if isinstance(number, float) else 0))),
+            }
+        )
+    )
+
+
+def test_lists_maps_and_structs_of_wider_elements(loading: Loading, loader: str) -> None:
+    loading.put({"a.parquet": nested(1), "b.parquet": nested(2.5)})
+    loading.load(loader=loader)
+    assert loading.reasons() == {}
+    types = {
+        "l": "Array(Nullable(Float64))", "m": "Map(String, Nullable(Float64))",
+        "s": "Tuple(x Nullable(Float64),y Nullable(String))", "d": "Array(Nullable(Decimal(18, 9)))",
+    }  # fmt: skip
+    assert {name: re.sub(r"\n *", "", kind) for name, kind in loading.types().items()} == types
+    assert loading.rows("l, m, s, d", "l") == [
+        ([1.0], {"k": 1.0}, {"x": 1.0, "y": "t"}, [Decimal(123)]),
+        ([2.5], {"k": 2.5}, {"x": 2.5, "y": "t"}, [Decimal("0.123456789")]),
+    ]
+    exact = 2**53 + 1
+    loading.put({"c.parquet": nested(exact)})
+    loading.load(loader=loader)
+    assert "cannot be safely converted into type Float64" in loading.reasons()["c.parquet"]
+
+
+def test_a_list_is_not_widened_to_text(loading: Loading, loader: str) -> None:
+    loading.create("l Array(Int64)")
+    loading.put({"a.parquet": parquet({"l": [[1]]}), "b.parquet": parquet({"l": [[0.5]]})})
+    loading.put({"c.parquet": parquet({"l": [["x"]]})})
+    loading.load(loader=loader, on_drift="widen")
+    assert loading.types() == {"l": "Array(Int64)"}
+    assert set(loading.reasons()) == {"b.parquet", "c.parquet"}
+    assert "lists, maps and structs do not become text" in loading.reasons()["c.parquet"]
+    assert loading.rows("l") == [([1],)]
 
 
 CATEGORY = pa.dictionary(pa.int8(), pa.string())

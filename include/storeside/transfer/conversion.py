@@ -105,7 +105,7 @@ def _larger_within(kind: str, *, csv: bool) -> str:
     """
     core = bare(kind)
     if is_nested(core):
-        parts = ", ".join(f"{name}{_larger_within(part, csv=csv)}" for name, part in _parts(core))
+        parts = ", ".join(f"{name}{_larger_within(part, csv=csv)}" for name, part in parts_of(core))
         larger = f"{core[: core.index('(')]}({parts})"
     elif csv and (scale := scale_of(core)) is not None:
         larger = f"Decimal({_MOST_DIGITS}, {_MOST_DIGITS - digits_of(core) + scale})"
@@ -116,10 +116,15 @@ def _larger_within(kind: str, *, csv: bool) -> str:
     return f"Nullable({larger})" if is_nullable(kind) else larger
 
 
-def _parts(kind: str) -> list[tuple[str, str]]:
+def parts_of(kind: str) -> list[tuple[str, str]]:
     """Return the types within a list, map or struct, each after the name of its element, which may be empty."""
     found = (_ELEMENT.fullmatch(part) for part in arguments(kind))
     return [(part.group(1) or "", part.group(2)) for part in found if part]
+
+
+def elements_of(kind: str) -> dict[str, str]:
+    """Return the types within a struct by the names of its elements; an unnamed element has its number as a name."""
+    return {name.strip("` ") or str(n): part for n, (name, part) in enumerate(parts_of(kind))}
 
 
 def clock_time(form: Format, value: str, target: str) -> tuple[str, str, str] | None:
@@ -166,7 +171,7 @@ def whole(value: str, source: str, target: str, *, padded: bool = False, depth: 
 
 def _whole_within(value: str, a: str, b: str, depth: int) -> str:
     """Return the condition that no value in a list, map or struct loses a part."""
-    kind, pairs = a[: a.index("(")], list(zip(_parts(a), _parts(b), strict=False))
+    kind, pairs = a[: a.index("(")], list(zip(parts_of(a), parts_of(b), strict=False))
     if a == b or not b.startswith(f"{kind}("):
         return ""
     if kind == "Tuple":
@@ -300,8 +305,8 @@ def converted(value: str, source: str, target: str, *, padded: bool = False) -> 
 def fits(source: str, target: str) -> bool:
     """Return whether values of a type can be loaded into a column of another; single values may be out of range."""
     a, b = bare(source), bare(target)
-    if a.startswith("Array(") and b.startswith("Array("):
-        return fits(a[6:-1], b[6:-1])
+    if is_nested(a) and a.partition("(")[0] == b.partition("(")[0]:
+        return _fits_within(a, b)
     if loose(a) == loose(b) or b in ("String", "Dynamic") or a == NOTHING or are_clocks(a, b):
         return True
     if b.startswith("Variant("):
@@ -315,6 +320,12 @@ def fits(source: str, target: str) -> bool:
     return (a, b) in {("String", "UUID"), ("String", "JSON"), ("Bool", "UInt8"), ("UInt8", "Bool")} or b.startswith(
         ("Enum", "FixedString")
     )
+
+
+def _fits_within(a: str, b: str) -> bool:
+    if a.startswith("Tuple(") and [*elements_of(a)] != [*elements_of(b)]:
+        return False
+    return all(fits(one, other) for one, other in zip(elements_of(a).values(), elements_of(b).values(), strict=True))
 
 
 def are_clocks(a: str, b: str) -> bool:

@@ -13,9 +13,22 @@ from typing import TYPE_CHECKING, Any, Literal
 from clickhouse_connect.driver.exceptions import DatabaseError
 
 from storeside.sql.answers import first_row
+from storeside.transfer.conversion import elements_of, parts_of
 from storeside.transfer.errors import TransferInputError
 from storeside.transfer.formats import Format
-from storeside.transfer.schema import INTEGER, NOTHING, NUMBER, Column, bare, is_nullable, loose, nullable, structure
+from storeside.transfer.schema import (
+    INTEGER,
+    NOTHING,
+    NUMBER,
+    Column,
+    bare,
+    digits_of,
+    is_nested,
+    is_nullable,
+    nullable,
+    scale_of,
+    structure,
+)
 from storeside.transfer.source import identifier, literal
 
 if TYPE_CHECKING:
@@ -25,6 +38,7 @@ Nested = Literal["tuple", "json", "string"]
 
 # Every integer with at most this number of digits fits into 128 bits.
 _INT128_DIGITS = 38
+_DECIMAL_DIGITS = 76
 # Integers in CSV, with the spaces that a load skips.
 INTEGER_TEXT = r"^[ \t]*[+-]?[0-9]+[ \t]*$"
 # A column is LowCardinality when a sample of this many rows has at most this share of distinct values.
@@ -168,7 +182,7 @@ def merge(client: Client, samples: Sequence[Sequence[Column]], given: Mapping[st
 def wider(client: Client, one: str, other: str) -> str:
     """Return a type that holds the values of both: ClickHouse's common supertype, otherwise Float64 or String.
 
-    Raises NoTypeError for structs that differ.
+    The elements of lists, maps and structs get such a type. Raises NoTypeError for structs that differ.
     """
     if one.replace("`", "") == other.replace("`", ""):
         return one
@@ -177,23 +191,73 @@ def wider(client: Client, one: str, other: str) -> str:
         return nullable(other if a == NOTHING else one)
     wants_null = is_nullable(one) or is_nullable(other)
     kind = a
-    if "Tuple(" in a and loose(a) == loose(b):  # one of them has more Nullable fields
-        return max(one, other, key=len)
-    if a != b and (a.startswith("Tuple(") or b.startswith("Tuple(")):
-        raise NoTypeError(f"no type holds the values of {a} and {b}: load nested objects as JSON or as strings")
     if a != b:
-        try:
-            kind = first_row(
-                client.query(
-                    "SELECT toTypeName([defaultValueOfTypeName({a:String}), defaultValueOfTypeName({b:String})])",
-                    parameters={"a": a, "b": b},
-                    settings={"use_variant_as_common_type": 0, "allow_suspicious_low_cardinality_types": 1},
-                )
-            )[0]
-            kind = kind.removeprefix("Array(").removesuffix(")")
-        except DatabaseError:  # no common type without loss
-            numbers = "Int128" if INTEGER.fullmatch(a) and INTEGER.fullmatch(b) else "Float64"
-            kind = numbers if NUMBER.fullmatch(a) and NUMBER.fullmatch(b) else "String"
+        kind = _wider_within(client, a, b) or _wider_decimal(a, b) or _common(client, a, b)
     if "LowCardinality(" in one and "LowCardinality(" in other and kind == "String":
         kind = "LowCardinality(String)"
+    if wants_null and kind.startswith("Tuple("):
+        return f"Nullable({kind})"
     return nullable(kind) if wants_null else kind
+
+
+def _wider_within(client: Client, a: str, b: str) -> str:
+    """Return the type of lists, maps or structs that holds the values of both; empty for other types.
+
+    Lists and maps whose elements have no type but text in common become text.
+    """
+    form = a.partition("(")[0]
+    if not is_nested(a) or form != b.partition("(")[0]:
+        if a.startswith("Tuple(") or b.startswith("Tuple("):
+            raise _none(a, b)
+        return ""
+    ones, others = parts_of(a), parts_of(b)
+    try:
+        if form == "Tuple" and [*elements_of(a)] != [*elements_of(b)]:
+            raise _none(a, b)
+        found = [
+            (name, one, other, wider(client, one, other))
+            for (name, one), (_, other) in zip(ones, others, strict=True)
+        ]
+        if any(bare(kind) == "String" and not (_is_text(one) and _is_text(other)) for _, one, other, kind in found):
+            raise _none(a, b)
+    except NoTypeError:
+        if form == "Tuple":
+            raise
+        return "String"
+    return f"{form}({', '.join(name + kind for name, *_, kind in found)})"
+
+
+def _is_text(kind: str) -> bool:
+    return bare(kind).startswith(("String", "FixedString", NOTHING))
+
+
+def _none(a: str, b: str) -> NoTypeError:
+    return NoTypeError(f"no type holds the values of {a} and {b}: load nested objects as JSON or as strings")
+
+
+def _wider_decimal(a: str, b: str) -> str:
+    """Return the decimal with the digits of both decimals before and after the point; empty for other types.
+
+    ClickHouse's common supertype may have fewer digits before the point. String if no decimal has so many digits.
+    """
+    one, other = scale_of(a), scale_of(b)
+    if one is None or other is None:
+        return ""
+    scale = max(one, other)
+    digits = max(digits_of(a) - one, digits_of(b) - other) + scale
+    return f"Decimal({digits}, {scale})" if digits <= _DECIMAL_DIGITS else "String"
+
+
+def _common(client: Client, a: str, b: str) -> str:
+    try:
+        kind = first_row(
+            client.query(
+                "SELECT toTypeName([defaultValueOfTypeName({a:String}), defaultValueOfTypeName({b:String})])",
+                parameters={"a": a, "b": b},
+                settings={"use_variant_as_common_type": 0, "allow_suspicious_low_cardinality_types": 1},
+            )
+        )[0]
+    except DatabaseError:  # no common type without loss
+        numbers = "Int128" if INTEGER.fullmatch(a) and INTEGER.fullmatch(b) else "Float64"
+        return numbers if NUMBER.fullmatch(a) and NUMBER.fullmatch(b) else "String"
+    return str(kind).removeprefix("Array(").removesuffix(")")
