@@ -134,6 +134,29 @@ def test_a_run_that_settles_slowly_leaves_later_publications_doubtful(loading: L
     assert transfer.loads.doubtful() == []
 
 
+def test_a_run_that_widens_slowly_does_not_narrow_a_column_under_published_rows(
+    loading: Loading, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both runs see an Int8; the slow one is about to make it a Float64 when the other one publishes an Int64."""
+    monkeypatch.setattr(lock, "STALE_SECONDS", 0.5)
+    loading.clickhouse.command(f"CREATE OR REPLACE TABLE {loading.table} (n Int8) ENGINE = MergeTree ORDER BY ()")
+    loading.put({"slow/a.csv": b"n\n0.5\n", "fast/a.csv": b"n\n%d\n" % (2**60 + 1)})
+    slow = loading.transfer("slow/", format="csv", loader="pull", on_drift="widen")
+    overtaken: list[int] = []
+
+    def overtake() -> None:
+        time.sleep(2)
+        overtaken.append(loading.load("fast/", format="csv", loader="pull", on_drift="widen").rows)
+
+    prepared = slow.prepare()
+    before(slow.client, "query", "SELECT toTypeName([", overtake)
+    report = slow.run(prepared)
+    loading.check(report)
+    assert (overtaken, report.failed) == ([1], 1)
+    assert "stays Nullable(Int64), because Float64 cannot hold each value" in loading.reasons()["slow/a.csv"]
+    assert loading.rows("n") == [(2**60 + 1,)]
+
+
 def test_a_late_record_does_not_hide_rows_that_were_counted(loading: Loading) -> None:
     """A run that was overtaken records "publishing" after another run has settled the load."""
     second = loading.transfer("", format="csv", loader="pull")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 
 from clickhouse_connect.driver.exceptions import DatabaseError, OperationalError
 
@@ -23,12 +24,13 @@ from storeside.transfer.errors import (
 from storeside.transfer.formats import BY_WORKER, Format, compression_by_name, typed_format
 from storeside.transfer.inference import merge, wider
 from storeside.transfer.loads import Loaded, Planned
+from storeside.transfer.lock import Hold, locked
 from storeside.transfer.messages import message_columns
 from storeside.transfer.reading import Reading
 from storeside.transfer.records import is_untidy
 from storeside.transfer.salvage import Rejected, RejectedRows, salvage
 from storeside.transfer.samples import columns_of_members, sample_columns, typed_columns, whole_columns
-from storeside.transfer.schema import Column, bare
+from storeside.transfer.schema import Column, bare, is_nested
 from storeside.transfer.staged import Staged, Staging
 from storeside.transfer.table import Destination
 from storeside.transfer.widening import widens
@@ -117,11 +119,14 @@ class Mending:
             rest = tuple(c for c in missing if c.name not in options.mask)
             return self.staging.stage([o], How(rest=rest)) if rest and self.work.form.is_text else None
         try:
-            with self.work.alters:  # for another object, the table may just have changed
+            # For another object, the table may just have changed. The lock keeps other runs from publishing values
+            # that the type chosen here cannot hold.
+            with self.work.alters, self._locked() as hold:
                 latest = self.staging.look_up()
                 wanted, kept = self._changes(found, latest)
                 if wanted:
                     self._check_columns(sum(latest.type_of(c.name) is None for c in wanted))
+                    hold.check()
                     latest = latest.widen(wanted)
                 elif latest.columns == destination.columns:
                     if kept and self.request.on_bad_rows == "fail":
@@ -131,6 +136,11 @@ class Mending:
         except TransferInputError as e:  # only this object fails: the table's types cannot hold its values
             raise LoadObjectError(str(e)) from e
         return self.staging.stage([o])
+
+    def _locked(self) -> AbstractContextManager[Hold]:
+        """Hold the lock of the table in order to change its columns."""
+        destination = self.staging.destination
+        return locked(destination.client, destination.name, self.work.token, "columns", destination.others)
 
     def _changes(self, found: Sequence[Column], destination: Destination) -> tuple[list[Column], list[str]]:
         """Return the columns to add to a table or to widen, and why others keep their types."""
@@ -143,6 +153,8 @@ class Mending:
             elif self.request.on_drift == "widen" and (wide := wider(self.work.client, now, kind)) != now:
                 if widens(now, wide):
                     wanted.append(Column(name, wide))
+                elif is_nested(now) and bare(wide) == "String":
+                    kept.append(f"{name!r} stays {now}, because lists, maps and structs do not become text")
                 else:
                     kept.append(f"{name!r} stays {now}, because {bare(wide)} cannot hold each value of this type")
         return wanted, kept
