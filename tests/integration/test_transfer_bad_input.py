@@ -283,6 +283,29 @@ def test_bad_rows_over_the_limit_fail_their_object(loading: Loading, loader: str
     assert loading.rows() == [(-1, "fine"), (1, "a"), (2, "c")]
 
 
+@pytest.mark.parametrize("loader", LOADERS)
+def test_rejected_rows_are_those_of_the_last_try(
+    loading: Loading, loader: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("storeside.transfer.salvage._KEPT_AT_ONCE", 1)
+    loading.create("n UInt8")
+    loading.put({"bad.csv": b"n\n1\n300\nx\n"})
+
+    def rejected() -> list[tuple[Any, ...]]:
+        return loading.query(f"SELECT row_number, raw FROM {loading.table}_rejected FINAL ORDER BY 1")
+
+    loading.load(loader=loader, format="csv", on_bad_rows="keep", max_bad_rows=1)
+    expect(loading, {"bad.csv": "over 1 rows"}, {})
+    assert rejected() == []
+    loading.clickhouse.command(  # a try that was killed
+        f"INSERT INTO {loading.table}_rejected (load_id, key, row_number, raw)"
+        f" SELECT load_id, key, 1, '300' FROM storeside.loads WHERE bucket = '{loading.bucket}'"
+    )
+    loading.clickhouse.command(f"ALTER TABLE {loading.table} MODIFY COLUMN n UInt16")
+    loading.load(loader=loader, format="csv", on_bad_rows="keep", max_bad_rows=1, retry_failed=True)
+    assert (loading.rows("n"), rejected()) == ([(1,), (300,)], [(2, "x")])
+
+
 def test_bad_json_rows(loading: Loading) -> None:
     lines = [b'{"n": 1}', b"{", b"[2]", b"", b'{"n": "x"}', b'{"n": 5}', b"nonsense", b'{"n": 1e30}', b'{"n": 8}']
     loading.create("n Int64")

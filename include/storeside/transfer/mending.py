@@ -180,7 +180,15 @@ class Mending:
             rejected.flush()
             return [Loaded(o, rows, rejected.count)]
 
-        staged = self.staging.filled(fill)
+        rejected.begin()
+        try:
+            staged = self.staging.filled(fill)
+        except (LoadObjectError, DatabaseError) as e:
+            is_in_table = self.work.loads.states([o]).get(o.load_id) in ("loaded", "publishing")  # by another run
+            if not (is_in_table or isinstance(classify(e), TransferTransientError)):
+                rejected.forget()
+            raise
+        rejected.forget_earlier()
         log.info("%r: %d rows loaded, %d rejected", o.key, staged.loaded[0].rows, rejected.count)
         return staged
 

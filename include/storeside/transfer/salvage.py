@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from clickhouse_connect.driver.exceptions import DatabaseError
 
+from storeside.sql.answers import first_row
 from storeside.transfer import strict_json
 from storeside.transfer.content import Content
 from storeside.transfer.errors import LoadObjectError, TransferTransientError, is_transient, plain
@@ -122,6 +123,7 @@ class RejectedRows:
         self.limit = limit
         self.hides = hides
         self.count = 0
+        self._begun = ""
         self._rows: list[list[Any]] = []
 
     @property
@@ -160,3 +162,30 @@ class RejectedRows:
             column_names=["load_id", "bucket", "key", "version", "row_number", "reason", "raw"],
         )  # fmt: skip
         self._rows = []
+
+    def begin(self) -> None:
+        """Notice the server's time, to tell rows of earlier tries apart."""
+        if self.keep:
+            self._begun = str(first_row(self.destination.client.query("SELECT toString(now64(3, 'UTC'))"))[0])
+
+    def forget_earlier(self) -> None:
+        """Remove rows that earlier tries to load the object rejected: the table's columns may have changed since."""
+        self._remove("AND rejected_at < toDateTime64({begun:String}, 3, 'UTC')")
+
+    def forget(self) -> None:
+        """Remove the rows of an object that fails."""
+        self._remove("")
+
+    def _remove(self, condition: str) -> None:
+        if not self.keep:
+            return
+        database, table = self._table
+        client, parameters = self.destination.client, {"load_id": self.planned.load_id, "begun": self._begun}
+        quoted = f"{identifier(database)}.{identifier(table)}"
+        those = f"WHERE load_id = {{load_id:UInt64}} {condition}"
+        if not first_row(client.query(f"EXISTS TABLE {quoted}"))[0]:
+            return
+        if first_row(client.query(f"SELECT count() FROM {quoted} {those}", parameters=parameters))[0]:
+            client.command(
+                f"DELETE FROM {quoted} {those}", parameters=parameters, settings={"lightweight_deletes_sync": 2}
+            )
