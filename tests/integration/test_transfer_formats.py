@@ -349,7 +349,7 @@ def test_parquet_types_come_as_they_are(loading: Loading, loader: str) -> None:
                 [Decimal("-12.3456"), None]),
         "big": (pa.decimal256(60, 2), [Decimal("9" * 50 + ".25"), None], "Nullable(Decimal(60, 2))",
                 [Decimal("9" * 50 + ".25"), None]),
-        "us": (pa.timestamp("us"), [moment, None], "Nullable(DateTime64(6))", [moment, None]),
+        "us": (pa.timestamp("us"), [moment, None], "Nullable(DateTime64(6, 'UTC'))", [moment, None]),
         "tz": (pa.timestamp("us", "UTC"), [moment.replace(tzinfo=UTC), None], "Nullable(DateTime64(6, 'UTC'))",
                [moment, None]),
         "list": (pa.list_(pa.int32()), [[1, None], []], "Array(Nullable(Int32))", [[1, None], []]),

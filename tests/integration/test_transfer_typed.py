@@ -64,7 +64,7 @@ FLAT: dict[str, tuple[Any, Any, str, str]] = {
     "s": (pa.string(), "é\t\0", "String", "é\t\0"),
     "y": (pa.binary(), b"a\0", "String", "a\0"),
     "d": (pa.date32(), dt.date(1900, 1, 1), "Date32", "1900-01-01"),
-    "n": (pa.timestamp("ns"), -1, "DateTime64(9)", "1969-12-31 23:59:59.999999999"),
+    "n": (pa.timestamp("ns"), -1, "DateTime64(9, 'UTC')", "1969-12-31 23:59:59.999999999"),
     "z": (pa.timestamp("ns", "UTC"), -1, "DateTime64(9, 'UTC')", "1969-12-31 23:59:59.999999999"),
     "c": (pa.decimal128(38, 3), Decimal("-1.234"), "Decimal(38, 3)", "-1.234"),
 }
@@ -315,14 +315,58 @@ AVRO: dict[str, tuple[Any, Any, str, str]] = {
     "m3": (logical("long", "timestamp-millis"), -1, "DateTime64(3, 'UTC')", "1969-12-31 23:59:59.999"),
     "m6": (logical("long", "timestamp-micros"), -1, "DateTime64(6, 'UTC')", "1969-12-31 23:59:59.999999"),
     "m9": (logical("long", "timestamp-nanos"), -1, "DateTime64(9, 'UTC')", "1969-12-31 23:59:59.999999999"),
-    "l3": (logical("long", "local-timestamp-millis"), 1, "DateTime64(3)", "1970-01-01 00:00:00.001"),
-    "l6": (logical("long", "local-timestamp-micros"), 1, "DateTime64(6)", "1970-01-01 00:00:00.000001"),
+    "l3": (logical("long", "local-timestamp-millis"), 1, "DateTime64(3, 'UTC')", "1970-01-01 00:00:00.001"),
+    "l6": (logical("long", "local-timestamp-micros"), 1, "DateTime64(6, 'UTC')", "1970-01-01 00:00:00.000001"),
     "t3": (logical("int", "time-millis"), 86_399_999, "Time64(3)", "23:59:59.999"),
     "t6": (logical("long", "time-micros"), 1, "Time64(6)", "00:00:00.000001"),
     "c": (logical("bytes", "decimal", precision=10, scale=3), unscaled(-1234, 2), "Decimal(10, 3)", "-1.234"),
     "c16": ({"type": "fixed", "name": "c16", "size": 16, "logicalType": "decimal", "precision": 30, "scale": 1},
             unscaled(-12, 16), "Decimal(30, 1)", "-1.2"),
 }  # fmt: skip
+
+
+NOON = dt.datetime(2024, 7, 1, 12)
+NAIVE = {
+    "t": pa.array([NOON, None], pa.timestamp("us")),
+    "l": pa.array([[NOON], []], pa.list_(pa.timestamp("us"))),
+    "s": pa.array([{"t": NOON}, None], pa.struct([("t", pa.timestamp("us"))])),
+}
+LOCAL = avro(
+    record(t=nullable(logical("long", "local-timestamp-micros"))),
+    [{"t": (1, int(NOON.replace(tzinfo=dt.UTC).timestamp()) * 10**6)}],
+)
+WITHOUT_ZONE = {
+    "a.parquet": parquet(pa.table(NAIVE)), "b.avro": LOCAL, "c.arrow": file_of("arrow", NAIVE),
+    "d.orc": file_of("orc", NAIVE), "e.csv": b"t\n2024-07-01 12:00:00\n",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("key", WITHOUT_ZONE)
+def test_times_without_a_zone_show_the_digits_of_the_file_in_any_zone(
+    loading: Loading, loader: str, key: str
+) -> None:
+    loading.put({key: WITHOUT_ZONE[key]})
+    transfer = loading.transfer(loader=loader, on_null_nested="empty")
+    transfer.client.set_client_setting("session_timezone", "Europe/Berlin")
+    transfer.run(transfer.prepare())
+    assert loading.reasons() == {}
+    shown = loading.query(
+        f"SELECT toString(t) FROM {loading.table} WHERE t IS NOT NULL SETTINGS session_timezone = 'Europe/Berlin'"
+    )
+    assert shown == [("2024-07-01 12:00:00.000000" + "000" * (key == "d.orc"),)]
+
+
+def test_tables_whose_times_have_no_zone_or_another_one_keep_it(loading: Loading, loader: str) -> None:
+    struct = "Nullable(Tuple(t Nullable(DateTime64(6))))"
+    loading.create(f"t Nullable(DateTime64(6)), l Array(DateTime64(6, 'Asia/Tokyo')), s {struct}")
+    loading.put({"a.parquet": WITHOUT_ZONE["a.parquet"]})
+    loading.load(loader=loader, on_drift="widen")
+    assert loading.reasons() == {}
+    assert "UTC" not in str(loading.types())
+    assert loading.rows("toString(t), toString(l), toString(s)", "t") == [
+        ("2024-07-01 12:00:00.000000", "['2024-07-01 21:00:00.000000']", "('2024-07-01 12:00:00.000000')"),
+        (None, "[]", None),
+    ]
 
 
 @pytest.mark.parametrize("codec", CODECS)

@@ -63,8 +63,9 @@ ARROW = {
     pa.uint32(): "UInt32", pa.uint16(): "UInt16", pa.uint8(): "UInt8", pa.float32(): "Float32",
     pa.float64(): "Float64", pa.float16(): "Float32", pa.binary(): "String", pa.binary(5): "FixedString(5)",
     pa.string(): "String", pa.large_string(): "String", pa.large_binary(): "String", pa.string_view(): "String",
-    pa.bool_(): "Bool", pa.timestamp("s"): "DateTime64(0)", pa.timestamp("ms"): "DateTime64(3)",
-    pa.timestamp("us"): "DateTime64(6)", pa.timestamp("ns"): "DateTime64(9)",
+    pa.bool_(): "Bool", pa.timestamp("s"): "DateTime64(0, 'UTC')",
+    pa.timestamp("ms"): "DateTime64(3, 'UTC')", pa.timestamp("us"): "DateTime64(6, 'UTC')",
+    pa.timestamp("ns"): "DateTime64(9, 'UTC')",
     pa.timestamp("us", "Europe/Berlin"): "DateTime64(6, 'UTC')", pa.date32(): "Date32", pa.date64(): "Date32",
     pa.time32("s"): "Time64(3)", pa.time32("ms"): "Time64(3)", pa.time64("us"): "Time64(6)",
     pa.time64("ns"): "Time64(9)", pa.uuid(): "UUID", pa.json_(): "String", pa.bool8(): "Int8",
@@ -112,6 +113,7 @@ def test_names_that_are_there_twice_are_refused() -> None:
         ("LowCardinality(Nullable(String))", "LowCardinality(String)", "LowCardinality(Nullable(String))"),
         ("LowCardinality(String)", "Nullable(String)", "Nullable(String)"), ("Bool", "Bool", "Bool"),
         ("Date32", "String", "String"), ("Array(Int8)", "String", "String"),
+        ("DateTime64(3, 'UTC')", "DateTime64(6, 'UTC')", "DateTime64(6, 'UTC')"),
         ("Decimal(18, 2)", "Decimal(18, 4)", "Decimal(20, 4)"), ("Decimal(9, 0)", "Decimal(9, 9)", "Decimal(18, 9)"),
         ("Decimal(76, 0)", "Decimal(9, 9)", "String"),
         ("Nullable(Decimal(9, 2))", "Decimal(9, 3)", "Nullable(Decimal(10, 3))"),
@@ -135,6 +137,13 @@ def test_a_wider_type_takes_the_values_of_both(engine: Engine, one: str, other: 
     assert wider(engine, both, one) == both
     for kind in (one, other):
         assert fits(kind, both)
+
+
+def test_the_zone_of_a_column_stays(engine: Engine) -> None:
+    for kind in ("DateTime64(6)", "Array(DateTime64(6, 'Europe/Berlin'))", "Tuple(t DateTime64(6))"):
+        other = kind.replace("DateTime64(6)", "DateTime64(6, 'UTC')").replace("Europe/Berlin", "UTC")
+        assert wider(engine, kind, other) == kind
+    assert wider(engine, "DateTime64(6)", "Nullable(DateTime64(6, 'UTC'))") == "Nullable(DateTime64(6))"
 
 
 def test_tuples_have_no_wider_type(engine: Engine) -> None:

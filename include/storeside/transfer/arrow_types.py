@@ -83,7 +83,7 @@ def _plain_type(kind: pyarrow.DataType) -> str:
 
     if of.is_timestamp(kind):
         digits = {"s": 0, "ms": 3, "us": 6, "ns": 9}[kind.unit]
-        return f"DateTime64({digits}, 'UTC')" if kind.tz else f"DateTime64({digits})"
+        return f"DateTime64({digits}, 'UTC')"  # without a zone, the column shows the digits of the file, too
     if of.is_decimal(kind):
         return f"Decimal({kind.precision}, {kind.scale})"
     if of.is_fixed_size_binary(kind):

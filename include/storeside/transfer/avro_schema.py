@@ -26,9 +26,9 @@ _LOGICAL = {
     ("long", "timestamp-millis"): "DateTime64(3, 'UTC')",
     ("long", "timestamp-micros"): "DateTime64(6, 'UTC')",
     ("long", "timestamp-nanos"): "DateTime64(9, 'UTC')",
-    ("long", "local-timestamp-millis"): "DateTime64(3)",
-    ("long", "local-timestamp-micros"): "DateTime64(6)",
-    ("long", "local-timestamp-nanos"): "DateTime64(9)",
+    ("long", "local-timestamp-millis"): "DateTime64(3, 'UTC')",
+    ("long", "local-timestamp-micros"): "DateTime64(6, 'UTC')",
+    ("long", "local-timestamp-nanos"): "DateTime64(9, 'UTC')",
     ("string", "uuid"): "UUID",
 }
 # Digits of a time of day after the second.

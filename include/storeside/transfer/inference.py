@@ -28,6 +28,7 @@ from storeside.transfer.schema import (
     nullable,
     scale_of,
     structure,
+    zoneless,
 )
 from storeside.transfer.source import identifier, literal
 
@@ -39,6 +40,7 @@ Nested = Literal["tuple", "json", "string"]
 # Every integer with at most this number of digits fits into 128 bits.
 _INT128_DIGITS = 38
 _DECIMAL_DIGITS = 76
+_MOMENT = re.compile(r"DateTime64\((\d)(, '[^']*')?\)")
 # Integers in CSV, with the spaces that a load skips.
 INTEGER_TEXT = r"^[ \t]*[+-]?[0-9]+[ \t]*$"
 # A column is LowCardinality when a sample of this many rows has at most this share of distinct values.
@@ -184,15 +186,15 @@ def wider(client: Client, one: str, other: str) -> str:
 
     The elements of lists, maps and structs get such a type. Raises NoTypeError for structs that differ.
     """
-    if one.replace("`", "") == other.replace("`", ""):
+    if zoneless(one.replace("`", "")) == zoneless(other.replace("`", "")):
         return one
     a, b = bare(one), bare(other)
     if NOTHING in (a, b):
         return nullable(other if a == NOTHING else one)
     wants_null = is_nullable(one) or is_nullable(other)
     kind = a
-    if a != b:
-        kind = _wider_within(client, a, b) or _wider_decimal(a, b) or _common(client, a, b)
+    if zoneless(a) != zoneless(b):
+        kind = _wider_within(client, a, b) or _wider_decimal(a, b) or _wider_moment(a, b) or _common(client, a, b)
     if "LowCardinality(" in one and "LowCardinality(" in other and kind == "String":
         kind = "LowCardinality(String)"
     if wants_null and kind.startswith("Tuple("):
@@ -246,6 +248,15 @@ def _wider_decimal(a: str, b: str) -> str:
     scale = max(one, other)
     digits = max(digits_of(a) - one, digits_of(b) - other) + scale
     return f"Decimal({digits}, {scale})" if digits <= _DECIMAL_DIGITS else "String"
+
+
+def _wider_moment(a: str, b: str) -> str:
+    """Return the DateTime64 with the digits of both, and the zone of the first one; empty for other types.
+
+    ClickHouse's common supertype has no zone.
+    """
+    one, other = _MOMENT.fullmatch(a), _MOMENT.fullmatch(b)
+    return f"DateTime64({max(one[1], other[1])}{one[2] or ''})" if one and other else ""
 
 
 def _common(client: Client, a: str, b: str) -> str:

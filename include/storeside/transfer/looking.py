@@ -1,4 +1,4 @@
-"""Looks at sampled objects of a plan: their format, and the columns of a missing table."""
+"""Samples the objects of a plan: their format, and the columns of a missing table."""
 
 from __future__ import annotations
 

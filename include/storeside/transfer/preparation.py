@@ -129,7 +129,7 @@ class Preparation:
             sweep(destination.others, self.loads.transfer)
         if self.request.after_load:
             require_right([self.client, *(destination.others if destination else ())])
-        # What settling records here must not look like the load of another snapshot.
+        # Loads that are settled here must not count as loads of another snapshot.
         since = self._settle_and_ask_time(destination) if self.request.is_lake else 0
         settle = () if since else (lambda: settle_doubtful(destination, self.loads, self.s3),)
         is_whole, pulls, *_ = queries.at_once(

@@ -297,8 +297,8 @@ def csv_columns(sample: bytes, csv: Csv) -> list[Column]:
     floats = [name for name, c in zip(schema.names, columns, strict=True) if bare(c.type) == "Float64"]
     wide = _wide_integers(sample, csv, floats) if floats else {}
     return [
-        replace(c, type=wide.get(name) or _deduced(c.type, csv))
-        for name, c in zip(schema.names, columns, strict=True)
+        replace(c, type=wide.get(field.name) or _deduced(c.type, csv, has_zone=bool(getattr(field.type, "tz", None))))
+        for field, c in zip(schema, columns, strict=True)
     ]
 
 
@@ -318,9 +318,9 @@ def _wide_integers(sample: bytes, csv: Csv, floats: Sequence[str]) -> dict[str, 
     return {name: of_digits(most) for name, most in found.items()}
 
 
-def _deduced(kind: str, csv: Csv) -> str:
-    """Return the type of a column for the type that pyarrow infers from text."""
-    if not (core := bare(kind)).startswith("DateTime64"):
+def _deduced(kind: str, csv: Csv, *, has_zone: bool) -> str:
+    """Return the type of a column for the type that pyarrow infers from text; `has_zone` if times have offsets."""
+    if not bare(kind).startswith("DateTime64"):
         return kind
-    is_read = "'UTC'" not in core or not csv.timestamp_formats or csv.has_offsets
+    is_read = not has_zone or not csv.timestamp_formats or csv.has_offsets
     return "Nullable(DateTime64(6))" if is_read else "Nullable(String)"

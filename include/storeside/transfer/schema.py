@@ -85,9 +85,14 @@ def arguments(kind: str) -> list[str]:
     return [*found, inside[start:].strip()] if inside else []
 
 
+def zoneless(kind: str) -> str:
+    """Return a type without the time zones of its moments, in which ClickHouse shows them."""
+    return re.sub(r"(DateTime64\(\d), '[^']*'\)", r"\1)", kind)
+
+
 def loose(kind: str) -> str:
-    """Return a type without Nullable, also for the fields of its structs."""
-    kind = bare(kind).replace("`", "")
+    """Return a type without Nullable and time zones, also for the fields of its structs."""
+    kind = zoneless(bare(kind).replace("`", ""))
     while (at := kind.find("Nullable(")) >= 0:
         depth, end = 1, at + len("Nullable(")
         while depth and end < len(kind):

@@ -16,7 +16,18 @@ from storeside.transfer.nulls import holds, keeps, refusal
 from storeside.transfer.options import SYSTEM_COLUMNS
 from storeside.transfer.parquet import Nested, Shape
 from storeside.transfer.reading import Check, Reading
-from storeside.transfer.schema import NOTHING, Column, bare, is_nested, is_nullable, loose, nullable, resolved, same
+from storeside.transfer.schema import (
+    MOMENT,
+    NOTHING,
+    Column,
+    bare,
+    is_nested,
+    is_nullable,
+    loose,
+    nullable,
+    resolved,
+    same,
+)
 from storeside.transfer.source import Source, identifier, literal
 from storeside.transfer.table import LOAD_ID, REST, Destination
 
@@ -226,7 +237,11 @@ def _way(column: Column, keeping: str, target: str, nulls: Sequence[Nested], ref
         value = converted(f"tupleElement(assumeNotNull({here}), 'v')", kind, target)
         read = Column(name, f"Nullable(Tuple(v {kind}))")
         return _Way(read, f"if(isNull({here}), NULL, {value})", sent="wrapped")
-    if same(kind, target) or (loose(kind) == loose(target) and is_nested(kind) and "Nullable(Tuple(" not in target):
+    if same(kind, target) or (
+        loose(kind) == loose(target)
+        and (is_nested(kind) or MOMENT.fullmatch(bare(kind)))
+        and "Nullable(Tuple(" not in target
+    ):
         if target.startswith("Nullable(Tuple("):  # ClickHouse's reader does not produce this type
             target, here = bare(target), f"CAST({here}, {literal(target)})"
         return _Way(Column(name, target), here)  # ClickHouse's reader refuses a NULL
