@@ -62,12 +62,14 @@ def dag_settings(dag_id: str, needs: Mapping[str, Sequence[str]] | None = None, 
     return settings
 
 
-def dag_schedule(settings: Mapping[str, Any], source: str) -> Any:
+def dag_schedule(settings: Mapping[str, Any]) -> Any:
     """Return the schedule of a DAG with the settings ``schedule`` and ``queue``; None if both are empty.
 
-    :param settings: what `dag_settings` returned; the cron expression is in UTC, and messages of the SQS queue start
-        runs through a watcher
-    :param source: URI of the bucket whose events the queue has, which becomes the name of the asset
+    The cron expression is in UTC. Messages of the SQS queue start runs through a watcher of the asset
+    ``sqs://<queue>``. Each queue has its own asset: if DAG files gave one asset different watchers, Airflow would
+    end those of all files but one.
+
+    :param settings: what `dag_settings` returned
     """
     times = CronTriggerTimetable(settings["schedule"], timezone="UTC") if settings["schedule"] else None
     if not (queue := settings["queue"]):
@@ -75,5 +77,5 @@ def dag_schedule(settings: Mapping[str, Any], source: str) -> Any:
     from storeside.operators.triggers.s3_events import S3EventsTrigger
 
     watcher = AssetWatcher(name=queue.rpartition("/")[2], trigger=S3EventsTrigger(queue=queue))
-    arrivals = [Asset(source, watchers=[watcher])]
+    arrivals = [Asset(f"sqs://{queue.rpartition('://')[2]}", watchers=[watcher])]
     return AssetOrTimeSchedule(timetable=times, assets=arrivals) if times else arrivals
