@@ -203,11 +203,12 @@ def between_look_and_load(monkeypatch: pytest.MonkeyPatch, action: Callable[[], 
     monkeypatch.setattr(event_load, "look_at", looked)
 
 
-def test_an_object_that_s3_cannot_read_now_holds_no_other_up(mailbox: Mailbox) -> None:
+@pytest.mark.parametrize("count", [3, 25], ids=["requested", "listed"])
+def test_an_object_that_s3_cannot_read_now_holds_no_other_up(mailbox: Mailbox, count: int) -> None:
     from storeside.stack import s3
 
-    mailbox.put({f"{n}.jsonl": rows_of(n) for n in range(3)})
-    mailbox.arrive(3)
+    mailbox.put({f"{n}.jsonl": rows_of(n) for n in range(count)})
+    mailbox.arrive(count)
     client = s3.of_stack("s3", mailbox.stack)
 
     class Body:
@@ -219,8 +220,8 @@ def test_an_object_that_s3_cannot_read_now_holds_no_other_up(mailbox: Mailbox) -
 
     client.meta.events.register("before-send.s3", answer)
     found = mailbox.drain(s3=client, loader="push")
-    assert (found.loaded, found.deleted, found.released, found.dead) == (2, 2, 1, 0)
-    assert mailbox.rows() == [(0,), (2,)]
+    assert (found.loaded, found.deleted, found.released, found.dead) == (count - 1, count - 1, 1, 0)
+    assert mailbox.rows() == [(n,) for n in range(count) if n != 1]
     ((state, reason),) = mailbox.events()["1.jsonl", PUT]
     assert state == "released"
     assert reason.startswith(f"it cannot be read at the moment: s3://{mailbox.bucket}/1.jsonl: ")
