@@ -14,7 +14,7 @@ from storeside.aistore.cluster import cluster_of
 from storeside.aistore.etl import release
 from storeside.aistore.jobs import Follower, Progress, abort
 from storeside.operators.errors import is_final
-from storeside.operators.triggers.engine import SETTLE_SECONDS
+from storeside.operators.triggers.engine import SETTLE_SECONDS, goes_on_elsewhere
 
 if TYPE_CHECKING:
     from aistore.sdk import Client
@@ -98,7 +98,7 @@ class AISJobTrigger(BaseTrigger):
 
     async def on_kill(self) -> None:
         """Abort the job, because a user killed or cleared the task or set its state."""
-        if self.own:
+        if self.own and not await goes_on_elsewhere(self):
             self.log.info("aborting AIStore job %s", self.job_id)
             await asyncio.to_thread(cancel, await self._client(), self.job_id, self.etl_names)
 

@@ -8,11 +8,13 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from airflow.sdk._shared.module_loading import import_string
+from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 from airflow.triggers.base import BaseTrigger
 from clickhouse_connect.driver.exceptions import DatabaseError, OperationalError
 
@@ -606,6 +608,41 @@ def test_trigger_tells_of_a_connection_that_cannot_work(monkeypatch: pytest.Monk
 def test_killed_trigger_aborts_its_job(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     asyncio.run(AISJobTrigger(leads_to(monkeypatch, cluster), "etl-1", 0).on_kill())
     assert cluster.aborted() == ["etl-1"]
+
+
+@pytest.mark.parametrize(
+    ("index", "states", "stops"),
+    [
+        (-1, {"r": {"t": "deferred"}}, False),
+        (2, {"r": {"t_2": "deferred"}}, False),
+        (-1, {"r": {"t": "failed"}}, True),
+        (2, {"r": {"t_2": None}}, True),
+        (-1, {}, True),  # the run was deleted
+    ],
+)
+def test_a_triggerer_that_stalled_stops_nothing_that_another_has_taken_over(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, index: int, states: Any, stops: bool
+) -> None:
+    asked: list[Any] = []
+
+    def get_task_states(**names: Any) -> Any:
+        asked.append(names)
+        return states
+
+    monkeypatch.setattr(RuntimeTaskInstance, "get_task_states", get_task_states)
+    cancelled: list[bool] = []
+
+    class Working(engine.EngineTrigger):
+        async def engine(self) -> Any:
+            return SimpleNamespace(cancel=lambda: cancelled.append(True))
+
+    killed: list[Any] = [AISJobTrigger(leads_to(monkeypatch, cluster), "etl-1", 0), Working()]
+    for trigger in killed:
+        trigger.task_instance = SimpleNamespace(dag_id="d", task_id="t", run_id="r", map_index=index)
+        asyncio.run(trigger.on_kill())
+    assert cluster.aborted() == ["etl-1"] * stops
+    assert cancelled == [True] * stops
+    assert asked == [{"dag_id": "d", "task_ids": ["t"], "run_ids": ["r"], "map_index": index}] * 2
 
 
 def test_killed_trigger_ends_the_etls_when_its_job_is_gone(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
