@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from storeside.events.queue import Queue
 
 
+# Longest wait of the trigger after leases without messages: the visible messages may be of blocked groups of a FIFO queue.
+_LONGEST_WAIT = 60.0
+
+
 class SqsS3EventsSensor(WaitingOperator, LeaseOperator):
     """Waits until a queue has messages and leases them for the tasks of this run; for DAGs without an `AssetWatcher`.
 
@@ -44,25 +48,25 @@ class SqsS3EventsSensor(WaitingOperator, LeaseOperator):
         """Lease messages, or wait for some."""
         return self._lease(context, time.time() + self.timeout)
 
-    def resume(self, context: Context, event: dict[str, Any], deadline: float) -> dict[str, int]:
-        """Lease the messages that the trigger has seen; if another consumer has them, wait on."""
+    def resume(self, context: Context, event: dict[str, Any], deadline: float, wait: float = 0) -> dict[str, int]:
+        """Lease the messages that the trigger has seen; if SQS delivers none, wait on, each time twice as long."""
         with airflow_errors():
             SqsMessagesTrigger.require_no_error(event)
-        return self._lease(context, deadline)
+        return self._lease(context, deadline, min(max(self.poke_interval, 2 * wait), _LONGEST_WAIT))
 
     def conn_if_any(self) -> tuple[Queue, Any]:
         """Return the result of `conn`: unlike a run that events start, a run that waits for them needs the queue."""
         return self.conn()
 
-    def _lease(self, context: Context, deadline: float) -> dict[str, int]:
+    def _lease(self, context: Context, deadline: float, wait: float = 0) -> dict[str, int]:
         while not (leased := self.lease(context))["messages"]:
             if (left := deadline - time.time()) <= 0:
                 self._give_up()
             if self.deferrable:
                 self.defer(
-                    trigger=SqsMessagesTrigger(self.sqs_queue, deadline, self.poke_interval, self.aws_conn_id),
+                    trigger=SqsMessagesTrigger(self.sqs_queue, deadline, self.poke_interval, self.aws_conn_id, wait),
                     method_name="resume",
-                    kwargs={"deadline": deadline},
+                    kwargs={"deadline": deadline, "wait": wait},
                 )
             time.sleep(min(self.poke_interval, left))
         return leased
