@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from airflow.providers.standard.triggers.temporal import DateTimeTrigger
-from airflow.sdk import DAG
+from airflow.sdk import DAG, task
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskDeferred
 from aistore.sdk.errors import AISError
 
@@ -333,6 +333,31 @@ def test_a_form_may_name_an_existing_etl() -> None:
     assert operator.spec(CONTEXT) == EtlSpec("transcode", "mine:1")
     with pytest.raises(ValueError, match="too short"):
         rendered(AISTransformBucketOperator, {"container": "x"}, **arguments).spec(CONTEXT)
+
+
+def test_another_task_may_name_an_existing_etl() -> None:
+    @task
+    def choose() -> str:
+        return "hello-world-etl"
+
+    with DAG("d", schedule=None):
+        operator = AISTransformBucketOperator(
+            task_id="transform", source="ais://a", destination="ais://b",
+            etl=choose(),  # type: ignore[arg-type]
+        )  # fmt: skip
+    assert operator.upstream_task_ids == {"choose"}
+    operator.existing_etl = "hello-world-etl"  # as Airflow renders it
+    assert operator.spec(CONTEXT) == EtlSpec.existing("hello-world-etl")
+
+
+def test_a_rendered_command_and_environment_are_read() -> None:
+    arguments: dict[str, Any] = {"command": "python {{ params.of }}", "environment": "{{ {'A': params.of} | tojson }}"}
+    spec = rendered(AISTransformBucketOperator, {"of": "b"}, **arguments).spec(CONTEXT)
+    assert spec is not None
+    assert (spec.command, spec.environment) == (("python", "b"), {"A": "b"})
+    wrong = rendered(AISTransformBucketOperator, {"of": "b"}, environment="{{ params.of }}")
+    with pytest.raises(OperatorInputError, match="environment 'b' is not a JSON object"):
+        wrong.spec(CONTEXT)
 
 
 def test_copy_applies_nothing() -> None:
