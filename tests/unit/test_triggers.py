@@ -20,9 +20,10 @@ from clickhouse_connect.driver.exceptions import DatabaseError, OperationalError
 
 from storeside.aistore import jobs
 from storeside.aistore.buckets import Bucket
-from storeside.aistore.errors import AIStoreTransientError
+from storeside.aistore.errors import AIStoreInputError, AIStoreTransientError
 from storeside.aistore.jobs import Follower, Progress, end_idle, newest_snapshots, running_between
 from storeside.events.errors import TriedOutError
+from storeside.operators.errors import is_final
 from storeside.operators.following import FollowingOperator
 from storeside.operators.hooks.aistore import AIStoreHook
 from storeside.operators.triggers import aistore as triggers
@@ -596,6 +597,18 @@ def test_trigger_waits_when_the_error_may_pass(
     trigger = AISJobTrigger(leads_to(monkeypatch, cluster), "etl-1", time.time(), poll_interval=0.05)
     (fired,) = asyncio.run(asyncio.wait_for(events(trigger), 60))
     assert (fired["objects"], fired["error"]) == (10, "")
+
+
+def test_a_poll_ends_when_the_login_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: Any) -> Any:
+        raise AIStoreInputError("AuthN: refused: correct login and password")
+
+    monkeypatch.setattr(jobs, "newest_snapshots", refused)
+    client: Any = None
+    progress = Follower(client, "etl-1", 60, is_final).poll()
+    assert (progress.finished, progress.error) == (
+        True, "AIStore does not show the job: AuthN: refused: correct login and password",
+    )  # fmt: skip
 
 
 def test_trigger_tells_of_a_connection_that_cannot_work(monkeypatch: pytest.MonkeyPatch) -> None:
