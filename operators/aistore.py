@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from storeside.aistore.buckets import Bucket, StoredObject, list_s3
+from storeside.aistore.buckets import Bucket, StoredObject
 from storeside.aistore.names import expand
 from storeside.aistore.spec import EtlSpec, check_communication, check_direct_put, served_by
 from storeside.operators.bucket_job import AnyJob, BucketJobOperator
 from storeside.operators.errors import OperatorInputError
 from storeside.operators.hooks.aistore import AIStoreHook
-from storeside.operators.hooks.transfer import s3_client_of
+from storeside.operators.hooks.transfer import listed_by_s3
 from storeside.operators.literals import check_literals, flag, is_literal, literal_errors
 from storeside.operators.outcome import check_policy
 from storeside.operators.shared import as_bool, as_list, as_mapping, as_object, as_seconds, ledger, run_key
@@ -69,8 +69,7 @@ class AISCopyBucketOperator(BucketJobOperator):
         """Return a listing of an ``s3://`` source through S3's own API; None lets AIStore list the source."""
         if source.scheme != "s3" or self.aws_conn_id is None:
             return None
-
-        return lambda: list_s3(s3_client_of(self.aws_conn_id), source.name, self.prefix)
+        return lambda: listed_by_s3(self.aws_conn_id, source.name, self.prefix)
 
 
 class AISTransformBucketOperator(BucketJobOperator):

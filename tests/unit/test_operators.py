@@ -10,11 +10,13 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
+import boto3
 import pytest
 from airflow.providers.standard.triggers.temporal import DateTimeTrigger
 from airflow.sdk import DAG, task
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskDeferred
 from aistore.sdk.errors import AISError
+from botocore.stub import Stubber
 
 from storeside.aistore.buckets import Bucket
 from storeside.aistore.errors import AIStoreInputError, AIStoreTransientError
@@ -38,6 +40,7 @@ from storeside.operators.aistore_etl import (
 )
 from storeside.operators.bucket_job import AnyJob
 from storeside.operators.errors import OperatorInputError, airflow_errors
+from storeside.operators.hooks import transfer
 from storeside.operators.hooks.aistore import AIStoreHook
 from storeside.operators.shards import AISMakeShardsOperator, AISSplitShardsOperator
 from storeside.operators.shared import as_bool, as_number, run_columns, run_key
@@ -447,6 +450,23 @@ def test_s3_lists_an_s3_source_only() -> None:
     assert operator.listing(Bucket.parse("gs://in")) is None
     without = AISCopyBucketOperator(task_id="copy", source="s3://in", destination="ais://speech", aws_conn_id=None)
     assert without.listing(Bucket.parse("s3://in")) is None
+
+
+def test_a_refused_listing_names_the_bucket_and_two_remedies(monkeypatch: pytest.MonkeyPatch) -> None:
+    client = boto3.client("s3", aws_access_key_id="k", aws_secret_access_key="s", region_name="eu-west-1")
+    operator = AISCopyBucketOperator(task_id="copy", source="s3://in", destination="ais://speech")
+    monkeypatch.setattr(transfer, "s3_client_of", lambda _: client)
+    listing = operator.listing(Bucket.parse("s3://in"))
+    assert listing is not None
+    for code, status, error, text in (
+        ("AccessDenied", 403, AirflowFailException, r"s3://in: .*permission s3:ListBucket, or set aws_conn_id=None"),
+        ("SlowDown", 503, AirflowException, r"s3://in: .*SlowDown"),
+    ):
+        with Stubber(client) as stub:
+            stub.add_client_error("list_objects_v2", code, http_status_code=status)
+            with pytest.raises(error, match=text) as raised, airflow_errors():
+                list(listing())
+        assert type(raised.value) is error
 
 
 def test_rendered_options_are_the_written_ones() -> None:
