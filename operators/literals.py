@@ -9,7 +9,9 @@ from typing import Any
 
 from airflow.sdk.exceptions import AirflowFailException
 
+from storeside.aistore.buckets import Bucket
 from storeside.errors import BadInput, StoresideError
+from storeside.operators.errors import OperatorInputError
 from storeside.operators.outcome import check_policy
 from storeside.operators.shared import as_bool, as_object
 
@@ -68,6 +70,12 @@ def check_s3_bucket(name: str) -> None:
 
     if Source(name).in_aistore:
         raise TransferInputError(f"bucket {name!r}: write source={name!r} in S3ToClickHouseOperator")
+
+
+def check_event_source(uri: str) -> None:
+    """Raise BadInput unless the text is the URI of a bucket that sends events."""
+    if Bucket.parse(uri).scheme != "s3":
+        raise OperatorInputError(f"source {uri!r}: only S3 sends events, so name the s3:// bucket of the queue's events")
 
 
 def check_instant(text: str) -> None:

@@ -69,13 +69,17 @@ def dag_schedule(settings: Mapping[str, Any]) -> Any:
     ``sqs://<queue>``. Each queue has its own asset: if DAG files gave one asset different watchers, Airflow would
     end those of all files but one.
 
-    :param settings: what `dag_settings` returned
+    :param settings: what `dag_settings` returned; ``source``, if it is one of them, is the bucket of the events
+    :raises OperatorInputError: there is a queue, and the source is no bucket of S3, which alone sends events
     """
     times = CronTriggerTimetable(settings["schedule"], timezone="UTC") if settings["schedule"] else None
     if not (queue := settings["queue"]):
         return times
+    from storeside.operators.literals import check_event_source
     from storeside.operators.triggers.s3_events import S3EventsTrigger
 
+    if source := settings.get("source"):
+        check_event_source(source)
     watcher = AssetWatcher(name=queue.rpartition("/")[2], trigger=S3EventsTrigger(queue=queue))
     arrivals = [Asset(f"sqs://{queue.rpartition('://')[2]}", watchers=[watcher])]
     return AssetOrTimeSchedule(timetable=times, assets=arrivals) if times else arrivals

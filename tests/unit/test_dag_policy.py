@@ -404,6 +404,10 @@ def test_a_schedule_without_data_is_an_import_error(
         ([], "storeside_transform_bucket is not a JSON object"),
         ({"schedulle": ""}, "has the setting 'schedulle': its settings are schedule, queue, source"),
         ({"schedule": 5}, 'schedule is 5, but has the type of ""'),
+        (
+            {"queue": "q", "source": "ais://papers", "destination": "ais://words"},
+            "source 'ais://papers': only S3 sends events",
+        ),
         ({"schedule": "often"}, "storeside_transform_bucket: schedule 'often': Exactly 5"),
     ],
 )

@@ -32,6 +32,7 @@ from storeside.operators import (
     S3EventsToClickHouseOperator,
     S3ToClickHouseOperator,
     SqsSettleS3EventsOperator,
+    SqsSettleSpeechEventsOperator,
     StorageCopyBucketOperator,
 )
 from storeside.operators.shared import plain
@@ -91,6 +92,13 @@ WRONG: list[tuple[Any, dict[str, Any], str]] = [
         SqsSettleS3EventsOperator,
         {"source": "s3://in", "sqs_queue": "q", "table": "trips"},
         "table 'trips': write database.table",
+    ),
+    (SqsSettleS3EventsOperator, {**PAIR, "source": "ais://in", "sqs_queue": "q"}, "source 'ais://in': only S3 sends"),
+    (SqsSettleSpeechEventsOperator, {"source": "recordings", "sqs_queue": "q"}, "source: bucket 'recordings'"),
+    (
+        SqsSettleSpeechEventsOperator,
+        {"source": "s3://in", "complete": "maybe", "sqs_queue": "q"},
+        "complete 'maybe' is neither true nor false",
     ),
     (AISStartEtlOperator, {"etl_name": "My-etl"}, "etl_name: ETL name 'My-etl' is invalid"),
     (AISStopEtlOperator, {"etl_name": "My-etl"}, "etl_name: ETL name 'My-etl' is invalid"),
