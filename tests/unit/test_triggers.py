@@ -599,6 +599,31 @@ def test_trigger_waits_when_the_error_may_pass(
     assert (fired["objects"], fired["error"]) == (10, "")
 
 
+def test_a_cluster_that_hangs_blocks_no_other_trigger(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The threads of the event loop's executor also look up addresses, for all triggers."""
+    monkeypatch.setattr(triggers, "SETTLE_SECONDS", 0)
+    connection, hangs, polling = leads_to(monkeypatch, cluster), threading.Event(), threading.Semaphore(0)
+
+    def poll(_: Follower) -> Progress:
+        polling.release()
+        hangs.wait(30)
+        return Progress(finished=True)
+
+    monkeypatch.setattr(Follower, "poll", poll)
+
+    async def others() -> None:
+        waiting = [asyncio.create_task(events(AISJobTrigger(connection, f"etl-{n}", 0))) for n in range(40)]
+        try:
+            while not polling.acquire(blocking=False):
+                await asyncio.sleep(0.01)
+            await asyncio.wait_for(asyncio.to_thread(lambda: None), 5)
+        finally:
+            hangs.set()
+        await asyncio.gather(*waiting)
+
+    asyncio.run(others())
+
+
 def test_a_poll_ends_when_the_login_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*_: Any) -> Any:
         raise AIStoreInputError("AuthN: refused: correct login and password")
