@@ -101,9 +101,7 @@ class DeadLetters:
         log.info("sent dead letter %s back to %s", name, self.queue.name)
         return returned
 
-    def _responses(
-        self, limit: int, lease_seconds: int
-    ) -> Iterator[tuple[list[tuple[str, Message]], list[Message]]]:
+    def _responses(self, limit: int, lease_seconds: int) -> Iterator[tuple[list[tuple[str, Message]], list[Message]]]:
         """Yield each response: dead letters with their original message ids, and the messages of other queues.
 
         Copies of a dead letter have the same id.

@@ -192,8 +192,8 @@ class EventLoad:
     def _finish(self, lease: Lease, deliveries: Sequence[Delivery], lane: int = 0) -> None:
         """Load the objects of these messages, then settle the messages."""
         processed = self._process(deliveries, lane)
+        self._settle(processed, lease)
         lease.let_go(processed.messages)
-        self._settle(processed)
 
     def _process(self, received: Sequence[Delivery], lane: int) -> _Processed:
         """Load the objects of these messages."""
@@ -217,10 +217,10 @@ class EventLoad:
         conclude(deliveries, self._load_patiently(keys, lane))
         return _Processed(messages, deliveries, done_before)
 
-    def _settle(self, processed: _Processed) -> None:
+    def _settle(self, processed: _Processed, lease: Lease) -> None:
         """Record outcomes; delete or release the messages, or send them to the dead-letter queue."""
         messages, done_before = processed.messages, processed.done_before
-        settled = settle(self.queue, self.ledger, processed.deliveries, self.limits.most_failures)
+        settled = settle(self.queue, self.ledger, processed.deliveries, self.limits.most_failures, lease.let_go)
         settled.deleted += len(done_before) - len(self.queue.delete(done_before))
         lag = oldest(messages, time.time())
         with self._lock:
