@@ -9,6 +9,7 @@ from airflow.sdk.exceptions import AirflowSensorTimeout, AirflowSkipException
 
 from storeside.operators.deferring import WaitingOperator
 from storeside.operators.errors import airflow_errors
+from storeside.operators.literals import between, check_literals
 from storeside.operators.s3_events import LeaseOperator
 from storeside.operators.triggers.sqs import SqsMessagesTrigger
 
@@ -18,7 +19,8 @@ if TYPE_CHECKING:
     from storeside.events.queue import Queue
 
 
-# Longest wait of the trigger after leases without messages: the visible messages may be of blocked groups of a FIFO queue.
+# Longest wait of the trigger after leases without messages: those that are visible may be of blocked groups of a FIFO
+# queue.
 _LONGEST_WAIT = 60.0
 
 
@@ -43,6 +45,7 @@ class SqsS3EventsSensor(WaitingOperator, LeaseOperator):
         self.timeout = timeout
         self.soft_fail = soft_fail
         self.poke_interval = poke_interval
+        check_literals(self, timeout=between("timeout", 0), poke_interval=between("poke_interval", 0.1))
 
     def execute(self, context: Context) -> dict[str, int]:
         """Lease messages, or wait for some."""

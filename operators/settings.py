@@ -17,15 +17,15 @@ def dag_settings(dag_id: str, needs: Mapping[str, Sequence[str]] | None = None, 
     """Return a DAG's settings: those in the Airflow Variable ``storeside_<dag_id>`` over `defaults`.
 
     The Variable is a JSON object; without it the defaults apply. A setting keeps the type of its default, unless that
-    is None; ``schedule`` is a cron expression, or empty. Airflow shows the error of an invalid Variable as
-    the DAG's import error.
+    is None, and is 1 or more if its default is such a number; ``schedule`` is a cron expression, or empty. Airflow
+    shows the error of an invalid Variable as the DAG's import error.
 
     :param dag_id: the DAG's id
     :param needs: settings that start runs, each with the settings that must not be empty then, because
         such a run has no values from the form
     :param defaults: all settings that the DAG has
-    :raises OperatorInputError: the Variable is no JSON object, has another setting, a setting has a wrong type, or a
-        setting that another one needs is empty
+    :raises OperatorInputError: the Variable is no JSON object, has another setting, a setting has a wrong type or is
+        too small, or a setting that another one needs is empty
     """
     name = f"storeside_{dag_id}"
     text = Variable.get(name, default=None)
@@ -40,12 +40,7 @@ def dag_settings(dag_id: str, needs: Mapping[str, Sequence[str]] | None = None, 
             raise OperatorInputError(
                 f"the Airflow Variable {name} has the setting {setting!r}: its settings are {', '.join(defaults)}"
             )
-        wanted = defaults[setting]
-        if wanted is not None and type(value) is not type(wanted):
-            raise OperatorInputError(
-                f"the Airflow Variable {name}: {setting} is {json.dumps(value)}, but has the type of"
-                f" {json.dumps(wanted)}"
-            )
+        _check_value(f"the Airflow Variable {name}: {setting}", value, defaults[setting])
     if given.get("schedule"):
         try:
             CronTriggerTimetable(given["schedule"], timezone="UTC").validate()
@@ -60,6 +55,13 @@ def dag_settings(dag_id: str, needs: Mapping[str, Sequence[str]] | None = None, 
                 f" {', '.join(absent)}"
             )
     return settings
+
+
+def _check_value(what: str, value: Any, default: Any) -> None:
+    if default is not None and type(value) is not type(default):
+        raise OperatorInputError(f"{what} is {json.dumps(value)}, but has the type of {json.dumps(default)}")
+    if type(default) is int and value < 1 <= default:
+        raise OperatorInputError(f"{what} is {value}, but needs to be 1 or more")
 
 
 def dag_schedule(settings: Mapping[str, Any]) -> Any:

@@ -50,7 +50,7 @@ async def in_thread(function: Callable[..., Any], *arguments: Any) -> Any:
 
 
 async def goes_on_elsewhere(trigger: BaseTrigger) -> bool:
-    """Return whether the task of a trigger that Airflow kills still waits, because another triggerer has taken it over.
+    """Return whether the task of a killed trigger still waits, because another triggerer has taken it over.
 
     Airflow 3.3 calls `on_kill` not only after an action of a user, but also in a triggerer that stalled for 30 s and
     then finds that its triggers belong to another one (triggerer_job_runner.py, `update_triggers`).

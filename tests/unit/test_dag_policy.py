@@ -417,6 +417,13 @@ def test_a_wrong_variable_is_an_import_error(monkeypatch: pytest.MonkeyPatch, va
     assert message in next(iter(bag.import_errors.values()))
 
 
+@pytest.mark.parametrize("runs", [0, -1])
+def test_a_pipeline_without_a_run_is_an_import_error(monkeypatch: pytest.MonkeyPatch, runs: int) -> None:
+    bag = configured(monkeypatch, "speech_pipeline", parallel_runs=runs)
+    assert not bag.dags
+    assert f"parallel_runs is {runs}, but needs to be 1 or more" in next(iter(bag.import_errors.values()))
+
+
 @pytest.mark.parametrize(
     ("fields", "expected"),
     [

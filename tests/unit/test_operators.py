@@ -169,8 +169,8 @@ def test_as_bool(value: bool | str, expected: bool) -> None:
     assert as_bool(value, "latest") is expected
 
 
-@pytest.mark.parametrize("value", ["", "1", "0", "yes", "None", "{{ params.retry_failed }}"])
-def test_as_bool_refuses(value: str) -> None:
+@pytest.mark.parametrize("value", ["", "1", "0", "yes", "None", "{{ params.retry_failed }}", None, 1])
+def test_as_bool_refuses(value: Any) -> None:
     with pytest.raises(ValueError, match=rf"^latest {re.escape(repr(value))} is neither true nor false$"):
         as_bool(value, "latest")
 
@@ -354,7 +354,8 @@ def test_another_task_may_name_an_existing_etl() -> None:
 
 
 def test_a_rendered_command_and_environment_are_read() -> None:
-    arguments: dict[str, Any] = {"command": "python {{ params.of }}", "environment": "{{ {'A': params.of} | tojson }}"}
+    environment = "{{ {'A': params.of} | tojson }}"
+    arguments: dict[str, Any] = {"command": "python {{ params.of }}", "environment": environment}
     spec = rendered(AISTransformBucketOperator, {"of": "b"}, **arguments).spec(CONTEXT)
     assert spec is not None
     assert (spec.command, spec.environment) == (("python", "b"), {"A": "b"})

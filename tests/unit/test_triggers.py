@@ -23,7 +23,7 @@ from storeside.aistore.buckets import Bucket
 from storeside.aistore.errors import AIStoreInputError, AIStoreTransientError
 from storeside.aistore.jobs import Follower, Progress, end_idle, newest_snapshots, running_between
 from storeside.events.errors import TriedOutError
-from storeside.operators.errors import is_final
+from storeside.operators.errors import OperatorInputError, is_final
 from storeside.operators.following import FollowingOperator
 from storeside.operators.hooks.aistore import AIStoreHook
 from storeside.operators.triggers import aistore as triggers
@@ -472,6 +472,13 @@ TRIGGERS: list[BaseTrigger] = [
         {"table": "d.t"}, {"planned": 3}, "dag/run", 1_700_000_000.5, "aws_other", "ch_other", "ais_other"
     ),
 ]
+
+
+def test_a_watcher_needs_a_lease_and_a_batch() -> None:
+    with pytest.raises(OperatorInputError, match="lease_seconds 0: needs to be from 3 to 43200"):
+        S3EventsTrigger("events", lease_seconds=0)
+    with pytest.raises(OperatorInputError, match="batch_messages 0: needs to be 1 or more"):
+        S3EventsTrigger("events", batch_messages=0)
 
 
 @pytest.mark.parametrize("trigger", TRIGGERS, ids=lambda t: type(t).__name__)

@@ -60,7 +60,8 @@ def parse(database: Any, dag: DAG) -> set[str]:
 
 def test_each_file_keeps_the_watchers_of_the_others(database: Any) -> None:
     queues = ["recordings-events", "https://sqs.eu-west-1.amazonaws.com/1/recordings-events"]
-    files = [file(f"watches{n}", dag_schedule({"schedule": "", "queue": queue}), []) for n, queue in enumerate(queues)]
+    schedules = [dag_schedule({"schedule": "", "queue": queue}) for queue in queues]
+    files = [file(f"watches{n}", schedule, []) for n, schedule in enumerate(schedules)]
     files += [file("follows", [BUCKET], []), file("fills", None, [BUCKET])]
     for dag in files:
         parse(database, dag)  # DAGs are unpaused when they are parsed again

@@ -82,13 +82,13 @@ class Inspection:
         return reasons
 
     def _add_errors(self, etl_name: str, job_id: str, reasons: dict[str, str]) -> None:
-        """Add AIStore's errors of an ETL to the `reasons` from its log, which only transformers of Storeside write."""
+        """Add AIStore's errors of an ETL to the `reasons` from its log, which only Storeside's server writes."""
         errors = dict(object_errors(self.client, [etl_name], job_id, self.source))
         if len(errors) >= MOST_ERRORS and not errors.keys() <= reasons.keys():
             example, reason = next((name, why) for name, why in errors.items() if name not in reasons)
             raise AIStoreInputError(
-                f"job {job_id}: of the objects of {self.source} that failed, AIStore lists {len(errors)}, which may not"
-                f" be all, because it lists {MOST_ERRORS} per target: correct what they have in common, such as"
+                f"job {job_id}: of the objects of {self.source} that failed, AIStore lists {len(errors)}, which may"
+                f" not be all, because it lists {MOST_ERRORS} per target: correct what they have in common, such as"
                 f" {example!r}: {reason}, or inspect fewer objects"
             )
         for name, reason in errors.items():
