@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from storeside.events.deliveries import Delivery
 from storeside.events.notifications import S3Event
-from storeside.events.queue import Message, Queue
+from storeside.events.queue import MOST_BODIES, Message, Queue
 from storeside.events.settle import ORIGIN, QUEUE, REASON
 
 log = logging.getLogger(__name__)
@@ -51,6 +51,7 @@ class DeadLetters:
     def listed(self, limit: int = 1000) -> list[DeadLetter]:
         """Return dead letters with their reasons, oldest first; they stay in the dead-letter queue.
 
+        There are at most `limit`, and their bodies have about `MOST_BODIES` characters at most.
         For at most 30 s, the messages are invisible to other consumers. A FIFO queue delivers only the first messages
         of each group, ten at most, because it delivers no others while these are invisible.
         """
@@ -61,7 +62,8 @@ class DeadLetters:
             received += [*others, *(message for _, message in mine)]
             for name, message in mine:
                 letters.setdefault(name, message)
-            if time.monotonic() >= deadline:
+            is_full = sum(len(message.body) for message in received) >= MOST_BODIES
+            if is_full or time.monotonic() >= deadline:
                 break
         self.dead.extend(received, 0)
         return sorted((_letter(*found) for found in letters.items()), key=lambda letter: letter.sent_at)

@@ -22,6 +22,8 @@ log = logging.getLogger(__name__)
 # Limits of SQS (developer guide, "Amazon SQS message quotas"): entries per request, seconds of a long poll.
 ENTRIES = 10
 LONG_POLL = 20
+# Characters of the bodies in one batch: a message has up to 1 MiB, and anyone who may send to the queue decides.
+MOST_BODIES = 64 << 20
 # Concurrent requests of each kind: receipts, deletions and extensions together fit into boto3's ten connections.
 AT_ONCE = 3
 
