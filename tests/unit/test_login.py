@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from storeside.aistore import login
 from storeside.aistore.errors import AIStoreInputError
 from storeside.aistore.login import Login
 
@@ -53,7 +52,7 @@ def test_a_valid_token_stays_in_use_while_authn_is_rolled_out(
     token, began = str(user), time.time()
     Answers.status, Answers.body = status, body
     now = [began + 0.75 * LIFE]  # a new token is due
-    monkeypatch.setattr(login.time, "time", lambda: now[0])
+    monkeypatch.setattr("storeside.aistore.login.time.time", lambda: now[0])
     logins = Answers.logins
     assert [str(user), str(user)] == [token, token]
     assert Answers.logins == logins + 1, "not for each request"
