@@ -84,7 +84,7 @@ def _bury_all(
             some = deliveries[start : start + _RECORDED]
             for delivery in some:
                 log.warning("sending message %s to the dead-letter queue: %s", delivery.message.id, delivery.reason)
-            there = []
+            there: list[Delivery] = []
             for delivery, refusal in zip(some, threads.map(lambda d: _bury(queue, d), some), strict=True):
                 (unfit if refusal else there).append(delivery)
                 if refusal:
