@@ -49,7 +49,7 @@ PARAMS = {
 with DAG(
     dag_id="s3_events_to_clickhouse",
     description="Loads the objects of S3 events into a ClickHouse table, each version once",
-    schedule=dag_schedule(SETTINGS, f"s3://{SETTINGS['bucket']}"),
+    schedule=dag_schedule(SETTINGS),
     catchup=False,
     max_active_runs=1,  # parallel runs would be safe; one at a time limits the load of a burst
     params=PARAMS,

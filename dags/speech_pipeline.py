@@ -109,7 +109,7 @@ PARAMS = {
 with DAG(
     dag_id="speech_pipeline",
     description="Turns S3 recordings into transcoded speech in AIStore and a validated manifest in ClickHouse",
-    schedule=dag_schedule(SETTINGS, SETTINGS["source"]),
+    schedule=dag_schedule(SETTINGS),
     catchup=False,
     # Runs at the same time are for prefixes that do not overlap: others would do the same work twice.
     max_active_runs=SETTINGS["parallel_runs"],

@@ -114,7 +114,7 @@ HOW = {"image": IMAGE, "communication": "{{ params.communication }}", **params.O
 with DAG(
     dag_id="speech_utterances",
     description="Cuts recordings into shards of utterances in AIStore, and loads their facts into ClickHouse",
-    schedule=dag_schedule(SETTINGS, SETTINGS["source"]),
+    schedule=dag_schedule(SETTINGS),
     catchup=False,
     max_active_runs=1,  # two runs at once would transform the same bucket pair, which AIStore refuses
     params=PARAMS,

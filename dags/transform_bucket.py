@@ -68,7 +68,7 @@ PARAMS = {
 with DAG(
     dag_id="transform_bucket",
     description="Transforms a bucket of any data into another bucket, beside the disks that hold it",
-    schedule=dag_schedule(SETTINGS, SETTINGS["source"]),
+    schedule=dag_schedule(SETTINGS),
     catchup=False,
     max_active_runs=1,  # two runs at once would transform the same bucket pair, which AIStore refuses
     params=PARAMS,

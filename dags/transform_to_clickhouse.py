@@ -73,7 +73,7 @@ PARAMS = {
 with DAG(
     dag_id="transform_to_clickhouse",
     description="Transforms a bucket of any data beside the disks that hold it, and loads the results into a table",
-    schedule=dag_schedule(SETTINGS, SETTINGS["source"]),
+    schedule=dag_schedule(SETTINGS),
     catchup=False,
     max_active_runs=1,  # two runs at once would transform the same bucket pair, which AIStore refuses
     params=PARAMS,

@@ -6,16 +6,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from storeside.aistore.buckets import Bucket, StoredObject, list_s3
+from storeside.aistore.buckets import Bucket, StoredObject
 from storeside.aistore.names import expand
 from storeside.aistore.spec import EtlSpec, check_communication, check_direct_put, served_by
 from storeside.operators.bucket_job import AnyJob, BucketJobOperator
 from storeside.operators.errors import OperatorInputError
 from storeside.operators.hooks.aistore import AIStoreHook
-from storeside.operators.hooks.transfer import s3_client_of
+from storeside.operators.hooks.transfer import listed_by_s3
 from storeside.operators.literals import check_literals, flag, is_literal, literal_errors
 from storeside.operators.outcome import check_policy
-from storeside.operators.shared import as_bool, as_mapping, as_seconds, ledger, run_key
+from storeside.operators.shared import as_bool, as_list, as_mapping, as_object, as_seconds, ledger, run_key
 from storeside.speech.manifest import facts_url
 from storeside.transform.in_place import InPlaceJob
 from storeside.transform.naming import Naming
@@ -69,8 +69,7 @@ class AISCopyBucketOperator(BucketJobOperator):
         """Return a listing of an ``s3://`` source through S3's own API; None lets AIStore list the source."""
         if source.scheme != "s3" or self.aws_conn_id is None:
             return None
-
-        return lambda: list_s3(s3_client_of(self.aws_conn_id), source.name, self.prefix)
+        return lambda: listed_by_s3(self.aws_conn_id, source.name, self.prefix)
 
 
 class AISTransformBucketOperator(BucketJobOperator):
@@ -83,10 +82,11 @@ class AISTransformBucketOperator(BucketJobOperator):
     :param source: bucket URI
     :param destination: bucket URI; a missing ``ais://`` bucket is created
     :param etl: a complete ETL, or a chain of ETLs (``a >> b``); replaces the arguments that describe one ETL, from
-        `image` to `pod_resources`. A text, which may be a template, is the name of an ETL that already runs: the task
-        uses it unchanged, and never starts, stops or replaces it; see `EtlSpec.existing`
+        `image` to `pod_resources`. A text, which may be a template or the result of another task, is the name of an
+        ETL that already runs: the task uses it unchanged, and never starts, stops or replaces it; see
+        `EtlSpec.existing`
     :param image: the transformer's image
-    :param command: the command to run in the image; empty runs the image's own command
+    :param command: the command to run in the image; a text is split at spaces. Empty runs the image's own command
     :param environment: the transformer's parameters; each set of parameters runs as a separate ETL
     :param communication: ``ws``, ``hpush`` or ``hpull``
     :param direct_put: the transformer sends each result straight to the target that stores it; ``ws`` needs it
@@ -133,8 +133,8 @@ class AISTransformBucketOperator(BucketJobOperator):
         *,
         etl: EtlSpec | str | None = None,
         image: str = TRANSFORMER_IMAGE,
-        command: Sequence[str] = (),
-        environment: Mapping[str, str] | None = None,
+        command: Sequence[str] | str = (),
+        environment: Mapping[str, str] | str | None = None,
         communication: str = "ws",
         direct_put: bool | str = True,
         file_access: bool | str = True,
@@ -150,8 +150,9 @@ class AISTransformBucketOperator(BucketJobOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**{"workers": ALL_WORKERS, **kwargs})
-        self.etl = None if isinstance(etl, str) else etl
-        self.existing_etl = etl if isinstance(etl, str) else ""
+        is_spec = etl is None or isinstance(etl, EtlSpec)  # otherwise a name, or the result of another task
+        self.etl = etl if is_spec else None
+        self.existing_etl = "" if is_spec else etl
         self.image = image
         self.command = command
         self.environment = environment
@@ -215,8 +216,8 @@ class AISTransformBucketOperator(BucketJobOperator):
         return self.etl or EtlSpec(
             label=self.task_id,
             image=self.image,
-            command=tuple(self.command),
-            environment=dict(self.environment or {}),
+            command=tuple(as_list(self.command)),
+            environment=as_object(self.environment or {}, "environment"),
             tuning=self.tuning,
             resources=dict(self.pod_resources or {}),
             communication=self.communication,

@@ -21,7 +21,7 @@ from storeside.operators.following import FollowingOperator
 from storeside.operators.forms import FormOperator
 from storeside.operators.hooks.aistore import AIStoreHook
 from storeside.operators.links import RunPageLink
-from storeside.operators.literals import LiteralArgumentError, check_literals
+from storeside.operators.literals import LiteralArgumentError, check_literals, require_spec
 from storeside.operators.outcome import check_policy
 from storeside.operators.selecting import SelectingOperator
 from storeside.operators.shared import ledger, plain, run_columns
@@ -50,6 +50,7 @@ class AISInitEtlOperator(FormOperator):
         super().__init__(**kwargs)
         self.etl = etl
         self.aistore_conn_id = aistore_conn_id
+        require_spec(self, etl)
 
     def execute(self, context: Context) -> list[str]:
         """Start each ETL that is not running and return the names."""
@@ -177,6 +178,7 @@ class AISInspectBucketOperator(FollowingOperator, SelectingOperator):
         self.stall_seconds = stall_seconds
         self.aistore_conn_id = aistore_conn_id
         self.clickhouse_conn_id = clickhouse_conn_id
+        require_spec(self, etl)
         check_literals(self, source=Bucket.parse, on_failed_objects=check_policy)
 
     def inspection(self) -> Inspection:
@@ -285,6 +287,7 @@ class AISTransformObjectOperator(_ObjectOperator):
         self, *, destination: str, etl: EtlSpec, result: str = "", latest: bool = False, **kwargs: Any
     ) -> None:
         super().__init__(etl=etl, **kwargs)
+        require_spec(self, etl)
         self.destination = destination
         self.result = result
         self.latest = latest
@@ -322,6 +325,8 @@ class AISGetObjectOperator(_ObjectOperator):
     def __init__(self, *, path: str, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.path = path
+        if self.etl is not None:
+            require_spec(self, self.etl)
 
     def execute(self, context: Context) -> int:
         """Write the result and return its size in bytes."""

@@ -11,7 +11,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowNotFoundExceptio
 from storeside.doctor.connections import roles_of
 from storeside.doctor.findings import Finding
 from storeside.operators.deferring import DeferringOperator
-from storeside.operators.errors import airflow_errors
+from storeside.operators.errors import OperatorInputError, airflow_errors
 from storeside.operators.hooks.aistore import AIStoreHook
 from storeside.operators.hooks.doctor import lines, look
 from storeside.operators.literals import check_literals, check_s3_bucket, flag
@@ -20,6 +20,11 @@ from storeside.operators.triggers.doctor import CheckConnectionsTrigger
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
+
+
+def _check_place(where: str) -> None:
+    if where not in ("worker", "triggerer"):
+        raise OperatorInputError(f"where {where!r}: write worker or triggerer")
 
 
 class CheckConnectionsOperator(DeferringOperator):
@@ -62,7 +67,7 @@ class CheckConnectionsOperator(DeferringOperator):
         self.clickhouse_conn_id = clickhouse_conn_id
         self.aws_conn_id = aws_conn_id
         self.hsds_conn_id = hsds_conn_id
-        check_literals(self, bucket=check_s3_bucket, write=flag("write"))
+        check_literals(self, bucket=check_s3_bucket, write=flag("write"), where=_check_place)
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Check from the worker, or defer to the triggerer."""

@@ -9,9 +9,12 @@ from typing import Any
 
 from airflow.sdk.exceptions import AirflowFailException
 
+from storeside.aistore.buckets import Bucket
+from storeside.aistore.spec import EtlSpec
 from storeside.errors import BadInput, StoresideError
+from storeside.operators.errors import OperatorInputError
 from storeside.operators.outcome import check_policy
-from storeside.operators.shared import as_bool, as_object
+from storeside.operators.shared import as_bool, as_number, as_object
 
 _TEMPLATE = ("{{", "{%", "{#")
 
@@ -68,6 +71,31 @@ def check_s3_bucket(name: str) -> None:
 
     if Source(name).in_aistore:
         raise TransferInputError(f"bucket {name!r}: write source={name!r} in S3ToClickHouseOperator")
+
+
+def between(name: str, least: float, most: float = float("inf")) -> Callable[[Any], object]:
+    """Return a check for the numeric argument `name`, which needs to be from `least` to `most`."""
+
+    def check(value: Any) -> None:
+        if not least <= as_number(value, name, float) <= most:
+            limit = f"from {least:g} to {most:g}" if most < float("inf") else f"{least:g} or more"
+            raise OperatorInputError(f"{name} {value!r}: needs to be {limit}")
+
+    return check
+
+
+def require_spec(operator: Any, etl: Any) -> None:
+    """Raise LiteralArgumentError unless the argument `etl` is an `EtlSpec`."""
+    if not isinstance(etl, EtlSpec):
+        raise LiteralArgumentError(
+            f"task {operator.task_id!r}: etl {etl!r} is no EtlSpec: EtlSpec.existing(name) describes an ETL that runs"
+        )
+
+
+def check_event_source(uri: str) -> None:
+    """Raise BadInput unless the text is the URI of a bucket that sends events."""
+    if Bucket.parse(uri).scheme != "s3":
+        raise OperatorInputError(f"source {uri!r}: only S3 sends events: name the s3:// bucket of the queue's events")
 
 
 def check_instant(text: str) -> None:

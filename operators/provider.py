@@ -71,6 +71,10 @@ def _aistore() -> dict[str, Any]:
             "clickhouse_collection": _field(
                 "Collection for ClickHouse", "ClickHouse's named collection with a token for AIStore"
             ),
+            "clickhouse_url_collection": _field(
+                "URL collection for ClickHouse",
+                "ClickHouse's named collection with a header Authorization, with which it reads ais:// sources",
+            ),
             "clickhouse_endpoint": _field(
                 "Endpoint for ClickHouse", "URL of the cluster's S3 API as ClickHouse reaches it, if it differs"
             ),

@@ -53,7 +53,7 @@ class SqsRedriveDeadLettersOperator(QueueOperator):
             absent = sorted(wanted - {letter.message_id for letter in found}) or sorted(wanted)
             raise AirflowFailException(
                 f"{sent} of {len(wanted)} messages were sent back: {', '.join(absent[:20])} not among the dead"
-                f" letters of {queue.name}; use ids that this log lists"
+                f" letters of {queue.name}; use ids that this log lists, unless an earlier try has sent them back"
             )
         first = [{"message_id": letter.message_id, "reason": letter.reason} for letter in found[:20]]
         return {"dead_letters": len(found), "redriven": sent, "first": first}

@@ -26,7 +26,7 @@ from storeside.operators.hooks.transfer import (
     sqs_client,
 )
 from storeside.operators.links import QueuePageLink
-from storeside.operators.literals import check_instant, check_literals
+from storeside.operators.literals import between, check_instant, check_literals
 from storeside.operators.outcome import with_short_verdict
 from storeside.operators.selecting import SelectingOperator
 from storeside.operators.shared import as_number, ledger, plain, run_key
@@ -50,8 +50,9 @@ class S3EventsToClickHouseOperator(LoadOperator):
     queue with the reason. ``storeside.events`` records the outcome of each event. A run that an `S3EventsTrigger`
     started processes the trigger's batch first. Returns the engine's `Drained` as a dictionary.
 
-    The arguments are those of `S3ToClickHouseOperator` without `all_or_nothing`, `retry_failed` and
-    `overlap_seconds`; `keys` selects events by their object's key. Further arguments:
+    The arguments are those of `S3ToClickHouseOperator` without `all_or_nothing`, `retry_failed`, `overlap_seconds`,
+    `source`, `aistore_conn_id`, `inventory` and `snapshot`; `keys` selects events by their object's key. Further
+    arguments:
 
     :param sqs_queue: name or URL of an SQS queue with a dead-letter queue
     :param max_messages: maximum number of messages per run; the next run processes the rest
@@ -226,6 +227,10 @@ def batches_of(context: Context, queue: Queue) -> list[str]:
     return list(found)
 
 
+# The limit of SQS is twelve hours; a lease needs time for its extensions.
+lease_time = between("lease_seconds", 3, 43_200)
+
+
 class QueueOperator(FormOperator):
     """Base class of the operators for one queue.
 
@@ -290,6 +295,7 @@ class LeaseOperator(QueueOperator):
         super().__init__(**kwargs)
         self.max_messages = max_messages
         self.lease_seconds = lease_seconds
+        check_literals(self, max_messages=between("max_messages", 1), lease_seconds=lease_time)
 
     def lease(self, context: Context) -> dict[str, int]:
         """Take over the trigger's batches, or receive messages; return the number of messages that this run has."""

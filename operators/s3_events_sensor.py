@@ -9,6 +9,7 @@ from airflow.sdk.exceptions import AirflowSensorTimeout, AirflowSkipException
 
 from storeside.operators.deferring import WaitingOperator
 from storeside.operators.errors import airflow_errors
+from storeside.operators.literals import between, check_literals
 from storeside.operators.s3_events import LeaseOperator
 from storeside.operators.triggers.sqs import SqsMessagesTrigger
 
@@ -16,6 +17,11 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from storeside.events.queue import Queue
+
+
+# Longest wait of the trigger after leases without messages: those that are visible may be of blocked groups of a FIFO
+# queue.
+_LONGEST_WAIT = 60.0
 
 
 class SqsS3EventsSensor(WaitingOperator, LeaseOperator):
@@ -39,30 +45,31 @@ class SqsS3EventsSensor(WaitingOperator, LeaseOperator):
         self.timeout = timeout
         self.soft_fail = soft_fail
         self.poke_interval = poke_interval
+        check_literals(self, timeout=between("timeout", 0), poke_interval=between("poke_interval", 0.1))
 
     def execute(self, context: Context) -> dict[str, int]:
         """Lease messages, or wait for some."""
         return self._lease(context, time.time() + self.timeout)
 
-    def resume(self, context: Context, event: dict[str, Any], deadline: float) -> dict[str, int]:
-        """Lease the messages that the trigger has seen; if another consumer has them, wait on."""
+    def resume(self, context: Context, event: dict[str, Any], deadline: float, wait: float = 0) -> dict[str, int]:
+        """Lease the messages that the trigger has seen; if SQS delivers none, wait on, each time twice as long."""
         with airflow_errors():
             SqsMessagesTrigger.require_no_error(event)
-        return self._lease(context, deadline)
+        return self._lease(context, deadline, min(max(self.poke_interval, 2 * wait), _LONGEST_WAIT))
 
     def conn_if_any(self) -> tuple[Queue, Any]:
         """Return the result of `conn`: unlike a run that events start, a run that waits for them needs the queue."""
         return self.conn()
 
-    def _lease(self, context: Context, deadline: float) -> dict[str, int]:
+    def _lease(self, context: Context, deadline: float, wait: float = 0) -> dict[str, int]:
         while not (leased := self.lease(context))["messages"]:
             if (left := deadline - time.time()) <= 0:
                 self._give_up()
             if self.deferrable:
                 self.defer(
-                    trigger=SqsMessagesTrigger(self.sqs_queue, deadline, self.poke_interval, self.aws_conn_id),
+                    trigger=SqsMessagesTrigger(self.sqs_queue, deadline, self.poke_interval, self.aws_conn_id, wait),
                     method_name="resume",
-                    kwargs={"deadline": deadline},
+                    kwargs={"deadline": deadline, "wait": wait},
                 )
             time.sleep(min(self.poke_interval, left))
         return leased

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from storeside.aistore.buckets import Bucket
 from storeside.operators.errors import OperatorInputError, airflow_errors
-from storeside.operators.literals import check_literals, flag, is_literal, literal_errors
+from storeside.operators.literals import check_event_source, check_literals, flag, is_literal, literal_errors
 from storeside.operators.s3_events import QueueOperator
 from storeside.operators.shared import as_bool, as_mapping, run_key
 from storeside.transfer.request import require_table
@@ -74,7 +74,7 @@ class SqsSettleS3EventsOperator(QueueOperator):
         self.failed = failed
         self.complete = complete
         check_literals(
-            self, source=Bucket.parse, destination=Bucket.parse, facts=Bucket.parse, complete=flag("complete"),
+            self, source=check_event_source, destination=Bucket.parse, facts=Bucket.parse, complete=flag("complete"),
             failed=lambda value: as_mapping(value, "failed"),
         )  # fmt: skip
         if is_literal([destination, facts, table]):

@@ -67,8 +67,9 @@ def as_bool(value: bool | str, name: str) -> bool:
     """Parse the boolean argument `name`, which may be rendered text. Raises OperatorInputError for other values."""
     if isinstance(value, bool):
         return value
-    if value.strip().lower() in ("true", "false"):
-        return value.strip().lower() == "true"
+    text = value.strip().lower() if isinstance(value, str) else ""
+    if text in ("true", "false"):
+        return text == "true"
     raise OperatorInputError(f"{name} {value!r} is neither true nor false")
 
 

@@ -20,7 +20,7 @@ from storeside.operators.errors import airflow_errors
 from storeside.operators.forms import FormOperator
 from storeside.operators.hooks.aistore import AIStoreHook
 from storeside.operators.links import RunPageLink
-from storeside.operators.literals import check_literals, flag
+from storeside.operators.literals import check_event_source, check_literals, flag
 from storeside.operators.movement import Movement, MovementOperator
 from storeside.operators.outcome import check_policy
 from storeside.operators.s3_events import QueueOperator
@@ -303,14 +303,16 @@ class SqsSettleSpeechEventsOperator(QueueOperator):
         self.source = source
         self.prefix = prefix
         self.complete = complete
+        check_literals(self, source=check_event_source, complete=flag("complete"))
 
     def execute(self, context: Context) -> dict[str, int]:
         """Compare the messages with the ledger, record their outcomes, and delete or release them."""
         from storeside.speech.recordings import settle_run
 
+        with airflow_errors():
+            source, complete = str(Bucket.parse(self.source)), as_bool(self.complete, "complete")
         return self.settled(
             lambda queue, client, s3: settle_run(
-                queue, client, s3, run_key(context), self.source, self.prefix,
-                complete=as_bool(self.complete, "complete"),
+                queue, client, s3, run_key(context), source, self.prefix, complete=complete
             )
-        )  # fmt: skip
+        )

@@ -30,8 +30,8 @@ class AIStoreHook(BaseHook):
     AIStore's S3 API. ``clickhouse_url_collection``: the one with a header ``Authorization``, with which ClickHouse
     reads the objects of loads.
 
-    ``ca_cert``, ``client_cert``, ``client_key``: paths of PEM files for TLS. ``verify``: off accepts any certificate.
-    ``clickhouse_endpoint``: the cluster's S3 endpoint for ClickHouse, if it differs.
+    ``ca_cert``, ``client_cert``, ``client_key``: paths of PEM files for TLS. ``verify``: false accepts any
+    certificate. ``clickhouse_endpoint``: the cluster's S3 endpoint for ClickHouse, if it differs.
     ``transformer_endpoint``: the cluster's proxy for the transformers' pods, if it differs.
     ``kube_config``: path of a kubeconfig file, or ``in-cluster``. ``kube_namespace``: AIStore's namespace (``ais``).
     With them, the error of an ETL that does not start contains Kubernetes' reason.

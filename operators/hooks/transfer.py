@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from storeside.sql import roles
@@ -13,6 +14,7 @@ from storeside.sql.inserts import lean_inserts
 if TYPE_CHECKING:
     from airflow.sdk import Connection
 
+    from storeside.aistore.buckets import StoredObject
     from storeside.operators.hooks.aistore import AIStoreHook
     from storeside.transfer.servers import Servers
     from storeside.transfer.source import Source
@@ -89,6 +91,20 @@ def s3_client_of(conn_id: str | None) -> Any:
     from airflow.providers.amazon.aws.hooks.s3 import S3Hook
 
     return _with_access(S3Hook(conn_id))
+
+
+def listed_by_s3(conn_id: str | None, bucket: str, prefix: str) -> Iterator[StoredObject]:
+    """Stream the objects of an S3 bucket. Raises CopyError, in which AIStore's own listing is a remedy."""
+    from storeside.aistore.buckets import list_s3
+    from storeside.copying.errors import CopyInputError
+    from storeside.copying.s3_errors import s3_errors
+
+    client = s3_client_of(conn_id)
+    try:
+        with s3_errors(client, f"s3://{bucket}", bucket):
+            yield from list_s3(client, bucket, prefix)
+    except CopyInputError as e:
+        raise CopyInputError(f"{e}, or set aws_conn_id=None, so that AIStore lists the bucket") from e
 
 
 def _with_access(hook: Any) -> Any:

@@ -14,7 +14,7 @@ from storeside.aistore.cluster import cluster_of
 from storeside.aistore.etl import release
 from storeside.aistore.jobs import Follower, Progress, abort
 from storeside.operators.errors import is_final
-from storeside.operators.triggers.engine import SETTLE_SECONDS
+from storeside.operators.triggers.engine import SETTLE_SECONDS, goes_on_elsewhere, in_thread
 
 if TYPE_CHECKING:
     from aistore.sdk import Client
@@ -85,7 +85,7 @@ class AISJobTrigger(BaseTrigger):
         reported = time.time()
         await asyncio.sleep(SETTLE_SECONDS)
         while True:
-            progress = await asyncio.to_thread(follower.poll)
+            progress = await in_thread(follower.poll)
             now = time.time()
             text = describe(progress, self.total, now - self.started)
             if progress.finished:
@@ -98,13 +98,14 @@ class AISJobTrigger(BaseTrigger):
 
     async def on_kill(self) -> None:
         """Abort the job, because a user killed or cleared the task or set its state."""
-        if self.own:
+        if self.own and not await goes_on_elsewhere(self):
             self.log.info("aborting AIStore job %s", self.job_id)
-            await asyncio.to_thread(cancel, await self._client(), self.job_id, self.etl_names)
+            await in_thread(cancel, await self._client(), self.job_id, self.etl_names)
 
     async def _client(self) -> Any:
         # The trigger reads the connection, so Airflow's database does not store the token with the trigger.
-        return cluster_of(await BaseHook.aget_connection(self.aistore_conn_id)).client()
+        connection = await BaseHook.aget_connection(self.aistore_conn_id)
+        return await in_thread(lambda: cluster_of(connection).client())
 
 
 def ended(job_id: str, progress: Progress, text: str) -> dict[str, Any]:

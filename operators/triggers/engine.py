@@ -49,6 +49,29 @@ async def in_thread(function: Callable[..., Any], *arguments: Any) -> Any:
     return await result
 
 
+async def goes_on_elsewhere(trigger: BaseTrigger) -> bool:
+    """Return whether the task of a killed trigger still waits, because another triggerer has taken it over.
+
+    Airflow 3.3 calls `on_kill` not only after an action of a user, but also in a triggerer that stalled for 30 s and
+    then finds that its triggers belong to another one (triggerer_job_runner.py, `update_triggers`).
+    """
+    from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+
+    if (task := trigger.task_instance) is None:  # in a worker, after the timeout of the deferral
+        return False
+    index = -1 if task.map_index is None else task.map_index
+    states = await in_thread(
+        partial(
+            RuntimeTaskInstance.get_task_states,
+            dag_id=task.dag_id, task_ids=[task.task_id], run_ids=[task.run_id], map_index=index,
+        )
+    )  # fmt: skip
+    name = task.task_id if index < 0 else f"{task.task_id}_{index}"
+    if waits := states.get(task.run_id, {}).get(name) == "deferred":
+        trigger.log.info("another triggerer has taken this task over, so its work goes on")
+    return waits
+
+
 class EngineTrigger(BaseTrigger):
     """Runs an engine in a thread while another system does the work; fires once with the report or an error.
 
@@ -100,5 +123,7 @@ class EngineTrigger(BaseTrigger):
 
     async def on_kill(self) -> None:
         """Cancel the engine, because a user killed or cleared the task or set its state."""
+        if await goes_on_elsewhere(self):
+            return
         self.log.info("stopping, because the task was killed, cleared or marked")
         await in_thread((self._engine or await self.engine()).cancel)

@@ -18,6 +18,7 @@ from storeside.operators.hooks.transfer import (
     other_servers,
     sqs_client,
 )
+from storeside.operators.literals import between
 from storeside.operators.triggers.engine import EngineTrigger, in_thread
 
 if TYPE_CHECKING:
@@ -105,6 +106,8 @@ class S3EventsTrigger(BaseEventTrigger):
         clickhouse_conn_id: str = "clickhouse_default",
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        between("lease_seconds", 3, 43_200)(lease_seconds)
+        between("batch_messages", 1)(batch_messages)
         self.queue = queue
         self.batch_messages = batch_messages
         self.batch_seconds = batch_seconds

@@ -165,6 +165,13 @@ class Shout(FastAPIServer):
 SHOUTED = b"!"
 
 
+class Refuse(FastAPIServer):
+    """A server that logs nothing in the way of Storeside's server."""
+
+    def transform(self, data: bytes, path: str, etl_args: str) -> bytes:
+        raise ValueError(f"{path} is bad")
+
+
 def test_a_class_is_sent_as_it_is(aistore: Any, clickhouse: Any, source: Bucket, drive: Drive) -> None:
     shout = EtlSpec.of_class(Shout, communication="hpush", init_timeout=INIT_SECONDS, file_access=False)
     assert shout == EtlSpec.of_class(Shout, communication="hpush", init_timeout=INIT_SECONDS, file_access=False)
@@ -346,14 +353,26 @@ def test_an_inspection_finds_what_would_fail(aistore: Any, source: Bucket) -> No
     assert set(sizes(aistore, source)) == {f"a/{n}.txt" for n in range(6)} | {"a/bad.txt"}
 
 
-def inspected(aistore: Any, source: Bucket) -> tuple[Inspection, str]:
+def inspected(aistore: Any, source: Bucket, etl: EtlSpec | None = None) -> tuple[Inspection, str]:
     """Inspect the bucket; return the inspection and its job, which has ended."""
-    inspection = Inspection(aistore, source, spec("upper"))
+    inspection = Inspection(aistore, source, etl or spec("upper"))
     job_id = inspection.submit()
     follower = jobs.Follower(aistore, job_id, 60)
     progress = until(lambda: (seen := follower.poll()).finished and seen, 30, "end of the inspection")
     assert not progress.error
     return inspection, job_id
+
+
+def test_an_inspection_does_not_count_what_aistore_may_leave_out(aistore: Any) -> None:
+    source = Bucket("ais", unique("in"))
+    put(aistore, source, {f"{n}.txt": b"x" for n in range(300)})  # more per target than AIStore lists
+    refuse = EtlSpec.of_class(Refuse, communication="hpush", init_timeout=INIT_SECONDS, file_access=False)
+    with pytest.raises(AIStoreInputError, match=r"lists 128 per target: correct .*\.txt.* or inspect fewer objects"):
+        Inspection.failures(*inspected(aistore, source, refuse))
+    assert refuse.name not in etls.ours(aistore)
+    few = Bucket("ais", unique("in"))
+    put(aistore, few, {f"{n}.txt": b"x" for n in range(5)})
+    assert len(Inspection.failures(*inspected(aistore, few, refuse))) == 5
 
 
 def test_an_inspection_does_not_succeed_without_its_failures(

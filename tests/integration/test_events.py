@@ -6,18 +6,24 @@ import random
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 from unittest.mock import ANY
 
 import pytest
 from botocore.awsrequest import AWSResponse
+from botocore.exceptions import EndpointConnectionError
 
 import storeside.events.load as event_load
+from storeside.events.batches import Batches
 from storeside.events.current import look_at
 from storeside.events.dead_letters import DeadLetters
+from storeside.events.deliveries import Delivery, Outcome
 from storeside.events.drained import Drained
 from storeside.events.errors import EventInputError, EventTransientError, TriedOutError
+from storeside.events.ledger import EventLedger
 from storeside.events.queue import Message, Queue, backoff
+from storeside.events.runs import settle_batches
 from storeside.transfer.engine import Transfer
 from storeside.transfer.errors import LeftError, TransferInputError, TransferTransientError
 from tests.mailboxes import Mailbox
@@ -203,11 +209,12 @@ def between_look_and_load(monkeypatch: pytest.MonkeyPatch, action: Callable[[], 
     monkeypatch.setattr(event_load, "look_at", looked)
 
 
-def test_an_object_that_s3_cannot_read_now_holds_no_other_up(mailbox: Mailbox) -> None:
+@pytest.mark.parametrize("count", [3, 25], ids=["requested", "listed"])
+def test_an_object_that_s3_cannot_read_now_holds_no_other_up(mailbox: Mailbox, count: int) -> None:
     from storeside.stack import s3
 
-    mailbox.put({f"{n}.jsonl": rows_of(n) for n in range(3)})
-    mailbox.arrive(3)
+    mailbox.put({f"{n}.jsonl": rows_of(n) for n in range(count)})
+    mailbox.arrive(count)
     client = s3.of_stack("s3", mailbox.stack)
 
     class Body:
@@ -219,8 +226,8 @@ def test_an_object_that_s3_cannot_read_now_holds_no_other_up(mailbox: Mailbox) -
 
     client.meta.events.register("before-send.s3", answer)
     found = mailbox.drain(s3=client, loader="push")
-    assert (found.loaded, found.deleted, found.released, found.dead) == (2, 2, 1, 0)
-    assert mailbox.rows() == [(0,), (2,)]
+    assert (found.loaded, found.deleted, found.released, found.dead) == (count - 1, count - 1, 1, 0)
+    assert mailbox.rows() == [(n,) for n in range(count) if n != 1]
     ((state, reason),) = mailbox.events()["1.jsonl", PUT]
     assert state == "released"
     assert reason.startswith(f"it cannot be read at the moment: s3://{mailbox.bucket}/1.jsonl: ")
@@ -242,6 +249,66 @@ def test_a_message_that_does_not_fit_into_the_dead_letters_holds_no_other_up(mai
     states = sorted(mailbox.events()["", ""])
     assert [state for state, _ in states] == ["dead", "released"]
     assert all(reason.startswith("it is not an S3 event notification") for _, reason in states)
+
+
+def test_messages_stay_leased_until_their_dead_letters_are_sent(mailbox: Mailbox) -> None:
+    seen: list[Any] = []
+
+    class SlowDeadLetters:
+        def send_message(self, **arguments: Any) -> Any:
+            time.sleep(0.2)
+            seen.extend(mailbox.queue.receive(1))
+            return mailbox.sqs.send_message(**arguments)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(mailbox.sqs, name)
+
+    mailbox.create("n UInt32")
+    for n in range(90):
+        mailbox.sqs.send_message(QueueUrl=mailbox.url, MessageBody=f"bad {n}")
+    mailbox.arrive(90)
+    found = mailbox.drain(SlowDeadLetters(), {"lease_seconds": 3})
+    assert (found.messages, found.dead) == (90, 90)
+    assert not seen
+    assert mailbox.depth() == (0, 0)
+    assert mailbox.queue.dead_letters.depth().visible == 90, "none is there twice"
+
+
+def test_a_second_try_of_a_settlement_counts_no_second_failure(mailbox: Mailbox) -> None:
+    class FailsOnce:
+        failures = 1
+
+        def change_message_visibility_batch(self, **arguments: Any) -> Any:
+            self.failures -= 1
+            if self.failures == 0:
+                raise EndpointConnectionError(endpoint_url="http://sqs")
+            return mailbox.sqs.change_message_visibility_batch(**arguments)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(mailbox.sqs, name)
+
+    mailbox.create("n UInt32")
+    mailbox.send(mailbox.record("busy.jsonl"))
+    mailbox.arrive(1)
+    (message,) = mailbox.queue.receive(60)
+    message = replace(message, receives=2)
+    client = mailbox.client()
+    ledger = EventLedger(client, mailbox.url, "dag/first")
+    ledger.create()
+    undone = Outcome("undone", "it was not loaded")
+    ledger.record([Delivery(message, Delivery.read(message).events, [undone])], "released")
+    Batches(client, mailbox.url).open([message], "dag/second")
+
+    def decide(deliveries: Any) -> None:
+        for delivery in deliveries:
+            delivery.outcomes = [undone]
+
+    queue = Queue(FailsOnce(), mailbox.url)  # type: ignore[arg-type]
+    with pytest.raises(EventTransientError):
+        settle_batches(queue, client, "dag/second", decide)
+    settled = settle_batches(queue, client, "dag/second", decide)
+    assert (settled.released, settled.dead) == (1, 0)
+    assert ledger.known([message]) == {message.id: (False, 2)}
 
 
 def test_what_changes_while_it_is_loaded_is_given_back_and_at_last_a_dead_letter(

@@ -291,7 +291,7 @@ def test_a_queue_in_the_variable_starts_runs_and_is_settled(
     DagSerialization.to_dict(dag)
     assert type(dag.timetable).__name__ == kind
     (asset,) = dag.timetable.asset_condition.objects
-    assert (asset.name, asset.uri.rstrip("/")) == ("s3://papers", "s3://papers")
+    assert (asset.name, asset.uri.rstrip("/")) == ("sqs://papers-events", "sqs://papers-events")
     assert asset.watchers[0].trigger.queue == "papers-events"
     assert [task.task_id for task in dag.topological_sort()] == ["lease_events", "transform", "settle_events"]
     assert dag.get_task("settle_events").is_teardown
@@ -317,7 +317,7 @@ def test_other_dags_take_buckets_queue_and_image_from_a_variable(monkeypatch: py
     assert {name: dag.params[name] for name in ("bucket", "queue", "table")} == {
         name: given[name] for name in ("bucket", "queue", "table")
     }
-    assert dag.timetable.asset_condition.objects[0].name == "s3://orders"
+    assert dag.timetable.asset_condition.objects[0].name == "sqs://orders-events"
     test_doc_names_every_task_in_order(dag)
 
 
@@ -404,6 +404,10 @@ def test_a_schedule_without_data_is_an_import_error(
         ([], "storeside_transform_bucket is not a JSON object"),
         ({"schedulle": ""}, "has the setting 'schedulle': its settings are schedule, queue, source"),
         ({"schedule": 5}, 'schedule is 5, but has the type of ""'),
+        (
+            {"queue": "q", "source": "ais://papers", "destination": "ais://words"},
+            "source 'ais://papers': only S3 sends events",
+        ),
         ({"schedule": "often"}, "storeside_transform_bucket: schedule 'often': Exactly 5"),
     ],
 )
@@ -411,6 +415,13 @@ def test_a_wrong_variable_is_an_import_error(monkeypatch: pytest.MonkeyPatch, va
     bag = transform_bucket(monkeypatch, value)
     assert not bag.dags
     assert message in next(iter(bag.import_errors.values()))
+
+
+@pytest.mark.parametrize("runs", [0, -1])
+def test_a_pipeline_without_a_run_is_an_import_error(monkeypatch: pytest.MonkeyPatch, runs: int) -> None:
+    bag = configured(monkeypatch, "speech_pipeline", parallel_runs=runs)
+    assert not bag.dags
+    assert f"parallel_runs is {runs}, but needs to be 1 or more" in next(iter(bag.import_errors.values()))
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
+
 from storeside.events.dead_letters import DeadLetters
 from storeside.events.queue import Queue
 
@@ -30,8 +32,9 @@ class LateCounts:
         names, self.waiting = self.waiting[:1], self.waiting[1:]
         return {"Messages": [{"MessageId": name, "ReceiptHandle": name, "Body": name} for name in names]}
 
-    def send_message(self, MessageBody: str, **_: Any) -> None:
+    def send_message(self, MessageBody: str, **_: Any) -> dict[str, str]:
         self.sent.append(MessageBody)
+        return {"MessageId": f"new-{MessageBody}"}
 
     def delete_message_batch(self, **_: Any) -> dict[str, Any]:
         return {}
@@ -47,3 +50,68 @@ def test_no_more_than_asked_for() -> None:
     sqs = LateCounts()
     assert DeadLetters(Queue(sqs, f"{URL}q")).redrive(limit=2) == 2  # type: ignore[arg-type]
     assert sqs.waiting == ["c"]
+
+
+class Groups:
+    """A queue that delivers a message only while no other message of its group is in flight, as a FIFO queue does.
+
+    With `fails`, each message that is sent back is at once a dead letter again.
+    """
+
+    def __init__(self, messages: dict[str, str], *, fails: bool = False) -> None:
+        self.waiting = dict(messages)  # groups by message id
+        self.in_flight: dict[str, str] = {}
+        self.sent: list[str] = []
+        self.fails = fails
+
+    get_queue_url = LateCounts.get_queue_url
+    get_queue_attributes = LateCounts.get_queue_attributes
+
+    def receive_message(self, **_: Any) -> dict[str, Any]:
+        blocked = set(self.in_flight.values())
+        given = [name for name, group in self.waiting.items() if group not in blocked][:10]
+        self.in_flight |= {name: self.waiting.pop(name) for name in given}
+        return {"Messages": [{"MessageId": name, "ReceiptHandle": name, "Body": name} for name in given]}
+
+    def send_message(self, MessageBody: str, **_: Any) -> dict[str, str]:
+        self.sent.append(MessageBody)
+        if self.fails:
+            self.waiting[f"new-{MessageBody}"] = MessageBody
+        return {"MessageId": f"new-{MessageBody}"}
+
+    def delete_message_batch(self, Entries: Any, **_: Any) -> dict[str, Any]:
+        for entry in Entries:
+            del self.in_flight[entry["ReceiptHandle"]]
+        return {}
+
+    def change_message_visibility_batch(self, Entries: Any, **_: Any) -> dict[str, Any]:
+        for entry in Entries:
+            self.waiting[entry["ReceiptHandle"]] = self.in_flight.pop(entry["ReceiptHandle"])
+        return {}
+
+
+def test_all_of_a_group_are_sent_back() -> None:
+    sqs = Groups({str(n): "group" for n in range(25)})
+    assert DeadLetters(Queue(sqs, f"{URL}q")).redrive() == 25  # type: ignore[arg-type]
+    assert sqs.sent == [str(n) for n in range(25)]
+
+
+def test_none_is_sent_back_twice() -> None:
+    sqs = Groups({"a": "a", "b": "b"}, fails=True)
+    assert DeadLetters(Queue(sqs, f"{URL}q")).redrive() == 2  # type: ignore[arg-type]
+    assert (sqs.sent, set(sqs.waiting), sqs.in_flight) == (["a", "b"], {"new-a", "new-b"}, {})
+
+
+def test_what_is_not_sent_back_stays_visible(monkeypatch: pytest.MonkeyPatch) -> None:
+    sqs = Groups({"a": "a", "b": "b", "c": "c"})
+    letters = DeadLetters(Queue(sqs, f"{URL}q"))  # type: ignore[arg-type]
+    assert letters.redrive({"b"}) == 1
+    assert set(sqs.waiting) == {"a", "c"}
+
+    def send(**_: Any) -> Any:
+        raise ConnectionError
+
+    monkeypatch.setattr(sqs, "send_message", send)
+    with pytest.raises(ConnectionError):
+        letters.redrive()
+    assert set(sqs.waiting) == {"a", "c"}

@@ -127,7 +127,7 @@ def test_waiting_for_a_moment_has_nothing_to_stop(context: Any, capsys: pytest.C
     deferred(operator(5), DateTimeTrigger(datetime(2030, 1, 1, tzinfo=UTC)))
     with pytest.raises(TaskDeferralTimeout):
         operator(5).resume_execution("__fail__", TIMED_OUT, context)
-    assert "may go on" not in capsys.readouterr().out
+    assert "may still run" not in capsys.readouterr().out
 
 
 def test_a_task_whose_time_is_over_fails_for_that_whatever_does_not_answer(

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from storeside.events import intake
 from storeside.events.errors import EventTransientError
 from storeside.events.intake import receive
+from storeside.events.lease import Lease
 from storeside.events.queue import AT_ONCE, Queue
 from storeside.stack import s3
 from tests.benchmarks import queue_server
@@ -73,3 +76,14 @@ def test_an_error_ends_all_requests_and_what_arrived_is_known(queue: Queue) -> N
     with pytest.raises(EventTransientError, match="throttled"):
         receive(queue, 60, COUNT, messages.extend)
     assert queue.depth().in_flight == len(messages) < COUNT
+
+
+def test_a_batch_ends_before_its_bodies_fill_the_memory(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(intake, "MOST_BODIES", 10_000)
+    with Lease(queue, 60) as lease:
+        batches = intake.Intake(queue, lease, intake.Limits(), threading.Event(), time.monotonic() + 60).batches()
+        sizes = [[len(delivery.message.body) for delivery in deliveries] for deliveries in batches if deliveries]
+    assert sum(map(len, sizes)) == COUNT
+    assert len(sizes) >= 3
+    longest = max(map(max, sizes))
+    assert all(sum(some) < 10_000 + 10 * AT_ONCE * longest for some in sizes)

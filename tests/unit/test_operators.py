@@ -10,11 +10,13 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
+import boto3
 import pytest
 from airflow.providers.standard.triggers.temporal import DateTimeTrigger
-from airflow.sdk import DAG
+from airflow.sdk import DAG, task
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskDeferred
 from aistore.sdk.errors import AISError
+from botocore.stub import Stubber
 
 from storeside.aistore.buckets import Bucket
 from storeside.aistore.errors import AIStoreInputError, AIStoreTransientError
@@ -38,6 +40,7 @@ from storeside.operators.aistore_etl import (
 )
 from storeside.operators.bucket_job import AnyJob
 from storeside.operators.errors import OperatorInputError, airflow_errors
+from storeside.operators.hooks import transfer
 from storeside.operators.hooks.aistore import AIStoreHook
 from storeside.operators.shards import AISMakeShardsOperator, AISSplitShardsOperator
 from storeside.operators.shared import as_bool, as_number, run_columns, run_key
@@ -166,8 +169,8 @@ def test_as_bool(value: bool | str, expected: bool) -> None:
     assert as_bool(value, "latest") is expected
 
 
-@pytest.mark.parametrize("value", ["", "1", "0", "yes", "None", "{{ params.retry_failed }}"])
-def test_as_bool_refuses(value: str) -> None:
+@pytest.mark.parametrize("value", ["", "1", "0", "yes", "None", "{{ params.retry_failed }}", None, 1])
+def test_as_bool_refuses(value: Any) -> None:
     with pytest.raises(ValueError, match=rf"^latest {re.escape(repr(value))} is neither true nor false$"):
         as_bool(value, "latest")
 
@@ -335,6 +338,32 @@ def test_a_form_may_name_an_existing_etl() -> None:
         rendered(AISTransformBucketOperator, {"container": "x"}, **arguments).spec(CONTEXT)
 
 
+def test_another_task_may_name_an_existing_etl() -> None:
+    @task
+    def choose() -> str:
+        return "hello-world-etl"
+
+    with DAG("d", schedule=None):
+        operator = AISTransformBucketOperator(
+            task_id="transform", source="ais://a", destination="ais://b",
+            etl=choose(),  # type: ignore[arg-type]
+        )  # fmt: skip
+    assert operator.upstream_task_ids == {"choose"}
+    operator.existing_etl = "hello-world-etl"  # as Airflow renders it
+    assert operator.spec(CONTEXT) == EtlSpec.existing("hello-world-etl")
+
+
+def test_a_rendered_command_and_environment_are_read() -> None:
+    environment = "{{ {'A': params.of} | tojson }}"
+    arguments: dict[str, Any] = {"command": "python {{ params.of }}", "environment": environment}
+    spec = rendered(AISTransformBucketOperator, {"of": "b"}, **arguments).spec(CONTEXT)
+    assert spec is not None
+    assert (spec.command, spec.environment) == (("python", "b"), {"A": "b"})
+    wrong = rendered(AISTransformBucketOperator, {"of": "b"}, environment="{{ params.of }}")
+    with pytest.raises(OperatorInputError, match="environment 'b' is not a JSON object"):
+        wrong.spec(CONTEXT)
+
+
 def test_copy_applies_nothing() -> None:
     operator = rendered(AISCopyBucketOperator, {"prefix": "in/"})
     assert operator.spec(CONTEXT) is None
@@ -422,6 +451,23 @@ def test_s3_lists_an_s3_source_only() -> None:
     assert operator.listing(Bucket.parse("gs://in")) is None
     without = AISCopyBucketOperator(task_id="copy", source="s3://in", destination="ais://speech", aws_conn_id=None)
     assert without.listing(Bucket.parse("s3://in")) is None
+
+
+def test_a_refused_listing_names_the_bucket_and_two_remedies(monkeypatch: pytest.MonkeyPatch) -> None:
+    client = boto3.client("s3", aws_access_key_id="k", aws_secret_access_key="s", region_name="eu-west-1")
+    operator = AISCopyBucketOperator(task_id="copy", source="s3://in", destination="ais://speech")
+    monkeypatch.setattr(transfer, "s3_client_of", lambda _: client)
+    listing = operator.listing(Bucket.parse("s3://in"))
+    assert listing is not None
+    for code, status, error, text in (
+        ("AccessDenied", 403, AirflowFailException, r"s3://in: .*permission s3:ListBucket, or set aws_conn_id=None"),
+        ("SlowDown", 503, AirflowException, r"s3://in: .*SlowDown"),
+    ):
+        with Stubber(client) as stub:
+            stub.add_client_error("list_objects_v2", code, http_status_code=status)
+            with pytest.raises(error, match=text) as raised, airflow_errors():
+                list(listing())
+        assert type(raised.value) is error
 
 
 def test_rendered_options_are_the_written_ones() -> None:

@@ -15,10 +15,13 @@ from storeside.events.dead_letters import DeadLetter
 from storeside.events.drained import Drained
 from storeside.events.intake import Limits
 from storeside.events.queue import Queue
-from storeside.operators import SqsSettleS3EventsOperator, s3_events
+from storeside.events.settle import Settled
+from storeside.operators import SqsSettleS3EventsOperator, SqsSettleSpeechEventsOperator, s3_events
 from storeside.operators.errors import OperatorInputError
 from storeside.operators.redrive import SqsRedriveDeadLettersOperator
 from storeside.operators.s3_events import QueueOperator, S3EventsToClickHouseOperator
+from storeside.speech import recordings
+from tests.support import task_context
 
 URL = "http://sqs/1/events"
 
@@ -162,3 +165,18 @@ def test_a_run_whose_task_reported_nothing_releases_its_messages() -> None:
         settle.failures(complete=True)
     settle.failed = '{"a": "broken"}'
     assert settle.failures(complete=False) == {"a": "broken"}
+
+
+def test_the_bucket_of_a_speech_run_is_that_of_its_events(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+
+    def settle_run(*arguments: Any, complete: bool) -> Settled:
+        asked.append((*arguments[4:], complete))
+        return Settled()
+
+    monkeypatch.setattr(recordings, "settle_run", settle_run)
+    monkeypatch.setattr(SqsSettleSpeechEventsOperator, "conn_if_any", lambda _: (None, None))
+    monkeypatch.setattr(s3_events, "s3_client_of", lambda _: None)
+    settle = SqsSettleSpeechEventsOperator(task_id="settle", sqs_queue="q", source="s3://recordings/")
+    settle.execute(task_context())
+    assert asked == [("s3://recordings", "", True)]

@@ -100,7 +100,7 @@ def refusal(status: int, code: str, operation: str = "GetObject") -> ClientError
 
 
 class Refusing:
-    """S3 that answers HEAD with only a status, and GET with the reason."""
+    """S3 that answers HEAD with only a status, and other requests with the reason."""
 
     def __init__(self, status: int, code: str) -> None:
         self.status, self.code = status, code
@@ -110,6 +110,9 @@ class Refusing:
 
     def get_object(self, **_: Any) -> Any:
         raise refusal(self.status, self.code)
+
+    def list_objects_v2(self, **_: Any) -> Any:
+        raise refusal(self.status, self.code, "ListObjectsV2")
 
 
 @pytest.mark.parametrize(
@@ -139,10 +142,17 @@ def test_what_s3_refuses_to_say_of_an_events_object(status: int, code: str, pass
 @pytest.mark.parametrize("pull", [True, False])
 def test_one_object_that_cannot_be_read_now_holds_no_other_up(pull: bool) -> None:
     class Busy(Refusing):
+        objects = ("busy", "good")
+
         def head_object(self, **asked: Any) -> Any:
             if asked["Key"] == "busy":
                 raise refusal(503, "503", "HeadObject")
             return {"ETag": '"e"', "ContentLength": 1, "LastModified": datetime(2026, 1, 1, tzinfo=UTC)}
+
+        def list_objects_v2(self, **_: Any) -> Any:
+            if not self.objects:
+                raise refusal(403, "AccessDenied", "ListObjectsV2")
+            return {"Contents": [{"Key": key} for key in self.objects]}
 
     class Client:
         def query(self, *_: Any, **__: Any) -> Any:
@@ -154,8 +164,12 @@ def test_one_object_that_cannot_be_read_now_holds_no_other_up(pull: bool) -> Non
     assert getattr(found["good"], "etag", "") == "e"
     assert isinstance(found["busy"], BusyObjectError)
     assert str(found["busy"]) == "it cannot be read at the moment: s3://bucket/busy: 503"
-    with pytest.raises(TransferTransientError, match="s3://bucket/busy: 503"):
-        look_at(Source("bucket"), ["busy"], client, s3, pull=pull)
+    # S3 answers for another object of the bucket, which is not one of the keys.
+    assert isinstance(look_at(Source("bucket"), ["busy"], client, s3, pull=pull)["busy"], BusyObjectError)
+    for objects in (("busy",), ()):
+        s3.objects = objects
+        with pytest.raises(TransferTransientError, match="s3://bucket/busy: 503"):
+            look_at(Source("bucket"), ["busy"], client, s3, pull=pull)
 
 
 @pytest.mark.parametrize(

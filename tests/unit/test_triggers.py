@@ -8,19 +8,22 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from airflow.sdk._shared.module_loading import import_string
+from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 from airflow.triggers.base import BaseTrigger
 from clickhouse_connect.driver.exceptions import DatabaseError, OperationalError
 
 from storeside.aistore import jobs
 from storeside.aistore.buckets import Bucket
-from storeside.aistore.errors import AIStoreTransientError
+from storeside.aistore.errors import AIStoreInputError, AIStoreTransientError
 from storeside.aistore.jobs import Follower, Progress, end_idle, newest_snapshots, running_between
 from storeside.events.errors import TriedOutError
+from storeside.operators.errors import OperatorInputError, is_final
 from storeside.operators.following import FollowingOperator
 from storeside.operators.hooks.aistore import AIStoreHook
 from storeside.operators.triggers import aistore as triggers
@@ -471,6 +474,13 @@ TRIGGERS: list[BaseTrigger] = [
 ]
 
 
+def test_a_watcher_needs_a_lease_and_a_batch() -> None:
+    with pytest.raises(OperatorInputError, match="lease_seconds 0: needs to be from 3 to 43200"):
+        S3EventsTrigger("events", lease_seconds=0)
+    with pytest.raises(OperatorInputError, match="batch_messages 0: needs to be 1 or more"):
+        S3EventsTrigger("events", batch_messages=0)
+
+
 @pytest.mark.parametrize("trigger", TRIGGERS, ids=lambda t: type(t).__name__)
 def test_serialize_makes_the_same_trigger_again(trigger: Any) -> None:
     path, kwargs = trigger.serialize()
@@ -596,6 +606,43 @@ def test_trigger_waits_when_the_error_may_pass(
     assert (fired["objects"], fired["error"]) == (10, "")
 
 
+def test_a_cluster_that_hangs_blocks_no_other_trigger(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The threads of the event loop's executor also look up addresses, for all triggers."""
+    monkeypatch.setattr(triggers, "SETTLE_SECONDS", 0)
+    connection, hangs, polling = leads_to(monkeypatch, cluster), threading.Event(), threading.Semaphore(0)
+
+    def poll(_: Follower) -> Progress:
+        polling.release()
+        hangs.wait(30)
+        return Progress(finished=True)
+
+    monkeypatch.setattr(Follower, "poll", poll)
+
+    async def others() -> None:
+        waiting = [asyncio.create_task(events(AISJobTrigger(connection, f"etl-{n}", 0))) for n in range(40)]
+        try:
+            while not polling.acquire(blocking=False):
+                await asyncio.sleep(0.01)
+            await asyncio.wait_for(asyncio.to_thread(lambda: None), 5)
+        finally:
+            hangs.set()
+        await asyncio.gather(*waiting)
+
+    asyncio.run(others())
+
+
+def test_a_poll_ends_when_the_login_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: Any) -> Any:
+        raise AIStoreInputError("AuthN: refused: correct login and password")
+
+    monkeypatch.setattr(jobs, "newest_snapshots", refused)
+    client: Any = None
+    progress = Follower(client, "etl-1", 60, is_final).poll()
+    assert (progress.finished, progress.error) == (
+        True, "AIStore does not show the job: AuthN: refused: correct login and password",
+    )  # fmt: skip
+
+
 def test_trigger_tells_of_a_connection_that_cannot_work(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(triggers, "SETTLE_SECONDS", 0)
     monkeypatch.setenv("AIRFLOW_CONN_THE_CLUSTER", json.dumps({"conn_type": "aistore", "host": ""}))
@@ -606,6 +653,41 @@ def test_trigger_tells_of_a_connection_that_cannot_work(monkeypatch: pytest.Monk
 def test_killed_trigger_aborts_its_job(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     asyncio.run(AISJobTrigger(leads_to(monkeypatch, cluster), "etl-1", 0).on_kill())
     assert cluster.aborted() == ["etl-1"]
+
+
+@pytest.mark.parametrize(
+    ("index", "states", "stops"),
+    [
+        (-1, {"r": {"t": "deferred"}}, False),
+        (2, {"r": {"t_2": "deferred"}}, False),
+        (-1, {"r": {"t": "failed"}}, True),
+        (2, {"r": {"t_2": None}}, True),
+        (-1, {}, True),  # the run was deleted
+    ],
+)
+def test_a_triggerer_that_stalled_stops_nothing_that_another_has_taken_over(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, index: int, states: Any, stops: bool
+) -> None:
+    asked: list[Any] = []
+
+    def get_task_states(**names: Any) -> Any:
+        asked.append(names)
+        return states
+
+    monkeypatch.setattr(RuntimeTaskInstance, "get_task_states", get_task_states)
+    cancelled: list[bool] = []
+
+    class Working(engine.EngineTrigger):
+        async def engine(self) -> Any:
+            return SimpleNamespace(cancel=lambda: cancelled.append(True))
+
+    killed: list[Any] = [AISJobTrigger(leads_to(monkeypatch, cluster), "etl-1", 0), Working()]
+    for trigger in killed:
+        trigger.task_instance = SimpleNamespace(dag_id="d", task_id="t", run_id="r", map_index=index)
+        asyncio.run(trigger.on_kill())
+    assert cluster.aborted() == ["etl-1"] * stops
+    assert cancelled == [True] * stops
+    assert asked == [{"dag_id": "d", "task_ids": ["t"], "run_ids": ["r"], "map_index": index}] * 2
 
 
 def test_killed_trigger_ends_the_etls_when_its_job_is_gone(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,8 @@ from storeside.errors import BadInput, StoresideError, Transient
 
 # Codes of S3 with status 403 or 400, during the renewal of keys or for a wrong clock: the request may succeed later.
 EXPIRED = frozenset({"ExpiredToken", "TokenRefreshRequired", "RequestExpired", "RequestTimeTooSkewed"})
+# Refusals that pass: a time-out, a busy bucket, and the limit of a rate.
+PASSING = frozenset({HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.CONFLICT, HTTPStatus.TOO_MANY_REQUESTS})
 # The reason of an object that is missing after a job, if no report has another reason.
 NO_REASON = "AIStore ended the job without this object and gave no reason"
 
@@ -46,6 +48,11 @@ def said(error: Any) -> str:
 def is_refusal(status: int | None) -> bool:
     """Return whether an HTTP status is a refusal of the request, not a failure of the server."""
     return HTTPStatus.BAD_REQUEST <= (status or 0) < HTTPStatus.INTERNAL_SERVER_ERROR
+
+
+def is_passing(status: int | None) -> bool:
+    """Return whether the same request may succeed later, judged by its HTTP status; a missing one is a failure."""
+    return (status or HTTPStatus.INTERNAL_SERVER_ERROR) >= HTTPStatus.INTERNAL_SERVER_ERROR or status in PASSING
 
 
 def is_passing_refusal(text: str) -> bool:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from storeside.aistore import existing, jobs
-from storeside.aistore.errors import AIStoreInputError, AIStoreTransientError, said
+from storeside.aistore.errors import AIStoreInputError, AIStoreTransientError, is_passing, said
 from storeside.aistore.lock import break_lock, locked
 from storeside.aistore.pods import PodWatch, Watched, is_final
 from storeside.aistore.spec import MARK, EtlSpec
@@ -293,7 +293,8 @@ def stop(client: Client, name: str) -> None:
         try:
             client.etl(name).stop()
         except AISError as e:
-            raise AIStoreInputError(f"ETL {name} cannot be stopped: {said(e)}") from e
+            kind = AIStoreTransientError if is_passing(e.status_code) else AIStoreInputError
+            raise kind(f"ETL {name} cannot be stopped: {said(e)}") from e
 
 
 def discard_own(client: Client, names: Collection[str]) -> None:

@@ -15,7 +15,7 @@ from storeside.aistore import control_plane, multi_object
 from storeside.aistore.buckets import Bucket
 from storeside.aistore.errors import AIStoreTransientError, StuckTargetError, said
 from storeside.aistore.lock import locked
-from storeside.errors import Transient
+from storeside.errors import StoresideError, Transient
 
 if TYPE_CHECKING:
     from aistore.sdk import Client
@@ -125,7 +125,7 @@ class Follower:
         before = Progress(max(self._seen[0], 0), max(self._seen[1], 0))
         try:
             snaps = newest_snapshots(self.client, self.job_id)
-        except (AISError, requests.RequestException, Transient) as e:
+        except (AISError, requests.RequestException, StoresideError) as e:
             if getattr(e, "status_code", 0) != requests.codes.not_found:
                 return self._unanswered(before, e)
             snaps = []
@@ -194,7 +194,7 @@ def abort(client: Client, job_id: str) -> None:
 
     try:
         client.job(job_id).abort()
-    except (AISError, RequestException, Transient) as e:
+    except (AISError, RequestException, StoresideError) as e:
         log.warning("job %s: AIStore did not abort it: %s", job_id, e)
 
 

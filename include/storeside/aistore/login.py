@@ -11,11 +11,11 @@ from functools import lru_cache
 from http import HTTPStatus
 from urllib.parse import quote
 
-from storeside.aistore.errors import AIStoreInputError, AIStoreTransientError
+from storeside.aistore.errors import AIStoreError, AIStoreInputError, AIStoreTransientError
 
 # A token is replaced when this share of its lifetime is left.
 _LEFT = 0.3
-# Seconds for a request, and seconds between requests that AuthN does not answer.
+# Seconds for a request, and seconds between requests for which AuthN issues no token.
 _SECONDS, _AGAIN = 10.0, 60.0
 log = logging.getLogger(__name__)
 
@@ -24,7 +24,8 @@ class Login:
     """A user of AuthN, whose text is always a valid token, because jobs may last longer than a token.
 
     AIStore's SDK formats its token into the header of each request, so it accepts this object as a token. `str`
-    raises AIStoreInputError when AuthN refuses the user, and AIStoreTransientError when it does not answer.
+    raises AIStoreInputError when AuthN refuses the user, and AIStoreTransientError when it does not answer, unless
+    the last token is still valid.
     """
 
     def __init__(self, url: str, username: str, password: str, verify: str | bool = True) -> None:
@@ -43,14 +44,17 @@ class Login:
             return self._token
 
     def _renew(self) -> None:
-        """Request a new token. While AuthN does not answer, a token that has not expired stays in use."""
+        """Request a new token. While AuthN issues none, a token that has not expired stays in use.
+
+        A refusal may pass: an ingress also answers 404 while AuthN restarts. AIStore itself refuses revoked tokens.
+        """
         try:
             self._token = self._request()
-        except AIStoreTransientError as e:
+        except AIStoreError as e:
             if time.time() + _SECONDS >= expiry(self._token):
                 raise
             log.warning("%s; the last token is still valid", e)
-            self._renew_at = time.time() + _AGAIN
+            self._renew_at = min(time.time() + _AGAIN, expiry(self._token) - _SECONDS)
         else:
             now = time.time()
             self._renew_at = now + (1 - _LEFT) * (expiry(self._token) - now)

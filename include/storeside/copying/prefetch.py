@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from storeside.aistore.buckets import PAGE, Bucket
-from storeside.aistore.errors import NO_REASON, is_refusal, said
+from storeside.aistore.errors import NO_REASON, PASSING, is_refusal, said
 from storeside.aistore.existence import require_bucket
 from storeside.aistore.names import unfit
 from storeside.copying.errors import CopyInputError
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 # Maximum number of missing objects that are requested for their reasons.
 _EXAMPLES = 20
 # Statuses of transient errors: AIStore answers 400 even while a target is down.
-_PASSING = frozenset({400, 408, 429})
+_PASSING = PASSING | {400}
 # AIStore takes a text with one of these for a template of names, and any other text for a prefix
 # (`NewParsedTemplate` in cmn/cos/template.go of AIStore 1.5).
 _TEMPLATES = ("{", "@", "%")

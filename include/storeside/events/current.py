@@ -99,7 +99,7 @@ def look_at(
     if None in found.values():
         _require_bucket(s3, source.bucket)
     busy = [answer for answer in found.values() if isinstance(answer, BusyObjectError)]
-    if busy and len(busy) == len(found):
+    if busy and len(busy) == len(found) and not _answers(s3, source.bucket, keys):
         raise TransferTransientError(str(busy[0]))
     return found
 
@@ -112,6 +112,20 @@ def _require_bucket(s3: S3Client, bucket: str) -> None:
         s3.list_objects_v2(Bucket=bucket, MaxKeys=1)
     except (BotoCoreError, ClientError) as e:
         raise s3_error(e, bucket, "") from e
+
+
+def _answers(s3: S3Client, bucket: str, keys: Sequence[str]) -> bool:
+    """Return whether S3 answers for some other objects of the bucket than these; False if it does not list any."""
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    try:
+        page = s3.list_objects_v2(Bucket=bucket)
+    except (BotoCoreError, ClientError):
+        return False
+    others = [o["Key"] for o in page.get("Contents", []) if o["Key"] not in set(keys)][:_PARALLEL]
+    with ThreadPoolExecutor(_PARALLEL) as threads:
+        answers = list(threads.map(lambda key: _head(s3, bucket, key), others))
+    return any(not isinstance(answer, BusyObjectError) for answer in answers)
 
 
 def _by_clickhouse(source: Source, keys: Sequence[str], client: Client) -> dict[str, Listed] | None:

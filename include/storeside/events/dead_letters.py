@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, replace
 
 from storeside.events.deliveries import Delivery
 from storeside.events.notifications import S3Event
-from storeside.events.queue import Message, Queue
+from storeside.events.queue import MOST_BODIES, Message, Queue
 from storeside.events.settle import ORIGIN, QUEUE, REASON
+
+log = logging.getLogger(__name__)
 
 _MOVED = (
     "SQS moved the message here because it was received more often than its queue allows: each time, the process that"
@@ -48,56 +51,76 @@ class DeadLetters:
     def listed(self, limit: int = 1000) -> list[DeadLetter]:
         """Return dead letters with their reasons, oldest first; they stay in the dead-letter queue.
 
-        For at most 30 s, the messages are invisible to other consumers.
+        There are at most `limit`, and their bodies have about `MOST_BODIES` characters at most.
+        For at most 30 s, the messages are invisible to other consumers. A FIFO queue delivers only the first messages
+        of each group, ten at most, because it delivers no others while these are invisible.
         """
-        received, others = self._receive(limit, _LOOK_SECONDS)
-        self.dead.extend([*others, *(m for messages in received.values() for m in messages)], 0)
-        found = [_letter(name, messages[0]) for name, messages in received.items()]
-        return sorted(found, key=lambda letter: letter.sent_at)
+        letters: dict[str, Message] = {}
+        received: list[Message] = []
+        deadline = time.monotonic() + _LOOK_SECONDS / 2
+        for mine, others in self._responses(limit, _LOOK_SECONDS):
+            received += [*others, *(message for _, message in mine)]
+            for name, message in mine:
+                letters.setdefault(name, message)
+            is_full = sum(len(message.body) for message in received) >= MOST_BODIES
+            if is_full or time.monotonic() >= deadline:
+                break
+        self.dead.extend(received, 0)
+        return sorted((_letter(*found) for found in letters.items()), key=lambda letter: letter.sent_at)
 
     def redrive(self, message_ids: Collection[str] | None = None, limit: int = 100_000) -> int:
         """Send these dead letters, or all, back to their queue and return their number.
 
-        Each message is sent first and then deleted: if the process dies between, the message is in both queues.
+        Each message is sent first and then deleted: if the process dies between, the message is in both queues. A
+        message that returns to the dead-letter queue meanwhile is not sent again.
         """
-        count = 0
-        received, others = self._receive(limit, _REDRIVE_SECONDS)
-        for name, messages in received.items():
-            if message_ids is not None and name not in message_ids:
-                others += messages
-                continue
-            # A new deduplication id, because a FIFO queue drops a message that repeats one of the last five minutes.
-            self.queue.send(
-                messages[0].body, {}, group=messages[0].group, deduplication=f"{name}-{messages[0].id}"[-128:]
-            )
-            self.dead.delete(messages)
-            count += 1
-        self.dead.extend(others, 0)
-        return count
+        sent: set[str] = set()
+        returned: set[str] = set()  # the ids that their messages have in the queue
+        kept: dict[str, Message] = {}
+        try:
+            for mine, others in self._responses(limit, _REDRIVE_SECONDS):
+                # The bodies are not needed any more, and could fill the memory.
+                kept |= {m.id: replace(m, body="") for m in (*others, *(message for _, message in mine))}
+                done = []
+                for name, message in mine:
+                    if name in returned or not (message_ids is None or name in message_ids):
+                        continue
+                    if name not in sent:  # otherwise it is a copy
+                        returned.add(self._send_back(name, message))
+                        sent.add(name)
+                    done.append(message)
+                self.dead.delete(done)
+                for message in done:
+                    del kept[message.id]
+        finally:
+            self.dead.extend(list(kept.values()), 0)
+        return len(sent)
 
-    def _receive(self, limit: int, lease_seconds: int) -> tuple[dict[str, list[Message]], list[Message]]:
-        """Return dead letters by original message id, each with its copies, and the messages of other queues."""
-        letters: dict[str, list[Message]] = {}
-        others: list[Message] = []
+    def _send_back(self, name: str, message: Message) -> str:
+        # A new deduplication id, because a FIFO queue drops a message that repeats one of the last five minutes.
+        deduplication = f"{name}-{message.id}"[-128:]
+        returned = self.queue.send(message.body, {}, group=message.group, deduplication=deduplication)
+        log.info("sent dead letter %s back to %s", name, self.queue.name)
+        return returned
+
+    def _responses(self, limit: int, lease_seconds: int) -> Iterator[tuple[list[tuple[str, Message]], list[Message]]]:
+        """Yield each response: dead letters with their original message ids, and the messages of other queues.
+
+        Copies of a dead letter have the same id.
+        """
+        bodies: dict[str, int] = {}
         seen: set[str] = set()
-        deadline = time.monotonic() + lease_seconds / 2
         # SQS reports only an approximate number of messages; an empty response to a long poll means the end.
-        while len(seen) < limit and time.monotonic() < deadline:
-            messages = self.dead.receive(lease_seconds, 1)
-            if not messages:
-                break
-            for message in messages:
-                if message.id in seen:
-                    continue
-                seen.add(message.id)
-                if not self._is_mine(message):
-                    others.append(message)
-                    continue
-                name = _ours(message, ORIGIN) or message.id
-                if name in letters and letters[name][0].body != message.body:  # no copy: the attribute is forged
+        while len(seen) < limit and (messages := self.dead.receive(lease_seconds, 1)):
+            new = [message for message in messages if message.id not in seen]
+            seen.update(message.id for message in new)
+            mine = []
+            for message in filter(self._is_mine, new):
+                name, body = _ours(message, ORIGIN) or message.id, hash(message.body)
+                if bodies.setdefault(name, body) != body:  # no copy: the attribute is forged
                     name = message.id
-                letters.setdefault(name, []).append(message)
-        return letters, others
+                mine.append((name, message))
+            yield mine, [message for message in new if not self._is_mine(message)]
 
     def _is_mine(self, message: Message) -> bool:
         queue = message.source or _ours(message, QUEUE)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from storeside.events.deliveries import Delivery
 from storeside.events.errors import EventInputError
-from storeside.events.queue import AT_ONCE, ENTRIES, LONG_POLL, Message, Queue
+from storeside.events.queue import AT_ONCE, ENTRIES, LONG_POLL, MOST_BODIES, Message, Queue
 from storeside.events.settle import MOST_FAILURES
 
 if TYPE_CHECKING:
@@ -25,8 +25,8 @@ class Limits:
     The run stops receiving after `seconds`, after `messages`, or after messages with `bytes` of new objects; 0 means
     no limit of bytes. SQS returns up to ten messages per response, and the run processes all received messages. When
     the queue is empty, the run waits `idle_seconds` for messages. A run that waits follows the queue, so watchers
-    lease no messages. The messages of a batch are leased, for `lease_seconds`, and loaded together. A message becomes
-    a dead letter after `most_failures` failures.
+    lease no messages. The messages of a batch are leased, for `lease_seconds`, and loaded together; a batch also ends
+    at `MOST_BODIES` characters. A message becomes a dead letter after `most_failures` failures.
     """
 
     messages: int = 100_000
@@ -89,19 +89,21 @@ class Intake:
         most = min(limits.batch_messages, limits.messages - self._messages)
         most_bytes = min(limits.batch_bytes, limits.bytes - self._bytes) if limits.bytes else limits.batch_bytes
         received: list[Delivery] = []
-        size = 0
+        size = bodies = 0
         if most < 1:
             return received
 
         def take(messages: Sequence[Message]) -> None:
-            nonlocal size
+            nonlocal size, bodies
             self.lease.hold(messages)
             some = [Delivery.read(message) for message in messages]
             received.extend(some)
             size += sum(delivery.bytes for delivery in some)
+            bodies += sum(len(message.body) for message in messages)
 
         def wants_more() -> bool:
-            return size < most_bytes and not self.stop.is_set() and time.monotonic() < self.end
+            fits = size < most_bytes and bodies < MOST_BODIES
+            return fits and not self.stop.is_set() and time.monotonic() < self.end
 
         deadline = min(time.monotonic() + idle_seconds, self.end)
         while wants_more():

@@ -12,7 +12,7 @@ from storeside.events.batches import Batches
 from storeside.events.errors import EventError
 from storeside.events.intake import receive
 from storeside.events.ledger import EventLedger
-from storeside.events.queue import Message, Queue
+from storeside.events.queue import MOST_BODIES, Message, Queue
 
 if TYPE_CHECKING:
     from clickhouse_connect.driver.client import Client
@@ -24,14 +24,13 @@ class Lease:
     """Extends the visibility timeout of messages from a thread until `let_go`.
 
     When the lease ends, or its process dies, messages that it still holds become visible again after `seconds`.
-    `lost` has the ids of messages whose timeout could not be extended because another consumer received them. A lost
-    message only duplicates work: a loaded object version is not loaded again.
+    The timeout of a message that another consumer received cannot be extended any more. That only duplicates work: a
+    loaded object version is not loaded again.
     """
 
     def __init__(self, queue: Queue, seconds: int = 120) -> None:
         self.queue = queue
         self.seconds = seconds
-        self.lost: set[str] = set()
         self._held: dict[str, Message] = {}
         self._lock = threading.Lock()
         self._end = threading.Event()
@@ -79,7 +78,6 @@ class Lease:
                     continue
                 for gone in lost:
                     del self._held[gone]
-                self.lost |= lost
 
 
 def take_or_receive(
@@ -101,7 +99,7 @@ def take_or_receive(
     def take(some: Sequence[Message]) -> None:
         messages.update({message.id: message for message in some})
 
-    receive(queue, lease_seconds, most, take)
+    receive(queue, lease_seconds, most, take, lambda: sum(len(m.body) for m in messages.values()) < MOST_BODIES)
     if messages:
         known.open(list(messages.values()), run_id)
     return len(messages)

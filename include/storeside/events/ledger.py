@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from storeside import sql
 from storeside.events.deliveries import Delivery, oldest
-from storeside.events.errors import EventInputError
+from storeside.events.errors import EventError, EventInputError
 from storeside.events.queue import Message, Queue
 from storeside.sql.answers import first_row
 from storeside.sql.migrate import migrate
@@ -109,14 +109,15 @@ class EventLedger:
 
         SQS does not report that age. The ledger records the age of the oldest of the caller's `messages` and of the
         messages that were released through this ledger. Without any, the last recorded age grows: the age of a queue
-        that is not empty falls only when the ages of its messages are known.
+        that is not empty falls only when the ages of its messages are known. While SQS does not answer, nothing is
+        recorded.
         """
-        depth, now = queue.depth(), time.time()
+        now = time.time()
         try:
-            dead = queue.dead_letters.depth().visible
-        except EventInputError as e:  # without a dead-letter queue, the depth of the queue is still recorded
-            log.warning("cannot count dead letters: %s", e)
-            dead = 0
+            depth, dead = queue.depth(), _dead_letters(queue)
+        except EventError as e:
+            log.warning("cannot record the depth of %s: %s", queue.name, e)
+            return
         age = 0.0
         if not depth.is_empty:
             known = messages or self._released
@@ -142,3 +143,12 @@ class EventLedger:
             )
         )
         return float(row[1])
+
+
+def _dead_letters(queue: Queue) -> int:
+    """Return the number of dead letters; 0 without a dead-letter queue: the queue's depth is still recorded."""
+    try:
+        return queue.dead_letters.depth().visible
+    except EventInputError as e:
+        log.warning("cannot count dead letters: %s", e)
+        return 0

@@ -6,14 +6,14 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from storeside.aistore.names import is_folder_marker
 from storeside.events.batches import Batches
-from storeside.events.current import Found, listed_around, look_at
+from storeside.events.current import NOT_LISTED, Found, listed_around, look_at
 from storeside.events.deliveries import FOLDER, LOADED, UNTRIED, Delivery, Outcome, conclude, oldest, sort_out
 from storeside.events.drained import Drained
 from storeside.events.errors import EventInputError, TriedOutError
@@ -192,8 +192,8 @@ class EventLoad:
     def _finish(self, lease: Lease, deliveries: Sequence[Delivery], lane: int = 0) -> None:
         """Load the objects of these messages, then settle the messages."""
         processed = self._process(deliveries, lane)
+        self._settle(processed, lease)
         lease.let_go(processed.messages)
-        self._settle(processed)
 
     def _process(self, received: Sequence[Delivery], lane: int) -> _Processed:
         """Load the objects of these messages."""
@@ -217,10 +217,10 @@ class EventLoad:
         conclude(deliveries, self._load_patiently(keys, lane))
         return _Processed(messages, deliveries, done_before)
 
-    def _settle(self, processed: _Processed) -> None:
+    def _settle(self, processed: _Processed, lease: Lease) -> None:
         """Record outcomes; delete or release the messages, or send them to the dead-letter queue."""
         messages, done_before = processed.messages, processed.done_before
-        settled = settle(self.queue, self.ledger, processed.deliveries, self.limits.most_failures)
+        settled = settle(self.queue, self.ledger, processed.deliveries, self.limits.most_failures, lease.let_go)
         settled.deleted += len(done_before) - len(self.queue.delete(done_before))
         lag = oldest(messages, time.time())
         with self._lock:
@@ -234,10 +234,11 @@ class EventLoad:
         """Load, and retry while the messages are leased: SQS counts each receive towards the dead-letter queue."""
         from clickhouse_connect.driver.exceptions import DatabaseError, OperationalError
 
-        delays = iter(_DELAYS)
+        delays, is_first = iter(_DELAYS), True
         while True:
             try:
-                return self._load(keys, lane)
+                # A listing also has objects for which S3 does not answer, so only the first try uses one.
+                return self._load(keys, lane, use_listing=is_first)
             except (DatabaseError, OperationalError, TransferTransientError) as e:
                 error = classify(e)
                 if not isinstance(error, TransferTransientError) or self.stop.is_set():
@@ -246,15 +247,16 @@ class EventLoad:
                     raise TriedOutError(str(error)) from e
             log.warning("retrying in %g s: %s", delay, error)
             self.stop.wait(delay)
+            is_first = False
 
-    def _load(self, keys: Sequence[str], lane: int) -> dict[str, Outcome]:
+    def _load(self, keys: Sequence[str], lane: int, *, use_listing: bool) -> dict[str, Outcome]:
         """Load the current objects of these keys; return the outcome of each key."""
         if not keys:
             return {}
         self._transfers[lane] = transfer = self._new_transfer(lane)
         if self.stop.is_set():
             raise TransferCancelled("the transfer was stopped")
-        around = listed_around(self.request.source, keys, self.s3)
+        around = listed_around(self.request.source, keys, self.s3) if use_listing else NOT_LISTED
         found = look_at(self.request.source, keys, self.client, self.s3, around, pull=self._ask_pulls(transfer))
         outcomes = {key: self._before_loading(found[key]) for key in keys}
         objects = [o for o in found.values() if isinstance(o, Listed) and not outcomes[o.key].is_final]
@@ -267,9 +269,7 @@ class EventLoad:
             with self._lock:
                 for name in ("rows", "rejected", "bytes", "handled", "left"):
                     setattr(self.drained, name, getattr(self.drained, name) + getattr(report, name))
-            states = transfer.loads.outcomes([o.key for o in objects])
-            for o in objects:
-                outcomes[o.key] = self._after_loading(o, *states.get((o.key, o.etag), ("", FailureKind.NONE, "")))
+            outcomes |= self._after_loading(objects, transfer.loads.outcomes([o.key for o in objects]))
         return outcomes
 
     def _add(self, handled: Handled) -> None:
@@ -312,18 +312,30 @@ class EventLoad:
             return Outcome("skipped", f"it was last modified before {self.request.source.modified_after}")
         return FOLDER if is_folder_marker(found.key, found.size) else UNTRIED
 
-    def _after_loading(self, o: Listed, state: str, kind: FailureKind, reason: str) -> Outcome:
-        """Return the outcome of an object. A failure is final only if the object still has the planned version."""
-        if state in ("loaded", "replaced"):  # in this version, or a later one
-            return LOADED
-        if state != "failed":
-            return Outcome("undone", "it was not loaded, and the ledger has no reason")
-        now = look_at(self.request.source, [o.key], self.client, self.s3, pull=False)[o.key]
-        if now is None:
-            return Outcome("skipped", "it was deleted before it could be loaded")
-        if isinstance(now, Listed) and now.etag != o.etag:
-            return Outcome("undone", f"it was overwritten while it was loaded: {reason}")
-        return _failed(kind, reason)
+    def _after_loading(
+        self, objects: Sequence[Listed], states: Mapping[tuple[str, str], tuple[str, FailureKind, str]]
+    ) -> dict[str, Outcome]:
+        """Return the outcomes of objects by key, from their `states` by key and version.
+
+        A failure is final only if the object still has the planned version.
+        """
+        outcomes, failed = {}, {}
+        for o in objects:
+            state, kind, reason = states.get((o.key, o.etag), ("", FailureKind.NONE, ""))
+            if state in ("loaded", "replaced"):  # in this version, or a later one
+                outcomes[o.key] = LOADED
+            elif state == "failed":
+                outcomes[o.key], failed[o.key] = _failed(kind, reason), o.etag
+            else:
+                outcomes[o.key] = Outcome("undone", "it was not loaded, and the ledger has no reason")
+        found = look_at(self.request.source, list(failed), self.client, self.s3, pull=False)
+        for key, now in found.items():
+            if now is None:
+                outcomes[key] = Outcome("skipped", "it was deleted before it could be loaded")
+            elif isinstance(now, Listed) and now.etag != failed[key]:
+                reason = outcomes[key].reason
+                outcomes[key] = Outcome("undone", f"it was overwritten while it was loaded: {reason}")
+        return outcomes
 
 
 def _failed(kind: FailureKind, reason: str) -> Outcome:

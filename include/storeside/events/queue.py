@@ -22,6 +22,8 @@ log = logging.getLogger(__name__)
 # Limits of SQS (developer guide, "Amazon SQS message quotas"): entries per request, seconds of a long poll.
 ENTRIES = 10
 LONG_POLL = 20
+# Characters of the bodies in one batch: a message has up to 1 MiB, and anyone who may send to the queue decides.
+MOST_BODIES = 64 << 20
 # Concurrent requests of each kind: receipts, deletions and extensions together fit into boto3's ten connections.
 AT_ONCE = 3
 
@@ -167,20 +169,23 @@ class Queue:
             messages, lambda entries: self.sqs.delete_message_batch(QueueUrl=self.url, Entries=entries)
         )
 
-    def send(self, body: str, attributes: Mapping[str, str], *, group: str = "", deduplication: str = "") -> None:
-        """Send one message with text attributes. A FIFO queue drops a message with a repeated `deduplication`.
+    def send(self, body: str, attributes: Mapping[str, str], *, group: str = "", deduplication: str = "") -> str:
+        """Send one message with text attributes and return its id.
+
+        A FIFO queue drops a message with a repeated `deduplication`.
 
         Raises UnfitError when the queue refuses the message, for example because of its length.
         """
         fifo = {"MessageGroupId": group or "storeside", "MessageDeduplicationId": deduplication}
         given = {name: {"DataType": "String", "StringValue": value} for name, value in attributes.items() if value}
         with sqs_errors(self.name, _UNFIT):
-            self.sqs.send_message(
+            answer = self.sqs.send_message(
                 QueueUrl=self.url,
                 MessageBody=body,
                 MessageAttributes=given,  # type: ignore[arg-type]
                 **(fifo if self.is_fifo else {}),  # type: ignore[arg-type]
             )
+        return answer["MessageId"]
 
     def _batches(self, messages: Sequence[Message], send: Callable[[Any], Any], **values: Any) -> set[str]:
         """Send entries, ten per request, and resend those that SQS failed to process; return ids of lost messages."""

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from storeside.events.batches import Batches
 from storeside.events.deliveries import Delivery
-from storeside.events.errors import EventError
 from storeside.events.following import is_followed
 from storeside.events.lease import Lease
 from storeside.events.ledger import EventLedger
 from storeside.events.notifications import newest
-from storeside.events.queue import ENTRIES, Message, Queue
+from storeside.events.queue import ENTRIES, MOST_BODIES, Message, Queue
 from storeside.events.settle import settle
 
 if TYPE_CHECKING:
@@ -75,7 +73,9 @@ class Watch:
         event = self._step()
         if event is None and time.monotonic() >= self._depth_due:  # after an event, the next step records it
             self._depth_due = time.monotonic() + self.window.depth_seconds
-            self._record_depth([message for messages in self._held.values() for message in messages])
+            self.ledger.record_depth(
+                self.queue, [message for messages in self._held.values() for message in messages]
+            )
         return event
 
     def _step(self) -> dict[str, Any] | None:
@@ -131,17 +131,10 @@ class Watch:
             return False
         log.info("no run has taken batch %s, releasing its messages: %s", batch, why)
         messages = self._held.pop(batch, None) or self.batches.messages(batch)
-        self._record_depth(messages)  # so that the age of the queue grows from their age
+        self.ledger.record_depth(self.queue, messages)  # so that the age of the queue grows from their age
         self.lease.let_go(messages)
         self.queue.extend(messages, 0)
         return True
-
-    def _record_depth(self, messages: Sequence[Message]) -> None:
-        """Record depth and age, which no other process does between runs or while the DAG is paused."""
-        try:
-            self.ledger.record_depth(self.queue, messages)
-        except EventError as e:
-            log.warning("cannot record the depth of %s: %s", self.queue.name, e)
 
     def _ring(self) -> dict[str, Any] | None:
         self._due.setdefault("", (time.monotonic(), self.window.ring_seconds))  # the DAG may be unpaused again
@@ -155,6 +148,8 @@ class Watch:
             return None
         deadline = time.monotonic() + self.window.seconds
         while len(messages) <= self.window.messages - ENTRIES and time.monotonic() < deadline:
+            if sum(len(m.body) for m in messages.values()) >= MOST_BODIES:
+                break
             if not (more := self._receive(_GAP_SECONDS)):
                 break
             messages |= more

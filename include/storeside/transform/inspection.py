@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 from storeside.aistore import etl as etls
 from storeside.aistore import jobs
 from storeside.aistore.buckets import Bucket
-from storeside.aistore.errors import AIStoreTransientError, said
+from storeside.aistore.errors import AIStoreInputError, AIStoreTransientError, said
 from storeside.aistore.existence import require_bucket
 from storeside.aistore.existing import described, require_reports
 from storeside.aistore.pods import PodWatch
 from storeside.aistore.spec import EtlSpec
 from storeside.transform.journal import failures
-from storeside.transform.reasons import object_errors
+from storeside.transform.reasons import MOST_ERRORS, object_errors
 
 if TYPE_CHECKING:
     from aistore.sdk import Client
@@ -60,7 +60,7 @@ class Inspection:
         """Return the reason for each object that could not be transformed, and release the ETL.
 
         Raises AIStoreTransientError if the failures cannot be read, for example because another task deleted the ETL,
-        and AIStoreInputError if they were too many to be listed.
+        and AIStoreInputError if they may be too many to be listed.
         """
         from aistore.sdk.errors import AISError
         from requests import RequestException
@@ -70,8 +70,8 @@ class Inspection:
         try:
             for failure in failures(self.client, names, job_id, self.source.name):
                 reasons.setdefault(failure.object, failure.reason)
-            for name, reason in object_errors(self.client, names, job_id, self.source):
-                reasons.setdefault(name, reason)
+            for name in names:
+                self._add_errors(name, job_id, reasons)
         except (AISError, RequestException) as e:
             raise AIStoreTransientError(
                 f"the objects of {self.source} that failed in inspection {job_id} cannot be known ({said(e)}): a"
@@ -80,6 +80,19 @@ class Inspection:
         finally:
             self.release()
         return reasons
+
+    def _add_errors(self, etl_name: str, job_id: str, reasons: dict[str, str]) -> None:
+        """Add AIStore's errors of an ETL to the `reasons` from its log, which only Storeside's server writes."""
+        errors = dict(object_errors(self.client, [etl_name], job_id, self.source))
+        if len(errors) >= MOST_ERRORS and not errors.keys() <= reasons.keys():
+            example, reason = next((name, why) for name, why in errors.items() if name not in reasons)
+            raise AIStoreInputError(
+                f"job {job_id}: of the objects of {self.source} that failed, AIStore lists {len(errors)}, which may"
+                f" not be all, because it lists {MOST_ERRORS} per target: correct what they have in common, such as"
+                f" {example!r}: {reason}, or inspect fewer objects"
+            )
+        for name, reason in errors.items():
+            reasons.setdefault(name, reason)
 
     def release(self) -> None:
         """Stop and delete the ETL, unless another job uses it."""

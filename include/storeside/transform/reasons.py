@@ -23,6 +23,8 @@ log = logging.getLogger(__name__)
 
 # The maximum number of failed copies whose reasons are requested from AIStore; others get the common reason.
 REASONS = 200
+# The maximum number of failed objects that AIStore lists per target and job (MaxObjErr in ext/etl/runtime_api.go).
+MOST_ERRORS = 128
 
 
 def record_reasons(
@@ -64,7 +66,7 @@ def reasons_of_copies(client: Client, bucket: Bucket, missing: Iterable[Pending]
 
 
 def object_errors(client: Client, etl_names: Iterable[str], job_id: str, source: Bucket) -> Iterator[tuple[str, str]]:
-    """Yield AIStore's errors of failed objects: at most 128 per target and job (ext/etl/xact.go). Raises AISError."""
+    """Yield AIStore's errors of failed objects: at most `MOST_ERRORS` per target and job. Raises AISError."""
     for name in etl_names:
         for error in details(client, name, job_id).get("obj_errors") or ():
             yield _object_name(error["obj_name"], source), plain(error["msg"])

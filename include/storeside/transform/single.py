@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from storeside.aistore import etl as etls
 from storeside.aistore.buckets import Bucket, find_aistore
-from storeside.aistore.errors import AIStoreError, AIStoreInputError, AIStoreTransientError, is_passing_refusal, said
+from storeside.aistore.errors import (
+    AIStoreError,
+    AIStoreInputError,
+    AIStoreTransientError,
+    is_passing,
+    is_passing_refusal,
+    said,
+)
 from storeside.aistore.existing import described, require_reports
 from storeside.aistore.names import unfit
 from storeside.aistore.places import Clusters, place
@@ -72,7 +79,7 @@ def _through(
 def _failure(what: str, error: Any) -> AIStoreError:
     """Return our error for AIStore's: transient when a target is unavailable or keys are being renewed."""
     text = said(error)
-    passes = (error.status_code or 500) >= 500 or is_passing_refusal(text)
+    passes = is_passing(error.status_code) or is_passing_refusal(text)
     return (AIStoreTransientError if passes else AIStoreInputError)(f"{what}: {text}")
 
 
