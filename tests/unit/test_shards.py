@@ -166,6 +166,7 @@ def test_names_of_any_bytes_and_lengths_stay() -> None:
         (b"RIFF" + bytes(2000), "it is not a tar archive"),
         (tar([("a.txt", b"x" * 900)])[:1200], "it ends within the member 'a.txt'"),
         (tar([("a.txt", b"x"), ("b.txt", b"x")])[:2048], "without an end mark: it is truncated"),
+        (entry("a.txt", b"x") + bytes(512) + tar([("c.txt", b"x")]), "header at byte 1024 is empty, and data follow"),
         (
             tar([("a.txt", b"bad"), ("b.txt", b"bad")]),
             "all its 2 members failed, such as 'a.txt': this object is bad",
