@@ -112,6 +112,126 @@ def test_ogg_without_its_last_page_is_refused(read: Read) -> None:
         read(content[: content.rindex(b"OggS")])
 
 
+# --- damage that libav conceals: it continues at the next page, cluster or packet
+
+
+def long(muxer: str, encoder: str, rate: int, *options: tuple[str, str], seconds: float = 10.0) -> bytes:
+    return corpus.encoded(Base(muxer, encoder, rate, 1, "mono", options, seconds))
+
+
+CONCEALED = {
+    "webm opus": lambda: long("webm", "libopus", 48_000),
+    "matroska pcm": lambda: long("matroska", "pcm_s16le", 16_000),
+    "matroska flac": lambda: long("matroska", "flac", 16_000),
+    "ogg vorbis": lambda: long("ogg", "libvorbis", 44_100),
+    "ogg vorbis pages of 170 ms": lambda: long("ogg", "libvorbis", 44_100, ("page_duration", "170000")),
+    "ogg opus": lambda: long("ogg", "libopus", 48_000),
+    "ogg opus pages of 100 ms": lambda: long("ogg", "libopus", 48_000, ("page_duration", "100000")),
+    "ogg flac": lambda: long("ogg", "flac", 16_000),
+    "wma": lambda: long("asf", "wmav2", 44_100),
+}
+
+
+@every_reader
+@pytest.mark.parametrize("zeros", [20, 200, 3_000, 12_000])
+@pytest.mark.parametrize("name", CONCEALED)
+def test_zeros_in_the_middle_lose_nothing_or_are_found(read: Read, name: str, zeros: int) -> None:
+    whole = CONCEALED[name]()
+    for middle in (len(whole) // 2, len(whole) // 3):
+        content = whole[:middle] + bytes(zeros) + whole[middle + zeros :]
+        try:
+            read(content)
+        except AudioError as e:
+            assert "damaged" in str(e) or "truncated" in str(e)  # noqa: PT017
+            continue
+        facts = probe(content)
+        lost = probe(whole).samples - facts.samples
+        assert lost == 0 or (facts.complete == "unknown" and lost <= 32_768)
+
+
+def pages_of(content: bytes) -> list[bytes]:
+    return [b"OggS" + page for page in content.split(b"OggS")[1:]]
+
+
+@every_reader
+@pytest.mark.parametrize("name", [name for name in CONCEALED if name.startswith("ogg")])
+def test_an_ogg_page_that_is_damaged_is_found(read: Read, name: str) -> None:
+    pages = pages_of(CONCEALED[name]())
+    middle = len(pages) // 2
+    before = sum(map(len, pages[:middle]))
+    for page in (b"XXXX" + pages[middle][4:], pages[middle][:-1] + bytes([pages[middle][-1] ^ 1])):
+        with pytest.raises(AudioError, match=f"damaged: no page at byte {before}"):
+            read(b"".join([*pages[:middle], page, *pages[middle + 1 :]]))
+
+
+@every_reader
+def test_a_broken_ogg_page_at_the_end_is_found(read: Read) -> None:
+    pages = pages_of(CONCEALED["ogg opus"]())
+    with pytest.raises(AudioError, match="no end-of-stream page"):
+        read(b"".join(pages[:-1]) + pages[-1][:-1] + bytes([pages[-1][-1] ^ 1]))
+
+
+@every_reader
+def test_bytes_between_ogg_pages_cost_nothing(read: Read) -> None:
+    whole = CONCEALED["ogg opus pages of 100 ms"]()
+    pages = pages_of(whole)
+    content = b"".join([*pages[:50], b"OggS\0 and other bytes", *pages[50:]])
+    if read is not probe:
+        assert read(content) == read(whole)
+    facts = probe(content)
+    assert (facts.samples, facts.complete) == (probe(whole).samples, "yes")
+
+
+def test_an_ogg_stream_that_lost_pages_before_it_was_recorded_is_accepted_as_unknown() -> None:
+    pages = pages_of(CONCEALED["ogg opus pages of 100 ms"]())
+    joined_late = probe(b"".join([*pages[:2], *pages[30:]]))
+    assert joined_late.complete == "yes"
+    lost = probe(b"".join([*pages[:2], *pages[30:50], *pages[51:]]))
+    assert (lost.complete, joined_late.samples - lost.samples) == ("unknown", 4_800)
+
+
+def test_a_live_matroska_recording_that_ends_anywhere_is_accepted_and_a_damaged_one_is_not() -> None:
+    content = piped("webm", "libopus", 48_000)
+    assert probe(content[:-100]).complete == "unknown"
+    damaged = content[: len(content) // 2] + bytes(600) + content[len(content) // 2 + 600 :]
+    cluster = content.index(b"\x1f\x43\xb6\x75")
+    with pytest.raises(AudioError, match="damaged: no element at byte"):
+        probe(damaged + content[cluster:])
+    assert probe(content + content).samples > 1.9 * probe(content).samples, "two recordings in one object"
+
+
+def changed_wma(more: int, stated: int) -> tuple[bytes, bytes]:
+    """A WMA file, and the same with more bytes in its header and another size of the file in its properties."""
+    content = long("asf", "wmav2", 44_100, seconds=2.0)
+    at = content.index(bytes.fromhex("a1dcab8c47a9cf118ee400c00c205365")) + 40
+    header = int.from_bytes(content[16:24], "little")
+    padding = bytes.fromhex("74d40618dfca0945a4ba9aabcb96aae8") + struct.pack("<Q", more) + bytes(max(0, more - 24))
+    changed = bytearray(content[:header] + (padding if more else b"") + content[header:])
+    changed[at : at + 8] = struct.pack("<Q", len(content) + stated)
+    changed[16:24] = struct.pack("<Q", header + more)
+    changed[24:28] = struct.pack("<I", int.from_bytes(content[24:28], "little") + bool(more))
+    return content, bytes(changed)
+
+
+@every_reader
+@pytest.mark.parametrize(("more", "stated"), [(9_000, 0), (60_000, 0), (0, 5_000)])
+def test_a_wma_file_whose_tags_were_changed_keeps_all_of_its_audio(read: Read, more: int, stated: int) -> None:
+    whole, changed = changed_wma(more, stated)
+    if read is not probe:
+        assert read(changed) == read(whole)
+    facts = probe(changed)
+    assert (facts.samples, facts.complete, facts.ignored) == (probe(whole).samples, "yes", "")
+
+
+@every_reader
+def test_bytes_before_the_first_mp3_frame_are_named(read: Read) -> None:
+    whole = long("mp3", "libmp3lame", 44_100)
+    assert read(bytes(10_000) + whole[10_000:])
+    facts = probe(bytes(10_000) + whole[10_000:])
+    assert facts.complete == "unknown"
+    assert facts.ignored.endswith("bytes before the first frame")
+
+
 class Pipe(io.RawIOBase):
     """Accepts a stream, and cannot seek back."""
 

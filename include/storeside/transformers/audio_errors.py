@@ -45,6 +45,11 @@ def damaged(codec: str, samples: int, reason: str) -> AudioError:
     return AudioError(f"damaged {codec} data after {samples} samples: {reason}")
 
 
+def damaged_at(what: str, at: int) -> AudioError:
+    """Return the error for a container in which no `what`, such as a page, is at an offset where one must be."""
+    return AudioError(f"damaged: no {what} at byte {at}")
+
+
 def no_samples(codec: str) -> AudioError:
     """Return the error for a stream that ends before its first sample."""
     return AudioError(f"the {codec} stream holds no audio samples")

@@ -42,11 +42,12 @@ def transcode(source: str | bytes | bytearray, target: AudioFormat, limits: Limi
 
 def transcode_and_measure(
     source: str | bytes | bytearray, target: AudioFormat, limits: Limits
-) -> tuple[memoryview, SignalFacts]:
-    """Transcode like `transcode`, and return the facts of the source as well."""
+) -> tuple[memoryview, SignalFacts, float]:
+    """Transcode like `transcode`, and return the facts and the seconds of the source as well."""
     data, pcm = _converted(source, target, limits, measures=True)
     silence, clipped, *estimates = pcm.signal
-    return data, SignalFacts(silence, clipped, *(None if math.isnan(value) else value for value in estimates))
+    signal = SignalFacts(silence, clipped, *(None if math.isnan(value) else value for value in estimates))
+    return data, signal, pcm.samples / pcm.rate
 
 
 def _converted(

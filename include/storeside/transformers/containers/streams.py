@@ -110,7 +110,8 @@ def mp3(content: Bytes, at: int) -> Stated | None:
     head = content.at(place, 4 << 10)
     tags_at, tags = before_tags(content, place)
     end = _last_end(content, place, tags_at, frame)
-    ignored = ", ".join(filter(None, (bytes_after(tags_at - end, "last frame"), tags)))
+    before = f"{place - at} byte{'s' if place - at > 1 else ''} before the first frame" if place > at else ""
+    ignored = ", ".join(filter(None, (before, bytes_after(tags_at - end, "last frame"), tags)))
     samples = _stated_samples(head, frame)
     # Some encoders count the frame that declares the number, and a decoder may drop its first frame.
     return exactly(end, ignored, samples, frame.form[2], 2 * frame.samples)
