@@ -232,6 +232,75 @@ def test_bytes_before_the_first_mp3_frame_are_named(read: Read) -> None:
     assert facts.ignored.endswith("bytes before the first frame")
 
 
+# --- several recordings in one object
+
+
+@every_reader
+def test_mp3_files_in_one_object_are_read_to_the_end_or_refused(read: Read) -> None:
+    one, two = (long("mp3", "libmp3lame", 16_000, seconds=seconds) for seconds in (2.0, 3.0))
+    for joined in (one + two, two + one):
+        with pytest.raises(AudioError, match="damaged mp3float data"):
+            read(joined)
+    plain = two[two.index(b"\xff\xf3") :]
+    assert read(one + plain)
+    facts = probe(one + plain)
+    assert (facts.complete, facts.declared_seconds) == ("unknown", None)
+    assert facts.duration_seconds == pytest.approx(5.0, abs=0.2)
+
+
+def test_wavpack_files_in_one_object_are_read_to_the_end() -> None:
+    one, two = (corpus.encoded(replace(BASES["wv-wavpack"], seconds=seconds)) for seconds in (1.0, 2.0))
+    facts = probe(one + two)
+    assert (facts.duration_seconds, facts.complete, facts.declared_seconds) == (3.0, "unknown", None)
+
+
+@every_reader
+@pytest.mark.parametrize("name", ["wav-pcm_s16le", "aiff-pcm_s16be", "tta-tta", "ipod-aac", "mov-pcm_s16be"])
+def test_what_follows_the_first_of_several_recordings_is_named(read: Read, name: str) -> None:
+    one, two = (corpus.encoded(replace(BASES[name], seconds=seconds)) for seconds in (1.0, 2.0))
+    if read is not probe:
+        assert read(one + two) == read(one)
+    whole, facts = probe(one), probe(one + two)
+    assert facts.ignored.startswith(f"{len(two)} bytes after the last ")
+    assert (facts.samples, facts.declared_seconds) == (whole.samples, whole.declared_seconds)
+
+
+# --- boxes of MP4 that no list has
+
+
+def boxes_of(content: bytes) -> list[bytes]:
+    boxes, at = [], 0
+    while at < len(content):
+        size = int.from_bytes(content[at : at + 4], "big")
+        boxes.append(content[at : at + size])
+        at += size
+    return boxes
+
+
+@every_reader
+@pytest.mark.parametrize("name", ["frea", "Xtra", "\xa9xyz"])
+def test_unknown_boxes_of_mp4_are_skipped(read: Read, name: str) -> None:
+    box = struct.pack(">I", 24) + name.encode("latin-1") + bytes(16)
+    fast = corpus.encoded(replace(BASES["mp4-aac-faststart"], seconds=2.0))
+    assert fast[fast.index(b"free") - 4 :].startswith(struct.pack(">I", 8)), "an empty box before the samples"
+    boxes = boxes_of(fast)
+    moov = next(n for n, one in enumerate(boxes) if one[4:8] == b"moov")
+    place = boxes[moov].index(b"stco") + 12
+    count = int.from_bytes(boxes[moov][place - 4 : place], "big")
+    moved = [int.from_bytes(boxes[moov][at : at + 4], "big") + 24 for at in range(place, place + 4 * count, 4)]
+    changed = boxes[moov][:place] + struct.pack(f">{count}I", *moved) + boxes[moov][place + 4 * count :]
+    flags = ("movflags", "empty_moov+default_base_moof"), ("frag_duration", "500000")
+    fragments = boxes_of(long("mp4", "aac", 16_000, *flags, seconds=2.0))
+    last = max(n for n, one in enumerate(fragments) if one[4:8] == b"moof")
+    for whole, more in (
+        (fast, b"".join([*boxes[:moov], changed, box, *boxes[moov + 1 :]])),
+        (b"".join(fragments), b"".join([*fragments[:last], box, *fragments[last:]])),
+    ):
+        if read is not probe:
+            assert read(more) == read(whole)
+        assert probe(more).samples == probe(whole).samples
+
+
 class Pipe(io.RawIOBase):
     """Accepts a stream, and cannot seek back."""
 
@@ -291,6 +360,41 @@ def test_a_wav_file_that_lacks_one_byte_is_refused(declared: int) -> None:
     else:
         with pytest.raises(AudioError, match="truncated: 32000 of 32001 declared bytes"):
             probe(content)
+
+
+# --- recordings that end within a sample
+
+
+def of_caf(data: bytes, size: int) -> bytes:
+    head = struct.pack(">d4sIIIII", 16_000, b"lpcm", 0, 6, 1, 2, 24)
+    return b"caff\0\1\0\0desc" + struct.pack(">Q", len(head)) + head + b"data" + struct.pack(">q", size) + bytes(4) + data
+
+
+def of_au(data: bytes, size: int) -> bytes:
+    return b".snd" + struct.pack(">5I", 24, size, 4, 16_000, 2) + data
+
+
+S24 = np.random.default_rng(0).integers(0, 256, 16_000 * 6, np.uint8).tobytes()  # 24 bits, stereo
+
+
+@every_reader
+@pytest.mark.parametrize("more", [b"x", b"xxxxx"])
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda data: riff(data, 2, 16_000, 3), lambda data: riff(data, 2, 16_000, 3, declared=0),
+        lambda data: riff(data, 2, 16_000, 3, declared=0xFFFFFFFF), lambda data: of_caf(data, len(data) + 4),
+        lambda data: of_caf(data, -1), lambda data: of_au(data, len(data)), lambda data: of_au(data, 0xFFFFFFFF),
+    ],
+    ids=["wav", "wav of size 0", "wav of unknown size", "caf", "caf of unknown size", "au", "au of unknown size"],
+)  # fmt: skip
+def test_the_rest_of_a_sample_at_the_end_does_not_count(
+    read: Read, made: Callable[[bytes], bytes], more: bytes
+) -> None:
+    if read is probe:
+        assert probe(made(S24 + more)).samples == probe(made(S24)).samples == 16_000
+    else:
+        assert read(made(S24 + more)) == read(made(S24))
 
 
 # --- hostile headers

@@ -24,7 +24,7 @@ _of_thread = threading.local()
 
 
 class NotSupported(errors.AudioError):
-    """This version of libav has no decoder for the object; PyAV's version may have one."""
+    """This version of libav cannot decode the object; PyAV's version may decode it."""
 
 
 def is_available() -> bool:
@@ -123,7 +123,10 @@ def _header(target: AudioFormat, size: int, mask: int) -> bytes:
 
 def _meaning(e: ConversionError, target: AudioFormat, limits: Limits) -> errors.AudioError:
     error = _MEANING[e.status](e, target, limits)
-    if e.status in (Status.UNKNOWN_CODEC, Status.NO_SAMPLES) or (e.is_not_implemented and not e.samples):
+    # Older versions lack decoders, and take packets for damage that newer ones know, such as those of a chain of Opus.
+    if e.status in (Status.UNKNOWN_CODEC, Status.NO_SAMPLES, Status.DAMAGED) or (
+        e.is_not_implemented and not e.samples
+    ):
         return NotSupported(str(error))
     return error
 

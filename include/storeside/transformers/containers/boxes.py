@@ -40,20 +40,24 @@ def _boxes(content: Bytes, at: int, end: int) -> Iterator[tuple[bytes, int, int]
 def mp4(content: Bytes, at: int) -> Stated:
     """Read the top-level boxes, and the length that the index declares for the first audio track."""
     moov: tuple[int, int] | None = None
-    is_open, end = False, at
+    is_open, end, another = False, at, 0
     for name, start, stop in _boxes(content, at, content.size):
         if name not in _TOP_BOXES:
-            break
+            continue  # belongs to the recording if a known one follows
         if stop > content.size:
             if name == b"mdat" or moov is None:
                 raise errors.truncated_bytes(max(0, content.size - start), stop - start)
             break
-        moov = (start, stop) if name == b"moov" else moov
+        if name == b"ftyp" and moov and not another:
+            another = end
+        moov = moov or ((start, stop) if name == b"moov" else None)
         # Fragments are written one after another, and no box declares their number.
         is_open = is_open or name == b"moof" or (name == b"mdat" and big(content.at(start - 8, 4)) == 0)
         end = stop
     if moov is None:
         return Stated(content.size)
+    if another and not is_open:  # libav reads the first of several recordings, and fragments of all
+        end = another
     ignored = bytes_after(content.size - end, "last box")
     seconds = _track_seconds(content, *moov)
     if is_open:

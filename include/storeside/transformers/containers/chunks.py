@@ -41,13 +41,17 @@ class _Chunks:
 
 @dataclass(frozen=True)
 class _Form:
-    """The form of a chunk's header: bytes of name and size, byte order, whether sizes count the header, alignment."""
+    """The form of a chunk's header: bytes of name and size, byte order, whether sizes count the header, alignment.
+
+    A chunk named `another` starts another recording.
+    """
 
     name: int
     size: int
     order: str
     counts_header: bool = False
     align: int = 1
+    another: bytes = b""
 
     def read(self, content: Bytes, at: int) -> tuple[bytes, int] | None:
         head = content.at(at, self.name + self.size)
@@ -67,6 +71,8 @@ def _walk(content: Bytes, at: int, form: _Form) -> _Chunks:
         if head is None:
             return found
         name, size = head
+        if name == form.another:
+            return found
         start = at + form.name + form.size
         found.first.setdefault(name, (start, size))
         if start + size > content.size:
@@ -100,7 +106,7 @@ def _with(stated: Stated, seconds: float | None, is_exact: bool = False) -> Stat
 def wave(content: Bytes, at: int) -> Stated:
     """Read RIFF, RIFX, RF64 and BW64."""
     kind = content.at(at, 4)
-    form = _Form(4, 4, "big" if kind == b"RIFX" else "little", align=2)
+    form = _Form(4, 4, "big" if kind == b"RIFX" else "little", align=2, another=kind)
     number = big if kind == b"RIFX" else little
     chunks = _walk(content, at + 12, form)
     start, size = chunks.first.get(b"data", (0, 0))
@@ -154,7 +160,7 @@ def wave64(content: Bytes, at: int) -> Stated:
 def aiff(content: Bytes, at: int) -> Stated:
     """Read AIFF, AIFF-C, and 8SVX, in which the chunk of samples is named BODY."""
     kind = content.at(at + 8, 4)
-    chunks = _walk(content, at + 12, _Form(4, 4, "big", align=2))
+    chunks = _walk(content, at + 12, _Form(4, 4, "big", align=2, another=b"FORM"))
     if kind == b"8SVX":
         return _length(content, chunks, b"BODY", False)
     head = chunks.body(content, b"COMM", 22)
