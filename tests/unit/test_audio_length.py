@@ -397,6 +397,44 @@ def test_the_rest_of_a_sample_at_the_end_does_not_count(
         assert read(made(S24 + more)) == read(made(S24))
 
 
+# --- WAV that libav takes for another one
+
+
+def extensible(samples: np.ndarray, valid: int) -> bytes:
+    """Return mono WAV of 32 bits, of which `valid` count."""
+    guid = bytes.fromhex("0100000000001000800000aa00389b71")
+    form = struct.pack("<HHIIHHHHI", 0xFFFE, 1, 16_000, 64_000, 4, 32, 22, valid, 4) + guid
+    data = samples.astype("<i4").tobytes()
+    body = b"WAVEfmt " + struct.pack("<I", len(form)) + form + b"data" + struct.pack("<I", len(data)) + data
+    return b"RIFF" + struct.pack("<I", len(body)) + body
+
+
+@every_reader
+def test_wav_that_libav_reads_as_noise_is_refused(read: Read) -> None:
+    samples = (sine() * 2**31).astype(np.int64) // 256 * 256
+    assert read(extensible(samples, 32))
+    for valid in (24, 20, 16):
+        with pytest.raises(AudioError, match=f"WAV with {valid} bits per sample in 4 bytes is not supported: convert"):
+            read(extensible(samples, valid))
+    plain = riff(samples.astype("<i4").tobytes(), 1, 16_000, 4)
+    assert read(plain)
+    with pytest.raises(AudioError, match="WAV with 24 bits per sample in 4 bytes"):
+        read(plain[:34] + struct.pack("<H", 24) + plain[36:])
+    head = struct.pack(">IHHIIHH", 16, 1, 1, 16_000, 32_000, 2, 16)
+    data = s16(sine()).astype(">i2").tobytes()
+    body = b"WAVEfmt " + head + b"data" + struct.pack(">I", len(data)) + data
+    with pytest.raises(AudioError, match=r"RIFX\) is not supported"):
+        read(b"RIFX" + struct.pack(">I", len(body)) + body)
+
+
+@every_reader
+def test_wav_whose_last_block_is_counted_but_not_written_is_accepted(read: Read) -> None:
+    content = corpus.encoded(replace(BASES["wav-adpcm_ima_wav"], seconds=1.0))
+    at = content.index(b"fact") + 8
+    more = struct.pack("<I", int.from_bytes(content[at : at + 4], "little") + 1_007)
+    assert read(content[:at] + more + content[at + 4 :])
+
+
 # --- hostile headers
 
 MAGIC = [corpus.encoded(base) for base in BASES.values()]

@@ -20,6 +20,8 @@ _UNKNOWN_SIZE = 0x7FFF0000
 # WAVE_FORMAT_ of codecs with a fixed number of bits per sample: PCM, float, A-law, mu-law.
 _FIXED = (1, 3, 6, 7)
 _EXTENSIBLE = 0xFFFE
+# More samples than a block of a compressed codec has; some encoders count a last block that they do not write.
+_BLOCK_SAMPLES = 4_096
 # AIFF-C's types of uncompressed samples.
 _AIFF_TYPES = (b"NONE", b"twos", b"sowt", b"fl32", b"FL32", b"fl64", b"FL64", b"in24", b"in32", b"raw ")
 
@@ -97,10 +99,10 @@ def _length(content: Bytes, chunks: _Chunks, sound: bytes, is_unknown: bool) -> 
     return Stated(chunks.rest, ignored, "yes")
 
 
-def _with(stated: Stated, seconds: float | None, is_exact: bool = False) -> Stated:
+def _with(stated: Stated, seconds: float | None, is_exact: bool = False, slack: int = 0) -> Stated:
     if stated.complete != "yes" or seconds is None or not 0 <= seconds < math.inf:
         return stated
-    return Stated(stated.end, stated.ignored, stated.complete, seconds=seconds, is_exact=is_exact)
+    return Stated(stated.end, stated.ignored, stated.complete, seconds=seconds, is_exact=is_exact, slack=slack)
 
 
 def wave(content: Bytes, at: int) -> Stated:
@@ -119,14 +121,21 @@ def wave(content: Bytes, at: int) -> Stated:
         is_unknown = not size or (size >= _UNKNOWN_SIZE and start + size > content.size)
     head = chunks.body(content, b"fmt ", 26)
     code, rate, pace, block = (number(head[a:b]) for a, b in ((0, 2), (4, 8), (8, 12), (12, 14)))
+    channels, bits, valid = (number(head[a : a + 2]) for a in (2, 14, 18))
     if code == _EXTENSIBLE:
         code = number(head[24:26])
+    else:
+        valid = bits
+    if code == 1 and kind == b"RIFX" and bits > 8:
+        raise errors.not_readable("WAV with the most significant byte first (RIFX)")
+    if code == 1 and 0 < valid <= 24 and block == 4 * channels and bits in (24, 32):
+        raise errors.not_readable(f"WAV with {valid} bits per sample in 4 bytes")
     stated_length = _length(content, chunks, b"data", is_unknown)
     fact = number(chunks.body(content, b"fact", 4))
     if code in _FIXED and block and rate:
         return _with(stated_length, size // block / rate)
     if fact and rate:
-        return _with(stated_length, fact / rate, is_exact=True)
+        return _with(stated_length, fact / rate, is_exact=True, slack=_BLOCK_SAMPLES)
     return _with(stated_length, size / pace if pace else None)
 
 

@@ -247,9 +247,9 @@ def wavpack(content: Bytes, at: int) -> Stated:
     flags, samples, number = little(head[24:28]), little(head[12:16]), little(head[24:28]) >> 23 & 15
     if len(head) < 32 or samples == 0xFFFFFFFF or flags >> 31 or number >= len(_WAVPACK_RATES):
         return Stated(end, ignored)
-    if _starts_again(content, at):
-        samples = 0  # they are those of the first of several recordings, which libav reads as one
-    return exactly(end, ignored, samples | head[11] << 32 if samples else 0, _WAVPACK_RATES[number])
+    # The number is that of the first of several recordings, which libav reads as one.
+    total = 0 if _starts_again(content, at) else samples | head[11] << 32
+    return exactly(end, ignored, total, _WAVPACK_RATES[number])
 
 
 def _starts_again(content: Bytes, at: int) -> bool:
