@@ -397,6 +397,14 @@ def test_the_rest_of_a_sample_at_the_end_does_not_count(
         assert read(made(S24 + more)) == read(made(S24))
 
 
+@every_reader
+def test_wav_of_64_bits_is_read(read: Read) -> None:
+    content = riff((sine() * 2**62).astype("<i8").tobytes(), 1, 16_000, 8)
+    assert read(content)
+    facts = probe(content)
+    assert (facts.samples, facts.peak_dbfs) == (16_000, pytest.approx(-12.04, abs=0.01))
+
+
 # --- WAV that libav takes for another one
 
 

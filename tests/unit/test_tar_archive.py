@@ -155,6 +155,17 @@ def test_any_number_of_zeros_that_programs_write_ends_an_archive(end: int) -> No
     assert not read(bytes(min(end, tarfile.RECORDSIZE)))
 
 
+@pytest.mark.parametrize(("name", "kind"), [("td/a.txt", tarfile.REGTYPE), ("td/", tarfile.DIRTYPE)])
+def test_times_of_incremental_archives_are_no_part_of_names(name: str, kind: bytes) -> None:
+    """GNU tar with `-g` writes the times of access and of the last change where POSIX has the start of a name."""
+    block = bytearray(tarfile.TarInfo(name).tobuf(tarfile.GNU_FORMAT))
+    block[156:157] = kind
+    block[345:369] = b"15302063532\0" * 2
+    block[148:156] = b" " * 8
+    block[148:156] = b"%06o\0 " % sum(block)
+    assert one(bytes(block) + END).name == name.rstrip("/")
+
+
 def test_folders_and_comments_are_no_files() -> None:
     folder = entry("data/", type=tarfile.DIRTYPE, mode=0o755)
     comment = tarfile.TarInfo.create_pax_global_header({"comment": "a commit"})

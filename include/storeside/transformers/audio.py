@@ -2,7 +2,7 @@
 
 The native library, if it is built, writes WAV of 16-bit PCM, the usual input of speech recognition. PyAV writes all
 other formats. Both use libav and reject the same objects with the same error texts. Their samples differ only if
-their versions of libav differ, and then by at most 2 of the 65,536 steps.
+their versions of libav differ, and then mostly by at most 2 of the 65,536 steps.
 """
 
 from __future__ import annotations

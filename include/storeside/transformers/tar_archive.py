@@ -26,6 +26,7 @@ _LONGEST_END, _LONGEST_EMPTY = 1 << 20, tarfile.RECORDSIZE
 # The last number of seconds that a header's eleven octal digits can express.
 _LATEST = 8**11 - 1
 
+_GNU = b"ustar  \0"
 _KINDS = {
     tarfile.LNKTYPE: "a hard link",
     tarfile.SYMTYPE: "a symbolic link",
@@ -200,6 +201,10 @@ def _header(block: bytes, at: int) -> tarfile.TarInfo:
     except (tarfile.TarError, ValueError) as e:
         what = f"its header at byte {at} is damaged" if at else "it is not a tar archive"
         raise TarError(f"{what}: {e}") from e
+    if block[257:265] == _GNU and found.type not in tarfile.GNU_TYPES:
+        # Where POSIX has the start of a name, GNU tar may have times.
+        name = block[:100].partition(b"\0")[0].decode("utf-8", "surrogateescape")
+        found.name = name.rstrip("/") if found.isdir() else name
     if found.size < 0:
         raise TarError(f"its header at byte {at} is damaged: a size of {found.size} bytes")
     return found
