@@ -112,6 +112,195 @@ def test_ogg_without_its_last_page_is_refused(read: Read) -> None:
         read(content[: content.rindex(b"OggS")])
 
 
+# --- damage that libav conceals: it continues at the next page, cluster or packet
+
+
+def long(muxer: str, encoder: str, rate: int, *options: tuple[str, str], seconds: float = 10.0) -> bytes:
+    return corpus.encoded(Base(muxer, encoder, rate, 1, "mono", options, seconds))
+
+
+CONCEALED = {
+    "webm opus": lambda: long("webm", "libopus", 48_000),
+    "matroska pcm": lambda: long("matroska", "pcm_s16le", 16_000),
+    "matroska flac": lambda: long("matroska", "flac", 16_000),
+    "ogg vorbis": lambda: long("ogg", "libvorbis", 44_100),
+    "ogg vorbis pages of 170 ms": lambda: long("ogg", "libvorbis", 44_100, ("page_duration", "170000")),
+    "ogg opus": lambda: long("ogg", "libopus", 48_000),
+    "ogg opus pages of 100 ms": lambda: long("ogg", "libopus", 48_000, ("page_duration", "100000")),
+    "ogg flac": lambda: long("ogg", "flac", 16_000),
+    "wma": lambda: long("asf", "wmav2", 44_100),
+}
+
+
+@every_reader
+@pytest.mark.parametrize("zeros", [20, 200, 3_000, 12_000])
+@pytest.mark.parametrize("name", CONCEALED)
+def test_zeros_in_the_middle_lose_nothing_or_are_found(read: Read, name: str, zeros: int) -> None:
+    whole = CONCEALED[name]()
+    for middle in (len(whole) // 2, len(whole) // 3):
+        content = whole[:middle] + bytes(zeros) + whole[middle + zeros :]
+        try:
+            read(content)
+        except AudioError as e:
+            assert "damaged" in str(e) or "truncated" in str(e)  # noqa: PT017
+            continue
+        facts = probe(content)
+        lost = probe(whole).samples - facts.samples
+        assert lost == 0 or (facts.complete == "unknown" and lost <= 32_768)
+
+
+def pages_of(content: bytes) -> list[bytes]:
+    return [b"OggS" + page for page in content.split(b"OggS")[1:]]
+
+
+@every_reader
+@pytest.mark.parametrize("name", [name for name in CONCEALED if name.startswith("ogg")])
+def test_an_ogg_page_that_is_damaged_is_found(read: Read, name: str) -> None:
+    pages = pages_of(CONCEALED[name]())
+    middle = len(pages) // 2
+    before = sum(map(len, pages[:middle]))
+    for page in (b"XXXX" + pages[middle][4:], pages[middle][:-1] + bytes([pages[middle][-1] ^ 1])):
+        with pytest.raises(AudioError, match=f"damaged: no page at byte {before}"):
+            read(b"".join([*pages[:middle], page, *pages[middle + 1 :]]))
+
+
+@every_reader
+def test_a_broken_ogg_page_at_the_end_is_found(read: Read) -> None:
+    pages = pages_of(CONCEALED["ogg opus"]())
+    with pytest.raises(AudioError, match="no end-of-stream page"):
+        read(b"".join(pages[:-1]) + pages[-1][:-1] + bytes([pages[-1][-1] ^ 1]))
+
+
+@every_reader
+def test_bytes_between_ogg_pages_cost_nothing(read: Read) -> None:
+    whole = CONCEALED["ogg opus pages of 100 ms"]()
+    pages = pages_of(whole)
+    content = b"".join([*pages[:50], b"OggS\0 and other bytes", *pages[50:]])
+    if read is not probe:
+        assert read(content) == read(whole)
+    facts = probe(content)
+    assert (facts.samples, facts.complete) == (probe(whole).samples, "yes")
+
+
+def test_an_ogg_stream_that_lost_pages_before_it_was_recorded_is_accepted_as_unknown() -> None:
+    pages = pages_of(CONCEALED["ogg opus pages of 100 ms"]())
+    joined_late = probe(b"".join([*pages[:2], *pages[30:]]))
+    assert joined_late.complete == "yes"
+    lost = probe(b"".join([*pages[:2], *pages[30:50], *pages[51:]]))
+    assert (lost.complete, joined_late.samples - lost.samples) == ("unknown", 4_800)
+
+
+def test_a_live_matroska_recording_that_ends_anywhere_is_accepted_and_a_damaged_one_is_not() -> None:
+    content = piped("webm", "libopus", 48_000)
+    assert probe(content[:-100]).complete == "unknown"
+    damaged = content[: len(content) // 2] + bytes(600) + content[len(content) // 2 + 600 :]
+    cluster = content.index(b"\x1f\x43\xb6\x75")
+    with pytest.raises(AudioError, match="damaged: no element at byte"):
+        probe(damaged + content[cluster:])
+    assert probe(content + content).samples > 1.9 * probe(content).samples, "two recordings in one object"
+
+
+def changed_wma(more: int, stated: int) -> tuple[bytes, bytes]:
+    """A WMA file, and the same with more bytes in its header and another size of the file in its properties."""
+    content = long("asf", "wmav2", 44_100, seconds=2.0)
+    at = content.index(bytes.fromhex("a1dcab8c47a9cf118ee400c00c205365")) + 40
+    header = int.from_bytes(content[16:24], "little")
+    padding = bytes.fromhex("74d40618dfca0945a4ba9aabcb96aae8") + struct.pack("<Q", more) + bytes(max(0, more - 24))
+    changed = bytearray(content[:header] + (padding if more else b"") + content[header:])
+    changed[at : at + 8] = struct.pack("<Q", len(content) + stated)
+    changed[16:24] = struct.pack("<Q", header + more)
+    changed[24:28] = struct.pack("<I", int.from_bytes(content[24:28], "little") + bool(more))
+    return content, bytes(changed)
+
+
+@every_reader
+@pytest.mark.parametrize(("more", "stated"), [(9_000, 0), (60_000, 0), (0, 5_000)])
+def test_a_wma_file_whose_tags_were_changed_keeps_all_of_its_audio(read: Read, more: int, stated: int) -> None:
+    whole, changed = changed_wma(more, stated)
+    if read is not probe:
+        assert read(changed) == read(whole)
+    facts = probe(changed)
+    assert (facts.samples, facts.complete, facts.ignored) == (probe(whole).samples, "yes", "")
+
+
+@every_reader
+def test_bytes_before_the_first_mp3_frame_are_named(read: Read) -> None:
+    whole = long("mp3", "libmp3lame", 44_100)
+    assert read(bytes(10_000) + whole[10_000:])
+    facts = probe(bytes(10_000) + whole[10_000:])
+    assert facts.complete == "unknown"
+    assert facts.ignored.endswith("bytes before the first frame")
+
+
+# --- several recordings in one object
+
+
+@every_reader
+def test_mp3_files_in_one_object_are_read_to_the_end_or_refused(read: Read) -> None:
+    one, two = (long("mp3", "libmp3lame", 16_000, seconds=seconds) for seconds in (2.0, 3.0))
+    for joined in (one + two, two + one):
+        with pytest.raises(AudioError, match="damaged mp3float data"):
+            read(joined)
+    plain = two[two.index(b"\xff\xf3") :]
+    assert read(one + plain)
+    facts = probe(one + plain)
+    assert (facts.complete, facts.declared_seconds) == ("unknown", None)
+    assert facts.duration_seconds == pytest.approx(5.0, abs=0.2)
+
+
+def test_wavpack_files_in_one_object_are_read_to_the_end() -> None:
+    one, two = (corpus.encoded(replace(BASES["wv-wavpack"], seconds=seconds)) for seconds in (1.0, 2.0))
+    facts = probe(one + two)
+    assert (facts.duration_seconds, facts.complete, facts.declared_seconds) == (3.0, "unknown", None)
+
+
+@every_reader
+@pytest.mark.parametrize("name", ["wav-pcm_s16le", "aiff-pcm_s16be", "tta-tta", "ipod-aac", "mov-pcm_s16be"])
+def test_what_follows_the_first_of_several_recordings_is_named(read: Read, name: str) -> None:
+    one, two = (corpus.encoded(replace(BASES[name], seconds=seconds)) for seconds in (1.0, 2.0))
+    if read is not probe:
+        assert read(one + two) == read(one)
+    whole, facts = probe(one), probe(one + two)
+    assert facts.ignored.startswith(f"{len(two)} bytes after the last ")
+    assert (facts.samples, facts.declared_seconds) == (whole.samples, whole.declared_seconds)
+
+
+# --- boxes of MP4 that no list has
+
+
+def boxes_of(content: bytes) -> list[bytes]:
+    boxes, at = [], 0
+    while at < len(content):
+        size = int.from_bytes(content[at : at + 4], "big")
+        boxes.append(content[at : at + size])
+        at += size
+    return boxes
+
+
+@every_reader
+@pytest.mark.parametrize("name", ["frea", "Xtra", "\xa9xyz"])
+def test_unknown_boxes_of_mp4_are_skipped(read: Read, name: str) -> None:
+    box = struct.pack(">I", 24) + name.encode("latin-1") + bytes(16)
+    fast = corpus.encoded(replace(BASES["mp4-aac-faststart"], seconds=2.0))
+    assert fast[fast.index(b"free") - 4 :].startswith(struct.pack(">I", 8)), "an empty box before the samples"
+    boxes = boxes_of(fast)
+    moov = next(n for n, one in enumerate(boxes) if one[4:8] == b"moov")
+    place = boxes[moov].index(b"stco") + 12
+    count = int.from_bytes(boxes[moov][place - 4 : place], "big")
+    moved = [int.from_bytes(boxes[moov][at : at + 4], "big") + 24 for at in range(place, place + 4 * count, 4)]
+    changed = boxes[moov][:place] + struct.pack(f">{count}I", *moved) + boxes[moov][place + 4 * count :]
+    flags = ("movflags", "empty_moov+default_base_moof"), ("frag_duration", "500000")
+    fragments = boxes_of(long("mp4", "aac", 16_000, *flags, seconds=2.0))
+    last = max(n for n, one in enumerate(fragments) if one[4:8] == b"moof")
+    for whole, more in (
+        (fast, b"".join([*boxes[:moov], changed, box, *boxes[moov + 1 :]])),
+        (b"".join(fragments), b"".join([*fragments[:last], box, *fragments[last:]])),
+    ):
+        if read is not probe:
+            assert read(more) == read(whole)
+        assert probe(more).samples == probe(whole).samples
+
+
 class Pipe(io.RawIOBase):
     """Accepts a stream, and cannot seek back."""
 
@@ -171,6 +360,87 @@ def test_a_wav_file_that_lacks_one_byte_is_refused(declared: int) -> None:
     else:
         with pytest.raises(AudioError, match="truncated: 32000 of 32001 declared bytes"):
             probe(content)
+
+
+# --- recordings that end within a sample
+
+
+def of_caf(data: bytes, size: int) -> bytes:
+    head = struct.pack(">d4sIIIII", 16_000, b"lpcm", 0, 6, 1, 2, 24)
+    return b"caff\0\1\0\0desc" + struct.pack(">Q", len(head)) + head + b"data" + struct.pack(">q", size) + bytes(4) + data
+
+
+def of_au(data: bytes, size: int) -> bytes:
+    return b".snd" + struct.pack(">5I", 24, size, 4, 16_000, 2) + data
+
+
+S24 = np.random.default_rng(0).integers(0, 256, 16_000 * 6, np.uint8).tobytes()  # 24 bits, stereo
+
+
+@every_reader
+@pytest.mark.parametrize("more", [b"x", b"xxxxx"])
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda data: riff(data, 2, 16_000, 3), lambda data: riff(data, 2, 16_000, 3, declared=0),
+        lambda data: riff(data, 2, 16_000, 3, declared=0xFFFFFFFF), lambda data: of_caf(data, len(data) + 4),
+        lambda data: of_caf(data, -1), lambda data: of_au(data, len(data)), lambda data: of_au(data, 0xFFFFFFFF),
+    ],
+    ids=["wav", "wav of size 0", "wav of unknown size", "caf", "caf of unknown size", "au", "au of unknown size"],
+)  # fmt: skip
+def test_the_rest_of_a_sample_at_the_end_does_not_count(
+    read: Read, made: Callable[[bytes], bytes], more: bytes
+) -> None:
+    if read is probe:
+        assert probe(made(S24 + more)).samples == probe(made(S24)).samples == 16_000
+    else:
+        assert read(made(S24 + more)) == read(made(S24))
+
+
+@every_reader
+def test_wav_of_64_bits_is_read(read: Read) -> None:
+    content = riff((sine() * 2**62).astype("<i8").tobytes(), 1, 16_000, 8)
+    assert read(content)
+    facts = probe(content)
+    assert (facts.samples, facts.peak_dbfs) == (16_000, pytest.approx(-12.04, abs=0.01))
+
+
+# --- WAV that libav takes for another one
+
+
+def extensible(samples: np.ndarray, valid: int) -> bytes:
+    """Return mono WAV of 32 bits, of which `valid` count."""
+    guid = bytes.fromhex("0100000000001000800000aa00389b71")
+    form = struct.pack("<HHIIHHHHI", 0xFFFE, 1, 16_000, 64_000, 4, 32, 22, valid, 4) + guid
+    data = samples.astype("<i4").tobytes()
+    body = b"WAVEfmt " + struct.pack("<I", len(form)) + form + b"data" + struct.pack("<I", len(data)) + data
+    return b"RIFF" + struct.pack("<I", len(body)) + body
+
+
+@every_reader
+def test_wav_that_libav_reads_as_noise_is_refused(read: Read) -> None:
+    samples = (sine() * 2**31).astype(np.int64) // 256 * 256
+    assert read(extensible(samples, 32))
+    for valid in (24, 20, 16):
+        with pytest.raises(AudioError, match=f"WAV with {valid} bits per sample in 4 bytes is not supported: convert"):
+            read(extensible(samples, valid))
+    plain = riff(samples.astype("<i4").tobytes(), 1, 16_000, 4)
+    assert read(plain)
+    with pytest.raises(AudioError, match="WAV with 24 bits per sample in 4 bytes"):
+        read(plain[:34] + struct.pack("<H", 24) + plain[36:])
+    head = struct.pack(">IHHIIHH", 16, 1, 1, 16_000, 32_000, 2, 16)
+    data = s16(sine()).astype(">i2").tobytes()
+    body = b"WAVEfmt " + head + b"data" + struct.pack(">I", len(data)) + data
+    with pytest.raises(AudioError, match=r"RIFX\) is not supported"):
+        read(b"RIFX" + struct.pack(">I", len(body)) + body)
+
+
+@every_reader
+def test_wav_whose_last_block_is_counted_but_not_written_is_accepted(read: Read) -> None:
+    content = corpus.encoded(replace(BASES["wav-adpcm_ima_wav"], seconds=1.0))
+    at = content.index(b"fact") + 8
+    more = struct.pack("<I", int.from_bytes(content[at : at + 4], "little") + 1_007)
+    assert read(content[:at] + more + content[at + 4 :])
 
 
 # --- hostile headers

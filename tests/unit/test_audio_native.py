@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import io
 import os
 import re
 import shutil
@@ -12,11 +13,13 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import av
 import numpy as np
 import pytest
 
-from storeside.transformers import audio_libav, audio_native
+from storeside.transformers import audio, audio_libav, audio_native
 from storeside.transformers.audio import AudioError, transcode
 from storeside.transformers.audio_limits import Limits
 from storeside.transformers.formats import AudioFormat
@@ -291,3 +294,62 @@ def test_other_versions_of_libav_are_refused() -> None:
 
     with pytest.raises(RuntimeError, match=r"built for libavcodec \d+\.\d+\.\d+, and \d+\.\d+\.\d+ is installed"):
         converter._check(Library(), Path(os.devnull))  # type: ignore[arg-type]
+
+
+def opus(seconds: float, hz: float, rate: int = 48_000) -> bytes:
+    out = io.BytesIO()
+    with av.open(out, "w", format="ogg") as target:
+        stream: Any = target.add_stream("libopus", rate=rate, layout="mono")
+        frame = av.AudioFrame.from_ndarray(s16(sine(seconds, rate, hz=hz)).reshape(1, -1), "s16", "mono")
+        frame.sample_rate, frame.pts = rate, 0
+        stream.codec_context.open()
+        resampler = av.AudioResampler(stream.codec_context.format.name, "mono", rate, stream.codec_context.frame_size)
+        for made in (*resampler.resample(frame), *resampler.resample(None)):
+            target.mux(stream.encode(made))
+        target.mux(stream.encode(None))
+    return out.getvalue()
+
+
+def test_a_chain_of_opus_is_transcoded_as_the_other_engines_read_it() -> None:
+    chain = opus(1.0, 440) + opus(2.0, 880)
+    samples = audio.probe(chain).samples
+    assert samples == pytest.approx(3 * 48_000, abs=1_000)
+    result = audio.transcode(chain, AudioFormat())
+    assert len(result) == pytest.approx(44 + 2 * samples / 3, abs=8)
+
+
+def test_mp3_at_24_khz_is_not_distorted() -> None:
+    """libav before FFmpeg 8 makes errors of up to 2,000 steps in it."""
+    out = io.BytesIO()
+    noise = np.random.default_rng(1).normal(0, 0.1, 48_000)
+    with av.open(out, "w", format="mp3") as target:
+        stream: Any = target.add_stream("libmp3lame", rate=24_000, layout="mono", options={"b": "160000"})
+        frame = av.AudioFrame.from_ndarray(s16(noise).reshape(1, -1), "s16", "mono")
+        frame.sample_rate, frame.pts = 24_000, 0
+        resampler = av.AudioResampler("s16p", "mono", 24_000, 576)
+        for made in (*resampler.resample(frame), *resampler.resample(None)):
+            target.mux(stream.encode(made))
+        target.mux(stream.encode(None))
+    form = AudioFormat(sample_rate=24_000)
+    ours, theirs = (
+        np.frombuffer(bytes(read(out.getvalue(), form, Limits())), "<i2", offset=44).astype(int)
+        for read in (audio.engine(form), audio_libav.transcode)
+    )
+    assert np.abs(ours - theirs).max() <= 2
+
+
+def vorbis(quality: int, hz: float, seconds: float) -> bytes:
+    source = ["-f", "lavfi", "-i", f"sine={hz}:sample_rate=44100:duration={seconds}"]
+    command = ["ffmpeg", "-v", "error", *source, "-c:a", "libvorbis", "-q:a", str(quality), "-f", "ogg", "-"]
+    return subprocess.run(command, capture_output=True, check=True).stdout
+
+
+@pytest.mark.parametrize("engine", [audio_native.transcode, audio_libav.transcode])
+def test_links_of_a_vorbis_chain_with_other_headers_are_no_noise(engine: Any) -> None:
+    result = engine(vorbis(3, 440, 1.0) + vorbis(9, 880, 2.0), AudioFormat(), LIMITS)
+    samples = np.frombuffer(bytes(result), "<i2", offset=44)
+    assert len(samples) == pytest.approx(3 * 16_000, abs=500)
+    second = samples[24_000:40_000].astype(float)
+    power = np.abs(np.fft.rfft(second * np.hanning(len(second)))) ** 2
+    assert power.argmax() == 880
+    assert power[870:890].sum() / power.sum() > 0.999

@@ -143,3 +143,27 @@ def test_all_at_once() -> None:
     assert (facts.codec, facts.sample_rate, facts.channels) == ("aac", 44_100, 2)
     assert 3.0 < facts.duration_seconds <= 5.1
     assert facts.peak_dbfs < -0.5
+
+
+@pytest.mark.parametrize("form", [("wav", "pcm_s16le"), ("wav", "pcm_f32le"), ("flac", "flac"), ("wav", "pcm_mulaw")])
+@pytest.mark.parametrize("channels", [2, 6])
+def test_trimmed_recordings_are_mixed_as_loud_as_others(form: tuple[str, str], channels: int) -> None:
+    content = wav(s16(np.stack([sine(1.0, amplitude=0.9)] * channels, axis=1)))
+    whole, trimmed = (
+        probe(transcode(content, AudioFormat(*form, 16_000, 1, trim_silence_dbfs=trim))) for trim in (None, -60.0)
+    )
+    assert trimmed.rms_dbfs == pytest.approx(whole.rms_dbfs, abs=0.05)
+    assert trimmed.peak_dbfs == pytest.approx(whole.peak_dbfs, abs=0.05)
+
+
+@pytest.mark.parametrize("place", [1, 3, 8, 20])
+def test_a_peak_in_the_last_samples_is_limited_too(place: int) -> None:
+    samples = sine(3.0, amplitude=0.05)
+    samples[-place] = 0.9
+    result = probe(transcode(wav(s16(samples)), AudioFormat(loudness_lufs=-14.0)))
+    assert result.peak_dbfs <= -0.99
+
+
+def test_a_segment_behind_the_end_has_the_same_reason_with_trimming() -> None:
+    with pytest.raises(AudioError, match="ends before the segment that starts at 10 seconds"):
+        transcode(wav(s16(sine(3.0))), AudioFormat(start_seconds=10.0, trim_silence_dbfs=-50.0))

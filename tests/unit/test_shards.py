@@ -154,6 +154,12 @@ def test_hostile_members_fail_alone(member: bytes, reason: str) -> None:
     assert list(journal.reasons.values()) == [reason]
 
 
+def test_lines_of_names_that_are_not_unicode_are_utf8() -> None:
+    shard = tar([(b"caf\xe9.txt".decode("utf-8", "surrogateescape"), b'{"n": 12345678901234567.891}')])
+    made = result(transform(shard, LINES, "echo"))
+    assert made == b'{"object": "train.tar/caf\\\\udce9.txt", "n": 12345678901234567.891}\n'
+
+
 def test_names_of_any_bytes_and_lengths_stay() -> None:
     names = ["long/" * 60 + "a.txt", "ü.txt", b"caf\xe9.txt".decode("utf-8", "surrogateescape"), "new\nline.txt"]
     made = files(result(transform(tar([(name, b"x") for name in names]))))
@@ -166,6 +172,7 @@ def test_names_of_any_bytes_and_lengths_stay() -> None:
         (b"RIFF" + bytes(2000), "it is not a tar archive"),
         (tar([("a.txt", b"x" * 900)])[:1200], "it ends within the member 'a.txt'"),
         (tar([("a.txt", b"x"), ("b.txt", b"x")])[:2048], "without an end mark: it is truncated"),
+        (entry("a.txt", b"x") + bytes(512) + tar([("c.txt", b"x")]), "header at byte 1024 is empty, and data follow"),
         (
             tar([("a.txt", b"bad"), ("b.txt", b"bad")]),
             "all its 2 members failed, such as 'a.txt': this object is bad",

@@ -137,11 +137,33 @@ def pax(content: bytes) -> bytes:
         (entry("y" * 300)[: 2 * BLOCK] * 9 + GOOD, "more than 8 headers"),
         (entry("y" * 300)[: 2 * BLOCK] + END, "belongs to no member"),
         (entry("y" * 300)[:BLOCK], "ends within the header"),
+        (damaged(3 * BLOCK, bytes(BLOCK)), "header at byte 1536 is empty, and data follow"),
+        (damaged(0, bytes(BLOCK)), "header at byte 0 is empty, and data follow"),
+        (GOOD + GOOD, "several archives were joined"),
+        (GOOD[: 3 * BLOCK] + bytes(2 << 20), "more than 1048576 zeros follow byte 1536"),
+        (bytes(1 << 20), "more than 10240 zeros follow byte 0"),
     ],
 )
 def test_archives_that_are_damaged(archive: bytes, reason: str) -> None:
     with pytest.raises(TarError, match=reason):
         read(archive)
+
+
+@pytest.mark.parametrize("end", [BLOCK, 2 * BLOCK, tarfile.RECORDSIZE, 1 << 20])
+def test_any_number_of_zeros_that_programs_write_ends_an_archive(end: int) -> None:
+    assert [member.name for member, _ in read(GOOD[: 5 * BLOCK] + bytes(end))] == ["a.txt", "b.txt"]
+    assert not read(bytes(min(end, tarfile.RECORDSIZE)))
+
+
+@pytest.mark.parametrize(("name", "kind"), [("td/a.txt", tarfile.REGTYPE), ("td/", tarfile.DIRTYPE)])
+def test_times_of_incremental_archives_are_no_part_of_names(name: str, kind: bytes) -> None:
+    """GNU tar with `-g` writes the times of access and of the last change where POSIX has the start of a name."""
+    block = bytearray(tarfile.TarInfo(name).tobuf(tarfile.GNU_FORMAT))
+    block[156:157] = kind
+    block[345:369] = b"15302063532\0" * 2
+    block[148:156] = b" " * 8
+    block[148:156] = b"%06o\0 " % sum(block)
+    assert one(bytes(block) + END).name == name.rstrip("/")
 
 
 def test_folders_and_comments_are_no_files() -> None:

@@ -83,7 +83,15 @@ def test_it_is_built_in() -> None:
 
 def test_json_is_one_line_with_the_same_content() -> None:
     made = text_json(b'{"a": "\xc3\xa9",\n "b": [1, null]}\n', "a.json", "")
-    assert made == '{"a": "é", "b": [1, null]}\n'.encode()
+    assert made == '{"a": "é",  "b": [1, null]}\n'.encode()
+    exact = b'{"a": 12345678901234567.891, "b": 0.10000000000000000555, "c": "\\u2028", "a": 1}'
+    assert text_json(exact, "a.json", "") == exact + b"\n"
+    assert text_json('{"é":\r\n1}'.encode("utf-16"), "a.json", "") == '{"é":  1}\n'.encode()
+
+
+def test_names_that_are_not_unicode_are_escaped() -> None:
+    made = text_facts(b"x", b"caf\xe9.txt".decode("utf-8", "surrogateescape"), "")
+    assert json.loads(made)["object"] == r"caf\udce9.txt"
 
 
 @pytest.mark.parametrize(

@@ -119,7 +119,7 @@ def test_a_member_of_json_ends_with_its_last_document() -> None:
         ("x.zip", zipped([("a.csv", CSV)], zipfile.ZIP_BZIP2), "'a.csv': the compression method bzip2 is not read"),
         ("x.zip", b"PK\3\4\0\0" + bytes(100), "the archive is broken"),
         ("x.zip", zipped([("a.csv.gz", gzip.compress(CSV)[:-4])]), "'a.csv.gz': its compressed content is broken"),
-        ("x.tar", tar([("a.csv", CSV)]) + tar([("b.csv", CSV)]), "bytes follow the archive's end mark"),
+        ("x.tar", tar([("a.csv", CSV)]) + tar([("b.csv", CSV)]), "is empty, and data follow"),
         ("x.tar", tar([("a.csv", CSV), ("a.csv", CSV)]), "'a.csv': the archive has several members of this name"),
         ("x.tar", entry("/etc/a.csv", CSV) + bytes(1024), "'/etc/a.csv': its name leads out"),
         ("x.tar", entry("a.csv", type=b"2", linkname="/etc/passwd"), "'a.csv': it is a symbolic link"),

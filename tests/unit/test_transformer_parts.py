@@ -142,7 +142,15 @@ def test_the_journal_is_read_back(capfd: pytest.CaptureFixture[str]) -> None:
     for failure in listed:
         journal.record(failure)
     log = "cut off" + capfd.readouterr().out
-    assert list(failures.parse(log)) == listed
+    # No table takes bytes that are not UTF-8.
+    assert list(failures.parse(log)) == [dataclasses.replace(listed[0], object="a\n\\udcff\u2028"), listed[1]]
+
+
+def test_a_reason_that_no_table_takes_is_escaped() -> None:
+    (read,) = failures.parse(Failure(1.0, "in", "a", "bad: \ud800", True).line())
+    assert read.reason == "bad: \\ud800"
+    (shard,) = failures.parse_shards(failures.Shard(1.0, "in", "\udce9.tar", 1, 0, 0).line())
+    assert shard.object == "\\udce9.tar"
 
 
 def test_the_journal_ends_somewhere(capfd: pytest.CaptureFixture[str]) -> None:

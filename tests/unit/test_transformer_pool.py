@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import io
 from contextlib import suppress
 
-from storeside.transformers.pool import Pool
+import pytest
+
+from storeside.transformers import wire
+from storeside.transformers.failures import Failure
+from storeside.transformers.job import Job
+from storeside.transformers.pool import Content, Pool
+from storeside.transformers.sender import Senders
+from storeside.transformers.server_threads import _Service
 from storeside.transformers.settings import Settings
 
 
@@ -21,3 +30,38 @@ def test_a_pool_that_ends_closes_its_sockets() -> None:
         return [worker._channel.socket.fileno() for worker in workers]
 
     assert asyncio.run(ended()) == [-1, -1]
+
+
+def test_an_object_that_finds_no_memory_fails_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    memory, errors = wire._memory, [OSError(errno.ENOMEM, "no memory")]
+
+    def scarce(size: int) -> object:
+        if errors:
+            raise errors.pop()
+        return memory(size)
+
+    async def outcomes() -> list[object]:
+        pool = Pool("tests.transformers:upper", Settings(workers=1))
+        running = asyncio.create_task(pool.run())
+        await pool.ready()
+        monkeypatch.setattr(wire, "_memory", scarce)
+        found: list[object] = [await (await pool.submit(Job(name), b"x" * 1_000_000)) for name in ("a", "b")]
+        running.cancel()
+        with suppress(asyncio.CancelledError):
+            await running
+        return found
+
+    first, second = asyncio.run(outcomes())
+    assert isinstance(first, Failure)
+    assert (first.final, "no memory" in first.reason) == (False, True)
+    assert isinstance(second, Content)
+
+
+def test_a_body_that_is_cut_off_is_not_transformed() -> None:
+    service = _Service("tests.transformers:upper", Settings(workers=1), Senders(Settings(sources=("127.0.0.1",))))
+    answers = [
+        service.answer("PUT", "/in/a", "127.0.0.1", {"Content-Length": "10"}, io.BytesIO(content))
+        for content in (b"abc", b"abcdefghij")
+    ]
+    assert [answer.status for answer in answers] == [400, 200]
+    assert b"the connection ended after 3 of 10 bytes" in answers[0].content

@@ -63,12 +63,12 @@ def record_members(
             " try fewer shards at a time"
         )
         log.warning("job %s: %s: %s", job_id, shard.object, reason)
-        ledger.record_reasons(scope, [(_plain(shard.object), reason, False)])
+        ledger.record_reasons(scope, [(shard.object, reason, False)])
     members.record(
         ledger,
         scope,
-        ((_plain(f.object), _plain(f.member), _plain(f.reason), f.time) for f in failed),
-        ((_plain(shard.object), shard.time) for shard in reported if shard not in incomplete),
+        ((f.object, f.member, f.reason, f.time) for f in failed),
+        ((shard.object, shard.time) for shard in reported if shard not in incomplete),
     )
 
 
@@ -76,8 +76,3 @@ def settle(ledger: Ledger, scope: Scope) -> tuple[int, list[tuple[str, str]]]:
     """Record the failed members of a finished job; return their number, and the first with their reasons."""
     members.settle(ledger, scope)
     return members.failures(ledger, scope, 20)
-
-
-def _plain(text: str) -> str:
-    """Return the text with escapes for bytes that are not UTF-8, which names in tar archives may contain."""
-    return text.encode("utf-8", "backslashreplace").decode()

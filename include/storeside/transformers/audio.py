@@ -2,7 +2,7 @@
 
 The native library, if it is built, writes WAV of 16-bit PCM, the usual input of speech recognition. PyAV writes all
 other formats. Both use libav and reject the same objects with the same error texts. Their samples differ only if
-their versions of libav differ, and then by at most 2 of the 65,536 steps.
+their versions of libav differ, and then mostly by at most 2 of the 65,536 steps.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .transformer import Data
 __all__ = ["AudioError", "AudioFacts", "probe", "transcode"]
 
 _Engine = Callable[["str | bytes | bytearray", AudioFormat, Limits], Data]
-_MeasuringEngine = Callable[["str | bytes | bytearray", AudioFormat, Limits], tuple[Data, SignalFacts]]
+_MeasuringEngine = Callable[["str | bytes | bytearray", AudioFormat, Limits], tuple[Data, SignalFacts, float]]
 
 
 def transcode(source: str | bytes | bytearray, target: AudioFormat, limits: Limits | None = None) -> Data:
@@ -42,7 +42,7 @@ def engine(target: AudioFormat) -> _Engine:
 
 
 def measuring_engine(target: AudioFormat) -> _MeasuringEngine:
-    """Return the engine like `engine`; it also returns the facts of the source."""
+    """Return the engine like `engine`; it also returns the facts and the seconds of the source."""
     if _is_native(target):
         return _native_measuring
     from . import audio_libav
@@ -66,7 +66,7 @@ def _native(source: str | bytes | bytearray, target: AudioFormat, limits: Limits
 
 def _native_measuring(
     source: str | bytes | bytearray, target: AudioFormat, limits: Limits
-) -> tuple[Data, SignalFacts]:
+) -> tuple[Data, SignalFacts, float]:
     try:
         return audio_native.transcode_and_measure(source, target, limits)
     except audio_native.NotSupported:

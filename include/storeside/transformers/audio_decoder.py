@@ -20,6 +20,11 @@ from .audio_input import CONTAINERS, SOURCE_RATES, Input
 from .audio_limits import Limits
 
 
+_STRICT = {"err_detect": "explode+crccheck"}
+_THREADS = "NONE"
+_HEADERS = "new_extradata"
+
+
 def reason(error: Exception) -> str:
     """Return libav's text for a failure, in lower case."""
     return (getattr(error, "strerror", None) or str(error)).lower()
@@ -49,9 +54,9 @@ class Decoder:
         except AudioError:
             self.container.close()
             raise
-        self.stream.codec_context.options = {"err_detect": "explode+crccheck", **_usable_layout(self.container)}
+        self.stream.codec_context.options = {**_STRICT, **_usable_layout(self.container)}
         # Objects are processed in parallel: threads for one object cost more than they save.
-        self.stream.codec_context.thread_type = "NONE"
+        self.stream.codec_context.thread_type = _THREADS
 
     def _decodable_stream(self) -> Any:
         if not self.container.streams.audio:
@@ -67,7 +72,7 @@ class Decoder:
     def frames(self, seconds: float = math.inf) -> Iterator[Any]:
         """Decode the stream to its end, or only its first `seconds`; only a complete read detects missing samples."""
         try:
-            for frame in self.container.decode(self.stream):
+            for frame in self._decoded():
                 if frame.samples:
                     self._require_form(frame)
                     self.samples += frame.samples
@@ -82,6 +87,21 @@ class Decoder:
         if not self.samples:
             raise errors.no_samples(self.codec)
         self._stated.require(self.samples, self.rate)
+
+    def _decoded(self) -> Iterator[Any]:
+        """Yield all frames; each link of a chain of Ogg Vorbis has its own decoder.
+
+        The decoder of libav 62.28 makes noise of a link whose headers differ from those of the first.
+        """
+        decoder = self.stream.codec_context
+        for packet in self.container.demux(self.stream):
+            if decoder.name == "vorbis" and packet.has_sidedata(_HEADERS):
+                yield from decoder.decode(None)
+                decoder = av.CodecContext.create("vorbis", "r")
+                decoder.extradata = bytes(packet.get_sidedata(_HEADERS))
+                decoder.options, decoder.thread_type = _STRICT, _THREADS
+                packet = av.Packet(bytes(packet))  # noqa: PLW2901 - without the headers
+            yield from decoder.decode(packet)
 
     def _require_form(self, frame: Any) -> None:
         form = (frame.sample_rate, frame.format.name, frame.layout.name)

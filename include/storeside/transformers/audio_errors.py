@@ -35,6 +35,11 @@ def unknown_codec(container: str) -> AudioError:
     return AudioError(f"the codec in the {container} container is not supported: convert the object to WAV or FLAC")
 
 
+def not_readable(form: str) -> AudioError:
+    """Return the error for a `form` of samples that libav would read as noise."""
+    return AudioError(f"{form} is not supported: convert the object to FLAC, or to WAV of 16, 24 or 32 bits")
+
+
 def bad_rate(rate: int) -> AudioError:
     """Return the error for a sample rate, in Hz, outside `SOURCE_RATES`."""
     return AudioError(f"the sample rate {rate} Hz is outside the range of recordings")
@@ -43,6 +48,11 @@ def bad_rate(rate: int) -> AudioError:
 def damaged(codec: str, samples: int, reason: str) -> AudioError:
     """Return the error for a stream whose decoding failed after `samples` per channel."""
     return AudioError(f"damaged {codec} data after {samples} samples: {reason}")
+
+
+def damaged_at(what: str, at: int) -> AudioError:
+    """Return the error for a container in which no `what`, such as a page, is at an offset where one must be."""
+    return AudioError(f"damaged: no {what} at byte {at}")
 
 
 def no_samples(codec: str) -> AudioError:

@@ -83,7 +83,7 @@ def probe(source: str | bytes | bytearray | memoryview, limits: Limits) -> Audio
                 rms_dbfs=levels.rms_dbfs,
                 checksum=digest,
                 codec=decoder.codec,
-                complete=stated.complete,
+                complete=stated.completeness(decoder.samples / decoder.rate),
                 declared_seconds=stated.seconds,
                 ignored=stated.ignored,
                 **asdict(signal.facts()),

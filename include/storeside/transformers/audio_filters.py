@@ -112,6 +112,18 @@ def form(target: AudioFormat, sample_format: str, found: Any) -> list[Filter]:
     return [*renamed, _aformat(sample_format, target.sample_rate, made)]
 
 
+def measured_form(target: AudioFormat, found: Any) -> list[Filter]:
+    """Return the filters like `form`, with floating-point samples that are as loud as in the target's own format.
+
+    libswresample mixes to integers so that no sum exceeds full scale, and to floating point without such a limit.
+    """
+    made = form(target, "flt", found)
+    if target.written_by.sample_format.startswith("flt") or len(found.channels) == target.channels:
+        return made
+    mixed = f"{target.sample_rate}:out_sample_fmt=flt:out_chlayout={layout(target, found)}:rematrix_maxval=1"
+    return [*made[:-1], ("aresample", mixed), made[-1]]
+
+
 def _guessed(found: Any) -> str:
     """Return the layout of a recording; without channel names, the default that the ffmpeg command assumes as well.
 

@@ -24,20 +24,24 @@ _Steps = Callable[[Any], list[filters.Filter]]
 
 def transcode(source: str | bytes | bytearray, target: AudioFormat, limits: Limits) -> memoryview:
     """Transcode one object. Raises AudioError."""
-    return _transcode(source, target, limits, None)
+    return _transcode(source, target, limits, None)[0]
 
 
 def transcode_and_measure(
     source: str | bytes | bytearray, target: AudioFormat, limits: Limits
-) -> tuple[memoryview, SignalFacts]:
-    """Transcode one object, and return the facts of the transcoded part of the source as well. Raises AudioError."""
+) -> tuple[memoryview, SignalFacts, float]:
+    """Transcode one object, and return the facts of the transcoded part of the source as well. Raises AudioError.
+
+    The number is that of the decoded seconds.
+    """
     signal = Signal(target.start_seconds, target.end_seconds)
-    return _transcode(source, target, limits, signal), signal.facts()
+    data, seconds = _transcode(source, target, limits, signal)
+    return data, signal.facts(), seconds
 
 
 def _transcode(
     source: str | bytes | bytearray, target: AudioFormat, limits: Limits, signal: Signal | None
-) -> memoryview:
+) -> tuple[memoryview, float]:
     written = io.BytesIO()
     steps = _filters(source, target, limits)
     with open_input(source) as data:
@@ -52,7 +56,7 @@ def _transcode(
         finally:
             decoder.close()
     _require_size(written, limits)
-    return written.getbuffer()
+    return written.getbuffer(), decoder.samples / decoder.rate
 
 
 def _filters(source: str | bytes | bytearray, target: AudioFormat, limits: Limits) -> _Steps:
@@ -64,7 +68,7 @@ def _filters(source: str | bytes | bytearray, target: AudioFormat, limits: Limit
             return before + filters.form(target, target.written_by.sample_format, found)
         part = filters.part(measured.start, measured.end) + filters.gain(measured.gain)
         made = filters.exactly(target, target.written_by.sample_format, found)
-        return before + filters.form(target, "flt", found) + part + made
+        return before + filters.measured_form(target, found) + part + made
 
     return steps
 

@@ -44,7 +44,7 @@ def measure(source: str | bytes | bytearray, target: AudioFormat, limits: Limits
     sound = _Sound(target)
 
     def chain_of_filters(found: Any) -> list[filters.Filter]:
-        made = filters.form(target, "flt", found)
+        made = filters.measured_form(target, found)
         levels = [("ebur128", "metadata=1"), *filters.exactly(target, "flt", found)] if loudness else []
         return [*filters.segment(target), *made, *levels]
 
@@ -79,11 +79,19 @@ class _Loudness:
         self._integrated = float(frame.metadata.get("lavfi.r128.I", self._integrated))
         if self._resampler is None:
             self._resampler = av.AudioResampler("flt", frame.layout.name, _OVERSAMPLING * frame.sample_rate)
+        self._resample(frame)
+
+    def _resample(self, frame: Any) -> None:
         for made in self._resampler.resample(frame):
-            self._peak = max(self._peak, float(np.abs(made.to_ndarray()).max()))
+            self._peak = max(self._peak, float(np.abs(made.to_ndarray()).max(initial=0)))
 
     def gain(self, wanted: float | None) -> float:
-        """Return the gain in dB for the wanted loudness, or less if the true peak would exceed its maximum."""
+        """Return the gain in dB for the wanted loudness, or less if the true peak would exceed its maximum.
+
+        No frame may be added afterwards.
+        """
+        if self._resampler is not None:
+            self._resample(None)  # the last samples
         if wanted is None or not self._integrated > _UNMEASURABLE_LUFS or not self._peak:
             return 0.0
         return min(wanted - self._integrated, MAX_TRUE_PEAK_DBTP - 20 * math.log10(self._peak))
@@ -122,7 +130,7 @@ class _Sound:
 
     def bounds(self) -> tuple[int, int]:
         """Return the range of samples to keep: the first sample, and the one after the last."""
-        if self._threshold is None:
+        if self._threshold is None or not self._samples:
             return 0, self._samples
         if len(self._power):
             self._judge(self._power.mean(keepdims=True))

@@ -24,7 +24,7 @@ _of_thread = threading.local()
 
 
 class NotSupported(errors.AudioError):
-    """This version of libav has no decoder for the object; PyAV's version may have one."""
+    """This version of libav cannot decode the object; PyAV's version may decode it."""
 
 
 def is_available() -> bool:
@@ -42,11 +42,12 @@ def transcode(source: str | bytes | bytearray, target: AudioFormat, limits: Limi
 
 def transcode_and_measure(
     source: str | bytes | bytearray, target: AudioFormat, limits: Limits
-) -> tuple[memoryview, SignalFacts]:
-    """Transcode like `transcode`, and return the facts of the source as well."""
+) -> tuple[memoryview, SignalFacts, float]:
+    """Transcode like `transcode`, and return the facts and the seconds of the source as well."""
     data, pcm = _converted(source, target, limits, measures=True)
     silence, clipped, *estimates = pcm.signal
-    return data, SignalFacts(silence, clipped, *(None if math.isnan(value) else value for value in estimates))
+    signal = SignalFacts(silence, clipped, *(None if math.isnan(value) else value for value in estimates))
+    return data, signal, pcm.samples / pcm.rate
 
 
 def _converted(
@@ -122,7 +123,10 @@ def _header(target: AudioFormat, size: int, mask: int) -> bytes:
 
 def _meaning(e: ConversionError, target: AudioFormat, limits: Limits) -> errors.AudioError:
     error = _MEANING[e.status](e, target, limits)
-    if e.status in (Status.UNKNOWN_CODEC, Status.NO_SAMPLES) or (e.is_not_implemented and not e.samples):
+    # Older versions lack decoders, and take packets for damage that newer ones know, such as those of a chain of Opus.
+    if e.status in (Status.UNKNOWN_CODEC, Status.NO_SAMPLES, Status.DAMAGED) or (
+        e.is_not_implemented and not e.samples
+    ):
         return NotSupported(str(error))
     return error
 

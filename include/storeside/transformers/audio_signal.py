@@ -177,17 +177,18 @@ class Signal:
 
 
 def interleaved(frame: Any) -> Iterator[Any]:
-    """Yield the frame, interleaved if it has many channels.
+    """Yield the frame, interleaved if it has many channels, and with 32 bits if it has 64, which numpy does not get.
 
     PyAV 18.1 counts a frame's planes up to a null pointer. With more than 8 planes there is no null pointer, and PyAV
     crashes.
     """
-    if not frame.format.is_planar or len(frame.layout.channels) < 8:
+    packed = frame.format.packed.name
+    if packed != "s64" and (not frame.format.is_planar or len(frame.layout.channels) < 8):
         yield frame
         return
     from .audio_filters import Filters
 
-    packer = Filters(lambda _: [("aformat", f"sample_fmts={frame.format.packed.name}")])
+    packer = Filters(lambda _: [("aformat", f"sample_fmts={'s32' if packed == 's64' else packed}")])
     yield from packer.process(frame)
     yield from packer.process(None)
 

@@ -73,13 +73,13 @@ class AudioTranscodeProbe:
 
     def transform(self, source: Source, name: str, _arguments: str) -> Result:
         """Return the transcoded object and its facts. Raises AudioError."""
-        data, signal = self._engine(source, self._target, self._limits)
+        data, signal, seconds = self._engine(source, self._target, self._limits)
         if self._target.is_wav_s16:
             facts = self._facts.facts_of_wav(data, self._target)
         else:
             facts = self._facts.probe(data, self._limits)
         stated = self._facts.stated_of(source)
-        whole = stated.complete if math.isinf(self._target.end_seconds) else "unknown"
+        whole = stated.completeness(seconds) if math.isinf(self._target.end_seconds) else "unknown"
         facts = replace(
             facts, complete=whole, declared_seconds=stated.seconds, ignored=stated.ignored, **asdict(signal)
         )

@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import TypeVar
 
+from .transformer import utf8
+
 MARK = "storeside-failure "
 # It begins with `MARK`, which a transformer's own output cannot contain.
 SHARD_MARK = MARK + "shard "
@@ -97,6 +99,7 @@ def _parsed(log: str, mark: str, kind: type[E]) -> Iterator[E]:
         if not found:
             continue
         try:
-            yield kind(**json.loads(text))
+            fields = dict(json.loads(text))
+            yield kind(**{key: utf8(value) if isinstance(value, str) else value for key, value in fields.items()})
         except (ValueError, TypeError):
             continue

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
 
+from .transformer import utf8
+
 # Environment variables of an ETL that works on the members of shards; `EtlSpec.of_members` writes them.
 PATTERNS, EXTENSIONS, RESULTS = "SHARD_MEMBERS", "SHARD_EXTENSIONS", "SHARD_RESULTS"
 TAR, LINES, OBJECTS = "tar", "jsonl", "objects"
@@ -71,9 +73,30 @@ class Members:
 
 
 def line(name: str, facts: bytes | memoryview) -> bytes:
-    """Return facts, one JSON object, as a line with the field ``object``. Raises ValueError for anything else."""
-    found: Any = json.loads(bytes(facts))
+    """Return facts, one JSON object, as a line with the field ``object``, and otherwise with the same characters.
+
+    An own field ``object`` is replaced. Raises ValueError for anything else.
+    """
+    found, text = one_object(bytes(facts))
+    told = json.dumps({"object": utf8(name)}, ensure_ascii=False)
+    if "object" in found:
+        text = json.dumps({**found, "object": utf8(name)}, ensure_ascii=False, allow_nan=False)
+    elif found:
+        text = f"{told[:-1]}, {text[1:].lstrip()}"
+    else:
+        text = told
+    return text.encode("utf-8", "backslashreplace") + b"\n"
+
+
+def one_object(content: bytes) -> tuple[dict[str, Any], str]:
+    """Return one JSON object, and its text on one line. Raises ValueError for anything else, and RecursionError."""
+    text = content.decode(json.detect_encoding(content))
+    found: Any = json.loads(text, parse_constant=_no_number)
     if not isinstance(found, dict):
         raise ValueError("it is not one JSON object")
-    text = json.dumps({"object": name, **found, **{"object": name}}, allow_nan=False)
-    return text.encode() + b"\n"
+    # Line feeds can only be between the parts of JSON: within a text they are escaped.
+    return found, text.strip().replace("\r", " ").replace("\n", " ")
+
+
+def _no_number(text: str) -> Any:
+    raise ValueError(f"{text} is no number")

@@ -122,6 +122,9 @@ class Pool:
         except ConnectionError:
             worker.kill()
             return task
+        except OSError as e:  # the node has no memory or descriptor for the content
+            worker.kill()
+            outcome = task.job.failure(f"its content cannot be passed to a worker: {e}", final=False)
         if not task.outcome.done():
             task.outcome.set_result(outcome)
         return None

@@ -20,9 +20,13 @@ _LARGEST_HEADER, _MOST_HEADERS = 64 << 10, 8
 # PATH_MAX of Linux, in bytes.
 _LONGEST_NAME = 4096
 _PIECE = 1 << 20
+# Bytes from the first empty block to the end: writers fill a record, of 10 KiB by default, on tapes of up to 1 MiB.
+# More zeros are a hole, such as of an upload that was interrupted.
+_LONGEST_END, _LONGEST_EMPTY = 1 << 20, tarfile.RECORDSIZE
 # The last number of seconds that a header's eleven octal digits can express.
 _LATEST = 8**11 - 1
 
+_GNU = b"ustar  \0"
 _KINDS = {
     tarfile.LNKTYPE: "a hard link",
     tarfile.SYMTYPE: "a symbolic link",
@@ -67,11 +71,13 @@ class TarArchive:
         self._file = file
         self._size = size
         self._offset = 0
+        self._members = 0
 
     def __iter__(self) -> Iterator[Member]:
         if not self._size:
             raise TarError("it is empty")
         while (member := self._next()) is not None:
+            self._members += 1
             yield member
 
     def pieces(self, member: Member) -> Iterator[bytes]:
@@ -90,7 +96,7 @@ class TarArchive:
         return b"".join(self.pieces(member))
 
     def _next(self) -> Member | None:
-        """Return the next member; None at the archive's end mark, after which no bytes count."""
+        """Return the next member; None at the archive's end mark, after which only zeros may follow."""
         extended: dict[str, str] = {}
         for _ in range(_MOST_HEADERS):
             at = self._offset
@@ -98,6 +104,7 @@ class TarArchive:
             if not any(block):
                 if extended:
                     raise TarError(f"the header before byte {at} belongs to no member")
+                self._require_end(at)
                 return None
             header = _header(block, at)
             if header.type in (tarfile.XHDTYPE, tarfile.SOLARIS_XHDTYPE):
@@ -110,6 +117,20 @@ class TarArchive:
             else:
                 return self._member(header, block, extended, at)
         raise TarError(f"more than {_MOST_HEADERS} headers belong to the member at byte {at}")
+
+    def _require_end(self, at: int) -> None:
+        """Read to the end of the file, so that a header of zeros is not taken for the end mark. Raises TarError."""
+        most = _LONGEST_END if self._members else _LONGEST_EMPTY
+        self._file.seek(self._offset)
+        while rest := self._file.read(_PIECE):
+            self._offset += len(rest)
+            if any(rest):
+                raise TarError(
+                    f"its header at byte {at} is empty, and data follow: it is damaged, or several archives were"
+                    " joined; store each archive as one object"
+                )
+            if self._offset - at > most:
+                raise TarError(f"more than {most} zeros follow byte {at}: it is damaged, or its upload did not end")
 
     def _take(self, count: int, otherwise: str) -> bytes:
         self._file.seek(self._offset)
@@ -180,6 +201,10 @@ def _header(block: bytes, at: int) -> tarfile.TarInfo:
     except (tarfile.TarError, ValueError) as e:
         what = f"its header at byte {at} is damaged" if at else "it is not a tar archive"
         raise TarError(f"{what}: {e}") from e
+    if block[257:265] == _GNU and found.type not in tarfile.GNU_TYPES:
+        # Where POSIX has the start of a name, GNU tar may have times.
+        name = block[:100].partition(b"\0")[0].decode("utf-8", "surrogateescape")
+        found.name = name.rstrip("/") if found.isdir() else name
     if found.size < 0:
         raise TarError(f"its header at byte {at} is damaged: a size of {found.size} bytes")
     return found

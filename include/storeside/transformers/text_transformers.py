@@ -7,7 +7,8 @@ import json
 import re
 from pathlib import Path
 
-from .transformer import ObjectError, Source
+from .members import one_object
+from .transformer import ObjectError, Source, utf8
 
 # Byte order marks: longer ones first, because that of UTF-32 begins with that of UTF-16.
 _MARKS = (
@@ -34,7 +35,7 @@ def text_facts(source: Source, name: str, _arguments: str) -> bytes:
     lines = text.splitlines()
     words = [word.casefold() for word in _WORD.findall(text)]
     facts = {
-        "object": name,
+        "object": utf8(name),
         "encoding": encoding,
         "bytes": len(content),
         "characters": len(text),
@@ -56,12 +57,9 @@ def text_json(source: Source, _name: str, _arguments: str) -> bytes:
     """
     content = Path(source).read_bytes() if isinstance(source, str) else bytes(source)
     try:
-        found = json.loads(content)
-        if isinstance(found, dict):
-            return json.dumps(found, ensure_ascii=False, allow_nan=False).encode() + b"\n"
+        return one_object(content)[1].encode() + b"\n"
     except (ValueError, RecursionError) as e:
-        raise ObjectError(f"it is not JSON: {e}") from e
-    raise ObjectError("it is not one JSON object")
+        raise ObjectError(f"not JSON: {e}") from e
 
 
 def _decoded(content: bytes) -> tuple[str, str]:

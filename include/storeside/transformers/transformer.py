@@ -65,3 +65,8 @@ def open_source(source: str) -> int:
 def source_of(descriptor: int) -> str:
     """Return the path under which this process can open a descriptor's file."""
     return f"{_DESCRIPTORS}{descriptor}"
+
+
+def utf8(text: str) -> str:
+    """Return a text, such as the name of an object, with escapes for bytes that are not UTF-8: no table takes them."""
+    return text.encode("utf-8", "backslashreplace").decode()

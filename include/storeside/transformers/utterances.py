@@ -30,7 +30,7 @@ from .audio_limits import Limits
 from .audio_signal import Signal, interleaved
 from .formats import MUXERS, AudioFormat
 from .tar_archive import Member
-from .transformer import Source, open_source
+from .transformer import Source, open_source, utf8
 from .utterance_options import RATE, WINDOW, UtteranceOptions, sample_name, shard_name
 from .utterance_segments import Utterance, utterances
 
@@ -108,8 +108,8 @@ def shard(
     """
     found = utterances(*detector.probabilities(source, limits), options)
     known = {
-        "shard": shard_name(name, target.keep_extension),
-        "recording": name,
+        "shard": utf8(shard_name(name, target.keep_extension)),
+        "recording": utf8(name),
         "recording_sha256": _digest(source),
     }
     written = io.BytesIO()
@@ -118,7 +118,7 @@ def shard(
         audio = cut.encoded(target)
         facts = cut.facts(audio, target)
         member = f"{stem}.{target.container}"
-        line = json.dumps({**known, "member": member, "utterance": number, **facts}, allow_nan=False).encode() + b"\n"
+        line = json.dumps({**known, "member": utf8(member), "utterance": number, **facts}, allow_nan=False).encode() + b"\n"
         for member_name, content in ((member, audio), (f"{stem}.json", line)):
             written.write(tar_archive.header(Member(member_name, 0, 0, _MODE, 0), member_name, len(content)))
             written.write(content)

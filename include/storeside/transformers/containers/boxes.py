@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from storeside.transformers import audio_errors as errors
 
-from .stated import Bytes, Stated, big, bytes_after, little
+from .stated import TOLERANCE_SECONDS, Buffered, Bytes, Stated, big, bytes_after, little
 
 _MOST_BOXES = 100_000
 _MOST_ELEMENTS = 256
@@ -40,25 +40,29 @@ def _boxes(content: Bytes, at: int, end: int) -> Iterator[tuple[bytes, int, int]
 def mp4(content: Bytes, at: int) -> Stated:
     """Read the top-level boxes, and the length that the index declares for the first audio track."""
     moov: tuple[int, int] | None = None
-    is_open, end = False, at
+    is_open, end, another = False, at, 0
     for name, start, stop in _boxes(content, at, content.size):
         if name not in _TOP_BOXES:
-            break
+            continue  # belongs to the recording if a known one follows
         if stop > content.size:
             if name == b"mdat" or moov is None:
                 raise errors.truncated_bytes(max(0, content.size - start), stop - start)
             break
-        moov = (start, stop) if name == b"moov" else moov
+        if name == b"ftyp" and moov and not another:
+            another = end
+        moov = moov or ((start, stop) if name == b"moov" else None)
         # Fragments are written one after another, and no box declares their number.
         is_open = is_open or name == b"moof" or (name == b"mdat" and big(content.at(start - 8, 4)) == 0)
         end = stop
     if moov is None:
         return Stated(content.size)
+    if another and not is_open:  # libav reads the first of several recordings, and fragments of all
+        end = another
     ignored = bytes_after(content.size - end, "last box")
     seconds = _track_seconds(content, *moov)
     if is_open:
         return Stated(end, ignored)
-    return Stated(end, ignored, "yes", seconds=seconds)
+    return Stated(end, ignored, "yes", seconds=seconds, tolerance=TOLERANCE_SECONDS)
 
 
 def _inside(content: Bytes, place: tuple[int, int], *path: bytes) -> tuple[int, int] | None:
@@ -92,9 +96,20 @@ def _track_seconds(content: Bytes, start: int, end: int) -> float | None:
 
 _SEGMENT, _INFO, _TRACKS, _TRACK, _CLUSTER = 0x18538067, 0x1549A966, 0x1654AE6B, 0xAE, 0x1F43B675
 _SCALE, _DURATION = 0x2AD7B1, 0x4489
+_BLOCK_GROUP = 0xA0
+# What a segment, a cluster and a group of blocks may have; and a live recording, which may follow another one.
+_PARTS = frozenset((
+    *(0x114D9B74, _INFO, _TRACKS, _CLUSTER, 0x1C53BB6B, 0x1941A469, 0x1043A770, 0x1254C367, 0xEC, 0xBF),
+    *(0xE7, 0x5854, 0xA7, 0xAB, 0xA3, _BLOCK_GROUP, 0xAF),
+    *(0xA1, 0xA2, 0x75A1, 0x9B, 0xFA, 0xFB, 0xFD, 0xA4, 0x75A2, 0x8E, 0xC8, 0xCB),
+    *(0x1A45DFA3, _SEGMENT),
+))  # fmt: skip
+# More elements than 12 hours have in blocks of 20 ms.
+_MOST_BLOCKS = 3_000_000
+_AHEAD = 4 << 10
 
 
-def _number(content: Bytes, at: int, keeps_mark: bool) -> tuple[int, int]:
+def _number(content: Bytes | Buffered, at: int, keeps_mark: bool) -> tuple[int, int]:
     """Return a number of variable size and its size in bytes; (-1, size) if all bits are set, (0, 0) without one."""
     head = content.at(at, 8)
     if not head or not head[0]:
@@ -139,13 +154,51 @@ def matroska(content: Bytes, at: int) -> Stated:
             seconds = _matroska_seconds(content, body, body + length)
         if name == _TRACKS:
             tracks = sum(kind == _TRACK for kind, _, _ in _elements(content, body, body + length))
-    if size >= 0:
-        return Stated(end, bytes_after(content.size - end, "segment"), "yes", seconds=seconds)
     # The duration is that of the longest track, so it is exact only for a single track.
     is_exact = seconds is not None and tracks == 1
+    broken = _break(Buffered(content, _AHEAD), start, end)
+    if broken is not None and size < 0 and not _goes_on(content, broken + 1):
+        broken = None  # a live recording ends anywhere
+    if broken is not None and not is_exact:
+        raise errors.damaged_at("element", broken)
+    # libav continues at the next cluster after a break, and decodes less without an error.
     return Stated(
-        content.size, complete="yes" if is_exact else "unknown", seconds=seconds, is_exact=is_exact, slack=8_192
+        end,
+        bytes_after(content.size - end, "segment"),
+        "yes" if broken is None and (size >= 0 or is_exact) else "unknown",
+        seconds=seconds,
+        is_exact=is_exact and (size < 0 or broken is not None),
+        slack=8_192,
     )
+
+
+def _break(content: Buffered, at: int, end: int) -> int | None:
+    """Return the offset at which no element is, of a segment's body; None if its elements reach its end."""
+    ends = [end]
+    for _ in range(_MOST_BLOCKS):
+        while at == ends[-1]:
+            ends.pop()
+            if not ends:
+                return None
+        name, a = _number(content, at, True)
+        size, b = _number(content, at + a, False)
+        if name not in _PARTS or not b or (size < 0 and name not in (_CLUSTER, _SEGMENT)):
+            return at
+        body = at + a + b
+        if size < 0:  # its elements end where the next cluster or segment starts
+            at = body
+        elif body + size > ends[-1]:
+            return at
+        elif name in (_CLUSTER, _BLOCK_GROUP, _SEGMENT):
+            at = body
+            ends.append(body + size)
+        else:
+            at = body + size
+    return None
+
+
+def _goes_on(content: Bytes, at: int) -> bool:
+    return Buffered(content, 1 << 20).find(_CLUSTER.to_bytes(4, "big"), at) >= 0
 
 
 def _matroska_seconds(content: Bytes, start: int, end: int) -> float | None:
@@ -163,10 +216,20 @@ def _matroska_seconds(content: Bytes, start: int, end: int) -> float | None:
 # --- ASF
 
 _ASF_PROPERTIES = bytes.fromhex("a1dcab8c47a9cf118ee400c00c205365")
+_ASF_DATA = bytes.fromhex("3626b2758e66cf11a6d900aa0062ce6c")
+_ASF_INDEXES = (
+    bytes.fromhex("90080033b1e5cf1189f400a0c90349cb"),  # simple index
+    bytes.fromhex("d329e2d6da35d111903400a0c90349be"),  # index
+    bytes.fromhex("f803b1fead12644c840f2a1d2f7ad48c"),  # media object index
+    bytes.fromhex("d03fb73c4a0c034895edf7b6228f0c5c"),  # timecode index
+)
+_DATA_HEADER = 50
+# The first bytes of a packet with error correction data, which are empty.
+_PACKET = b"\x82\0\0"
 
 
 def asf(content: Bytes, at: int) -> Stated:
-    """Read the file properties of Windows Media Audio."""
+    """Read the file properties of Windows Media Audio, all top-level objects, and the first bytes of all packets."""
     end = at + little(content.at(at + 16, 8))
     place = at + 30
     for _ in range(_MOST_ELEMENTS):
@@ -175,17 +238,55 @@ def asf(content: Bytes, at: int) -> Stated:
         if len(head) < 24 or place >= end or size < 24:
             break
         if head[:16] == _ASF_PROPERTIES and len(head) == 104:
-            return _asf_length(content, at, head)
+            return _asf_length(content, at, end, head)
         place += size
     return Stated(content.size)
 
 
-def _asf_length(content: Bytes, at: int, head: bytes) -> Stated:
+def _asf_length(content: Bytes, at: int, data: int, head: bytes) -> Stated:
     size, duration, preroll, flags = (little(head[a:b]) for a, b in ((40, 48), (64, 72), (80, 88), (88, 92)))
     if flags & 1 or not size:  # broadcast: sizes and durations are not valid
         return Stated(content.size)
-    if content.size - at < size:
-        raise errors.truncated_bytes(content.size - at, size)
+    end = _asf_end(content, data)
+    # Programs that change the tags often leave the size of the file as it was.
+    if end is None:
+        end = at + size
+        if content.size < end:
+            raise errors.truncated_bytes(content.size - at, size)
+    _require_packets(content, data, end, head)
     seconds = duration / 1e7 - preroll / 1e3
-    ignored = bytes_after(content.size - at - size, "last packet")
-    return Stated(at + size, ignored, "yes", seconds=seconds if seconds > 0 else None)
+    ignored = bytes_after(content.size - end, "last packet")
+    return Stated(end, ignored, "yes", seconds=seconds if seconds > 0 else None, tolerance=TOLERANCE_SECONDS)
+
+
+def _asf_end(content: Bytes, data: int) -> int | None:
+    """Return the offset after the packets at `data` and the indexes; None if there are no packets.
+
+    Raises AudioError if one of them is truncated.
+    """
+    place = data
+    for _ in range(_MOST_ELEMENTS):
+        head = content.at(place, 24)
+        size = little(head[16:24])
+        if place == data and (head[:16] != _ASF_DATA or size <= _DATA_HEADER):
+            return None
+        if head[:16] not in (_ASF_DATA, *_ASF_INDEXES) or size < len(head):
+            break
+        if place + size > content.size:
+            raise errors.truncated_bytes(content.size - place, size)
+        place += size
+    return place
+
+
+def _require_packets(content: Bytes, at: int, end: int, head: bytes) -> None:
+    """Raise AudioError for bytes that are no packet: libav skips them, and decodes less without an error."""
+    smallest, largest = little(head[92:96]), little(head[96:100])
+    if content.at(at, 16) != _ASF_DATA or smallest != largest or smallest < len(_PACKET):
+        return
+    first = at + _DATA_HEADER
+    count = min(little(head[56:64]), (end - first) // smallest, _MOST_BLOCKS)
+    if content.at(first, 3) != _PACKET:
+        return
+    for place in range(first, first + count * smallest, smallest):
+        if content.at(place, 3) != _PACKET:
+            raise errors.damaged_at("packet", place)

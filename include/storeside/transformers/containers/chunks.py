@@ -20,6 +20,8 @@ _UNKNOWN_SIZE = 0x7FFF0000
 # WAVE_FORMAT_ of codecs with a fixed number of bits per sample: PCM, float, A-law, mu-law.
 _FIXED = (1, 3, 6, 7)
 _EXTENSIBLE = 0xFFFE
+# More samples than a block of a compressed codec has; some encoders count a last block that they do not write.
+_BLOCK_SAMPLES = 4_096
 # AIFF-C's types of uncompressed samples.
 _AIFF_TYPES = (b"NONE", b"twos", b"sowt", b"fl32", b"FL32", b"fl64", b"FL64", b"in24", b"in32", b"raw ")
 
@@ -41,13 +43,17 @@ class _Chunks:
 
 @dataclass(frozen=True)
 class _Form:
-    """The form of a chunk's header: bytes of name and size, byte order, whether sizes count the header, alignment."""
+    """The form of a chunk's header: bytes of name and size, byte order, whether sizes count the header, alignment.
+
+    A chunk named `another` starts another recording.
+    """
 
     name: int
     size: int
     order: str
     counts_header: bool = False
     align: int = 1
+    another: bytes = b""
 
     def read(self, content: Bytes, at: int) -> tuple[bytes, int] | None:
         head = content.at(at, self.name + self.size)
@@ -67,6 +73,8 @@ def _walk(content: Bytes, at: int, form: _Form) -> _Chunks:
         if head is None:
             return found
         name, size = head
+        if name == form.another:
+            return found
         start = at + form.name + form.size
         found.first.setdefault(name, (start, size))
         if start + size > content.size:
@@ -91,16 +99,16 @@ def _length(content: Bytes, chunks: _Chunks, sound: bytes, is_unknown: bool) -> 
     return Stated(chunks.rest, ignored, "yes")
 
 
-def _with(stated: Stated, seconds: float | None, is_exact: bool = False) -> Stated:
+def _with(stated: Stated, seconds: float | None, is_exact: bool = False, slack: int = 0) -> Stated:
     if stated.complete != "yes" or seconds is None or not 0 <= seconds < math.inf:
         return stated
-    return Stated(stated.end, stated.ignored, stated.complete, seconds=seconds, is_exact=is_exact)
+    return Stated(stated.end, stated.ignored, stated.complete, seconds=seconds, is_exact=is_exact, slack=slack)
 
 
 def wave(content: Bytes, at: int) -> Stated:
     """Read RIFF, RIFX, RF64 and BW64."""
     kind = content.at(at, 4)
-    form = _Form(4, 4, "big" if kind == b"RIFX" else "little", align=2)
+    form = _Form(4, 4, "big" if kind == b"RIFX" else "little", align=2, another=kind)
     number = big if kind == b"RIFX" else little
     chunks = _walk(content, at + 12, form)
     start, size = chunks.first.get(b"data", (0, 0))
@@ -113,14 +121,21 @@ def wave(content: Bytes, at: int) -> Stated:
         is_unknown = not size or (size >= _UNKNOWN_SIZE and start + size > content.size)
     head = chunks.body(content, b"fmt ", 26)
     code, rate, pace, block = (number(head[a:b]) for a, b in ((0, 2), (4, 8), (8, 12), (12, 14)))
+    channels, bits, valid = (number(head[a : a + 2]) for a in (2, 14, 18))
     if code == _EXTENSIBLE:
         code = number(head[24:26])
+    else:
+        valid = bits
+    if code == 1 and kind == b"RIFX" and bits > 8:
+        raise errors.not_readable("WAV with the most significant byte first (RIFX)")
+    if code == 1 and 0 < valid <= 24 and block == 4 * channels and bits in (24, 32):
+        raise errors.not_readable(f"WAV with {valid} bits per sample in 4 bytes")
     stated_length = _length(content, chunks, b"data", is_unknown)
     fact = number(chunks.body(content, b"fact", 4))
     if code in _FIXED and block and rate:
         return _with(stated_length, size // block / rate)
     if fact and rate:
-        return _with(stated_length, fact / rate, is_exact=True)
+        return _with(stated_length, fact / rate, is_exact=True, slack=_BLOCK_SAMPLES)
     return _with(stated_length, size / pace if pace else None)
 
 
@@ -154,7 +169,7 @@ def wave64(content: Bytes, at: int) -> Stated:
 def aiff(content: Bytes, at: int) -> Stated:
     """Read AIFF, AIFF-C, and 8SVX, in which the chunk of samples is named BODY."""
     kind = content.at(at + 8, 4)
-    chunks = _walk(content, at + 12, _Form(4, 4, "big", align=2))
+    chunks = _walk(content, at + 12, _Form(4, 4, "big", align=2, another=b"FORM"))
     if kind == b"8SVX":
         return _length(content, chunks, b"BODY", False)
     head = chunks.body(content, b"COMM", 22)

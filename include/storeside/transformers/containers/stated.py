@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 from dataclasses import dataclass
 from typing import BinaryIO
 
@@ -10,6 +11,8 @@ from storeside.transformers import audio_errors as errors
 
 # Seconds by which a recording may be shorter than the samples that its container declares, because encoders round.
 _SLACK_SECONDS = 0.01
+# The same where the declared length is only about that of the samples: two frames of AAC at 8 kHz, and rounding.
+TOLERANCE_SECONDS = 0.3
 
 
 @dataclass(frozen=True)
@@ -19,7 +22,8 @@ class Stated:
     The recording is in the object from byte `start` up to, but without, byte `end`; libav reads only this range. Only
     ID3v2 tags may precede it. `ignored` describes the bytes after it ("" if there are none). `complete` is "yes" if
     the container declares its length and all of it exists, otherwise "unknown". `seconds` is the declared length, or
-    None. With `is_exact`, decoding must yield the declared samples per channel, minus at most `slack`.
+    None. With `is_exact`, decoding must yield the declared samples per channel, minus at most `slack`. A recording
+    that is shorter by more than `tolerance` seconds is not known to be complete.
     """
 
     end: int
@@ -29,6 +33,7 @@ class Stated:
     is_exact: bool = False
     slack: int = 0
     start: int = 0
+    tolerance: float = math.inf
 
     @property
     def exact_seconds(self) -> float:
@@ -38,6 +43,10 @@ class Stated:
     def has_all(self, samples: int, rate: int) -> bool:
         """Return whether all declared samples per channel were decoded; later data are not part of the recording."""
         return 0 < round(self.exact_seconds * rate) <= samples
+
+    def completeness(self, seconds: float) -> str:
+        """Return whether a recording of which so many seconds were decoded is complete: "yes" or "unknown"."""
+        return "unknown" if seconds < (self.seconds or 0.0) - self.tolerance else self.complete
 
     def require(self, samples: int, rate: int) -> None:
         """Compare the length with the decoded samples per channel. Raises AudioError if samples are missing."""
@@ -69,6 +78,31 @@ class Bytes:
         while found and len(found) < count and (more := self._data.read(count - len(found))):
             found += more
         return found
+
+
+class Buffered:
+    """Reads of an object from its start to its end, `ahead` bytes at a time."""
+
+    def __init__(self, content: Bytes, ahead: int) -> None:
+        self.size = content.size
+        self._content = content
+        self._ahead = ahead
+        self._start, self._window = 0, b""
+
+    def at(self, start: int, count: int) -> bytes:
+        """Return up to `count` bytes from `start`; fewer, or none, at the end of the object."""
+        first = start - self._start
+        if first < 0 or min(start + count, self.size) > self._start + len(self._window):
+            self._start, self._window, first = start, self._content.at(start, max(count, self._ahead)), 0
+        return self._window[first : first + count]
+
+    def find(self, wanted: bytes, start: int) -> int:
+        """Return the offset of the first occurrence at or after `start`; -1 without one."""
+        while self.at(start, len(wanted)):
+            if (found := self._window.find(wanted, start - self._start)) >= 0:
+                return self._start + found
+            start = max(start + 1, self._start + len(self._window) - len(wanted) + 1)
+        return -1
 
 
 def big(content: bytes) -> int:

@@ -15,6 +15,8 @@ from .stated import Bytes, Stated, big, bytes_after, exactly, little
 
 _MOST_TAGS = 16
 _WINDOW = 64 << 10
+# Bytes by which encoders may state too few.
+_LEAST_RECORDING = 4 << 10
 _SYNC = re.compile(rb"\xff[\xe2-\xff]")
 
 
@@ -110,8 +112,11 @@ def mp3(content: Bytes, at: int) -> Stated | None:
     head = content.at(place, 4 << 10)
     tags_at, tags = before_tags(content, place)
     end = _last_end(content, place, tags_at, frame)
-    ignored = ", ".join(filter(None, (bytes_after(tags_at - end, "last frame"), tags)))
+    before = f"{place - at} byte{'s' if place - at > 1 else ''} before the first frame" if place > at else ""
+    ignored = ", ".join(filter(None, (before, bytes_after(tags_at - end, "last frame"), tags)))
     samples = _stated_samples(head, frame)
+    if _is_followed(content, place, end, _stated_bytes(head, frame)):
+        samples = 0  # they are those of the first of several recordings
     # Some encoders count the frame that declares the number, and a decoder may drop its first frame.
     return exactly(end, ignored, samples, frame.form[2], 2 * frame.samples)
 
@@ -145,6 +150,24 @@ def _stated_samples(head: bytes, frame: _Frame) -> int:
     if head[36:40] == b"VBRI":
         return big(head[50:54]) * frame.samples
     return 0
+
+
+def _stated_bytes(head: bytes, frame: _Frame) -> int:
+    """Return the bytes of all frames in a Xing, Info or VBRI header; 0 without them."""
+    at = 4 + frame.side
+    if head[at : at + 4] in (b"Xing", b"Info"):
+        flags = big(head[at + 4 : at + 8])
+        after = at + 8 + 4 * (flags & 1)
+        return big(head[after : after + 4]) if flags & 2 else 0
+    return big(head[46:50]) if head[36:40] == b"VBRI" else 0
+
+
+def _is_followed(content: Bytes, place: int, end: int, size: int) -> bool:
+    """Return whether another recording follows the `size` bytes at `place`, in an object that has joined several."""
+    after = place + size
+    if not size or end - after < _LEAST_RECORDING:
+        return False
+    return content.at(after, 3) == b"ID3" or bool(_chain_of(content.at(after, _WINDOW), 0, None, _CHAIN))
 
 
 # Encoders whose delay and padding libav applies (mp3dec.c).
@@ -209,6 +232,7 @@ def _chain(window: bytes, at: int, form: _Frame | None) -> _Chain:
 # --- others
 
 
+_MOST_BLOCKS = 1_000_000
 # WavPack's sample rates, by the number in a block's flags (wavpack.h).
 _WAVPACK_RATES = (
     6_000, 8_000, 9_600, 11_025, 12_000, 16_000, 22_050, 24_000, 32_000, 44_100, 48_000, 64_000, 88_200, 96_000,
@@ -223,7 +247,25 @@ def wavpack(content: Bytes, at: int) -> Stated:
     flags, samples, number = little(head[24:28]), little(head[12:16]), little(head[24:28]) >> 23 & 15
     if len(head) < 32 or samples == 0xFFFFFFFF or flags >> 31 or number >= len(_WAVPACK_RATES):
         return Stated(end, ignored)
-    return exactly(end, ignored, samples | head[11] << 32, _WAVPACK_RATES[number])
+    # The number is that of the first of several recordings, which libav reads as one.
+    total = 0 if _starts_again(content, at) else samples | head[11] << 32
+    return exactly(end, ignored, total, _WAVPACK_RATES[number])
+
+
+def _starts_again(content: Bytes, at: int) -> bool:
+    """Return whether another recording follows, whose blocks count from 0 again."""
+    last = 0
+    for _ in range(_MOST_BLOCKS):
+        head = content.at(at, 32)
+        if len(head) < 32 or head[:4] != b"wvpk":
+            break
+        index = little(head[16:20]) | head[10] << 32
+        if little(head[20:24]):
+            if index < last:
+                return True
+            last = index
+        at += 8 + little(head[4:8])
+    return False
 
 
 def ape(content: Bytes, at: int) -> Stated:
@@ -238,7 +280,13 @@ def ape(content: Bytes, at: int) -> Stated:
 
 
 def tta(content: Bytes, at: int) -> Stated:
-    """Read the header of True Audio."""
+    """Read the header of True Audio, and the sizes of its frames."""
     end, ignored = before_tags(content, at)
     head = content.at(at, 18)
-    return exactly(end, ignored, little(head[14:18]), little(head[10:14]))
+    samples, rate = little(head[14:18]), little(head[10:14])
+    frames = -(-samples // (256 * rate // 245)) if rate else 0
+    sizes = content.at(at + 22, 4 * frames) if 4 * frames < end - at else b""
+    last = at + 26 + len(sizes) + sum(little(sizes[n : n + 4]) for n in range(0, len(sizes), 4))
+    if sizes and last < end:
+        end, ignored = last, ", ".join(filter(None, (bytes_after(end - last, "last frame"), ignored)))
+    return exactly(end, ignored, samples, rate)

@@ -42,7 +42,7 @@ typedef enum {
     UNREADABLE,     /* the object cannot be read: `error` is an errno */
     NOT_AUDIO,      /* not an allowed container: `error` is libav's, here and below */
     NO_STREAM,      /* a container without an audio stream */
-    UNKNOWN_CODEC,
+    UNKNOWN_CODEC,  /* no decoder, or a wrong one */
     BAD_RATE,       /* `rate` is outside the target's source rates */
     DAMAGED,        /* decoding ended after `samples` */
     NO_SAMPLES,
@@ -218,6 +218,18 @@ static int is_complete(const AVFormatContext *format)
     return form->codec_id == AV_CODEC_ID_FLAC && form->sample_rate > 0 && form->ch_layout.nb_channels > 0;
 }
 
+/*
+ * Whether this libav decodes the stream to other samples than its newest version, which PyAV has: MP3 at 24 kHz is
+ * distorted, and PCM of MPEG (ISO/IEC 23003-5) is read with another size of samples.
+ */
+static int is_decoded_wrongly(const AVCodecParameters *form)
+{
+    if (avcodec_version() >= AV_VERSION_INT(62, 0, 0))
+        return 0;
+    return form->codec_tag == MKTAG('i', 'p', 'c', 'm') || form->codec_tag == MKTAG('f', 'p', 'c', 'm') ||
+           (form->codec_id == AV_CODEC_ID_MP3 && form->sample_rate == 24000);
+}
+
 /* Open the first audio stream and its decoder. */
 static Status open_codec(Job *job)
 {
@@ -230,7 +242,7 @@ static Status open_codec(Job *job)
         return fail(job, NO_STREAM, 0);
     const AVCodecParameters *form = job->stream->codecpar;
     const AVCodec *decoder = avcodec_find_decoder(form->codec_id);
-    if (!decoder)
+    if (!decoder || is_decoded_wrongly(form))
         return fail(job, UNKNOWN_CODEC, 0);
     av_strlcpy(outcome->codec, decoder->name, sizeof outcome->codec);
     outcome->rate = form->sample_rate;
@@ -388,10 +400,26 @@ static Status take_frame(Job *job, const AVFrame *frame)
     return status;
 }
 
+/*
+ * Remove a part of a sample from the end of PCM, such as the end of a recording of whole sectors: libav rejects it.
+ * Returns whether anything remains.
+ */
+static int keep_whole_samples(const Job *job, AVPacket *packet)
+{
+    enum AVCodecID codec = job->codec->codec_id;
+    int block = job->codec->ch_layout.nb_channels * av_get_exact_bits_per_sample(codec) / 8;
+    if (!packet || block < 1 || codec >= AV_CODEC_ID_ADPCM_IMA_QT) /* the first one after PCM */
+        return 1;
+    av_shrink_packet(packet, packet->size / block * block);
+    return packet->size > 0;
+}
+
 /* Decode one packet, or flush the decoder if it is NULL. */
-static Status take_packet(Job *job, const AVPacket *packet)
+static Status take_packet(Job *job, AVPacket *packet)
 {
     AVFrame *frame = job->converter->frame;
+    if (!keep_whole_samples(job, packet))
+        return OK;
     int error = avcodec_send_packet(job->codec, packet);
     if (error < 0)
         return fail(job, DAMAGED, error);
