@@ -65,7 +65,8 @@ def _attention(pipeline: Pipeline, latest: Latest) -> Iterator[Attention]:
         text = "The last run failed" if count == 1 else f"The last {count} runs failed"
         yield Attention(text, f"run?{query(dag=last.dag, run=last.run)}")
     if pipeline.failed:
-        text = _counted(pipeline.failed, "object") + " failed and not processed since"
+        least = "At least " if pipeline.more else ""
+        text = f"{least}{_counted(pipeline.failed, 'object')} failed and not processed since"
         yield Attention(text, f"run?{query(dag=pipeline.dag, run=pipeline.failed_run, status='failed')}")
     for queue in pipeline.queues:
         if queue.dead:

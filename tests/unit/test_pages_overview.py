@@ -109,7 +109,7 @@ def test_listings_keep_filter_and_order_in_their_addresses(
     assert pages.get("/movement", params={"sort": "seconds; DROP"}).status_code == 400
     assert pages.get("/movement", params={"back": "[1]"}).status_code == 400
     assert pages.get("/objects", params={"order": "x"}).status_code == 400
-    assert pages.get("/objects", params={"after": write_cursor((0, "a", "b", "c"))}).status_code == 200
+    assert pages.get("/objects", params={"after": write_cursor((0, "a", "b", "c", ""))}).status_code == 200
 
 
 def test_filters_have_suggestions(pages: TestClient, tables: Tables) -> None:  # noqa: F811

@@ -412,7 +412,19 @@ def test_filters_look_for_parts_of_names(client: Client) -> None:
     run_row(client, "load/2", source="s3://t/", destination="clickhouse://db.t", at="2100-01-01")
     assert movement.places(tables) == ["clickhouse://db.t", "s3://t/"]
     client.fill("objects", source="ais://speech", destination="ais://b", object="x", status="done", run_id="d/r")
-    assert objects.search(tables, Search(bucket="peec")).rows
+    client.fill("loads", destination="db.speech", bucket="b", key="x", state="loaded", run_id="d/r")
+    for text in ("peec", "PEEC"):
+        wanted = Search(bucket=text)
+        assert objects.search(tables, wanted).rows
+        assert objects.search_loads(tables, wanted).rows
+        assert (objects.count(tables, wanted), objects.count_loads(tables, wanted)) == (1, 1)
+
+
+def keep_failures(client: Client, run: str, source: str, destination: str) -> None:
+    """Keep the failures of a task that has ended, as the ledger does."""
+    asked = {"run_id": run, "source": source, "destination": destination}
+    statement, given = bind_query(sql.query("keep_failures"), asked)
+    client.session.query(statement, params={name.removeprefix("param_"): v for name, v in given.items()})
 
 
 def settle(client: Client, run: str, at: int, **status: str) -> None:
@@ -428,9 +440,7 @@ def settle(client: Client, run: str, at: int, **status: str) -> None:
             state="loaded" if how == "done" else how, run_id=f"{run}/batch", recorded_at=when,
         )  # fmt: skip
     for source, destination in (("s3://b", "ais://b"), ("s3://b/prefix", "clickhouse://db.t")):
-        asked = {"run_id": run, "source": source, "destination": destination}
-        statement, given = bind_query(sql.query("keep_failures"), asked)
-        client.session.query(statement, params={name.removeprefix("param_"): v for name, v in given.items()})
+        keep_failures(client, run, source, destination)
 
 
 def test_failures_of_a_run_stay_when_a_later_run_replaces_its_outcomes(client: Client) -> None:
@@ -462,7 +472,7 @@ def test_the_overview_counts_failures_that_no_run_has_mended(client: Client) -> 
     tables = Tables(client)
     settle(client, "d/first", 1, good="done", bad="failed", worse="failed")
     # the name of an object counts once: it was copied and loaded into a table, and failed in both
-    assert overview.open_failures(tables) == [{"dag_id": "d", "objects": 4, "newest_run": "d/first"}]
+    assert overview.open_failures(tables) == [{"dag_id": "d", "objects": 4, "newest_run": "d/first", "more": 0}]
     settle(client, "e/second", 2, bad="done", worse="failed")
     found = {row["dag_id"]: (row["objects"], row["newest_run"]) for row in overview.open_failures(tables)}
     assert found == {"d": (2, "d/first"), "e": (2, "e/second")}
@@ -480,21 +490,18 @@ def test_loads_from_aistore_are_told_from_loads_of_an_s3_bucket_of_the_same_name
         at, destination = f"2100-01-0{day} 00:00:00", "clickhouse://db.t"
         run_row(client, run, at=at, kind="load", source=source, destination=destination, done=1)
         client.fill("loads", destination="db.t", bucket=bucket, key="x/a", version=run, state=state, run_id=run)
-        statement, given = bind_query(
-            sql.query("keep_failures"), {"run_id": run, "source": source, "destination": destination}
-        )
-        client.session.query(statement, params={name.removeprefix("param_"): v for name, v in given.items()})
+        keep_failures(client, run, source, destination)
     (load,) = movement.stages(tables, "d/ais")
     (row,) = movement.outcomes(tables, load).rows
     assert (row["object"], row["bucket"], row["status"], row["version"]) == ("x/a", "ais://b", "failed", "d/ais")
     assert movement.later_runs(tables, load) == ["d/later"]
     client.command("TRUNCATE TABLE storeside.loads")  # the failure stays
     assert [row["status"] for row in movement.outcomes(tables, load).rows] == ["failed"]
-    assert overview.open_failures(tables) == [{"dag_id": "d", "objects": 1, "newest_run": "d/ais"}]
+    assert overview.open_failures(tables) == [{"dag_id": "d", "objects": 1, "newest_run": "d/ais", "more": 0}]
     client.fill("loads", destination="db.t", bucket="b", key="x/a", version="d/ais", state="loaded", run_id="d/4")
     assert overview.open_failures(tables)
-    client.fill(
-        "loads", destination="db.t", bucket="ais://b", key="x/a", version="d/ais", state="loaded", run_id="d/5"
+    client.fill(  # the user has corrected the object: it is a new version of it
+        "loads", destination="db.t", bucket="ais://b", key="x/a", version="new", state="loaded", run_id="d/5"
     )
     assert overview.open_failures(tables) == []
     uris = {row["bucket"]: row["bucket_uri"] for row in objects.search_loads(tables, Search()).rows}
@@ -572,6 +579,108 @@ def test_a_status_is_looked_for_among_the_last_ones(client: Client) -> None:
         ]  # fmt: skip
         assert [[row["object"] for row in page.rows] for page in found] == [keys] * 3
         assert [row["key"] for row in objects.search_loads(tables, Search(status=status)).rows] == keys
+
+
+def test_old_versions_of_rows_do_not_hide_the_objects_that_failed(client: Client) -> None:
+    """A retry has mended all but the last of many objects, and ClickHouse has not merged their rows yet."""
+    client.command("SYSTEM STOP MERGES")
+    try:
+        for second, is_failed in enumerate(("1", "number >= 998")):
+            at = f"toDateTime64('2026-01-01 00:00:0{second}', 6)"
+            client.command(
+                "INSERT INTO storeside.objects (source, destination, object, status, run_id, recorded_at) SELECT"
+                f" 's3://b', 'ais://b', leftPad(toString(number), 3, '0'), if({is_failed}, 'failed', 'done'), 'd/r',"
+                f" {at} FROM numbers(1000)"
+            )
+            client.command(
+                "INSERT INTO storeside.loads (destination, bucket, key, state, run_id, recorded_at) SELECT 'db.t', 'b',"
+                f" leftPad(toString(number), 3, '0'), if({is_failed}, 'failed', 'loaded'), 'd/r', {at}"
+                " FROM numbers(1000)"
+            )
+            if not second:  # the first try has ended: its failures are kept
+                keep_failures(client, "d/r", "s3://b", "ais://b")
+                keep_failures(client, "d/r", "s3://b/", "clickhouse://db.t")
+        tables, wanted = Tables(client), Search(status="failed")
+        load = stage(kind="load", source="s3://b/", destination="clickhouse://db.t")
+        found = [
+            movement.outcomes(tables, stage(source="s3://b"), "failed"), movement.outcomes(tables, load, "failed"),
+            objects.search(tables, wanted), objects.search_loads(tables, wanted),
+        ]  # fmt: skip
+        names = [[row.get("object", row.get("key")) for row in page.rows] for page in found]
+        assert names == [["998", "999"]] * 4
+        assert [page.after for page in found] == [""] * 4
+    finally:
+        client.command("SYSTEM START MERGES")
+
+
+def test_results_with_different_prefixes_have_outcomes_of_their_own(client: Client) -> None:
+    """Two tasks make results of the same objects in the same bucket, such as two codecs."""
+    prefixes = ("", "wav16/", "wav8/")
+    for prepend in prefixes:
+        client.command(
+            "INSERT INTO storeside.objects (source, destination, prepend, object, destination_object, status, run_id)"
+            f" SELECT 's3://b', 'ais://b', '{prepend}', format('{{}}.flac', leftPad(toString(number), 3, '0')) AS name,"
+            f" concat('{prepend}', name, '.wav'), if(number = 7, 'failed', 'done'), 'd/r' FROM numbers({PAGE + 1})"
+        )
+    tables, everything = Tables(client), len(prefixes) * (PAGE + 1)
+    for text, anywhere, found in (("wav16/007", False, 1), ("wav16/007", True, 1), ("007.f", False, 3), ("v8/", True, 51)):
+        wanted = Search(text, anywhere=anywhere)
+        assert len(objects.search(tables, wanted).rows) == min(found, PAGE), text
+        assert objects.count(tables, wanted) == found
+    assert objects.count(tables, Search()) == everything
+    for wanted in (Search(), Search(order="desc"), Search(sort="when"), Search(sort="size", order="desc")):
+        listed = rows_of(lambda at, w=wanted: objects.search(tables, w, at), lambda row: row["destination_object"])
+        assert len(set(listed)) == len(listed) == everything
+    mine = stage(source="s3://b")
+    listed = rows_of(lambda at: movement.outcomes(tables, mine, at=at), lambda row: row["destination_object"])
+    assert len(set(listed)) == len(listed) == everything
+    steps = objects.lineage(tables, Place("s3://b", "007.flac")).steps
+    assert {step.destination.object for step in steps} == {f"{prepend}007.flac.wav" for prepend in prefixes}
+
+
+def test_a_result_with_one_prefix_does_not_mend_the_failure_of_another(client: Client) -> None:
+    tables, asked = Tables(client), ("d/r", "s3://b", "ais://b")
+    for second, prepend, status in ((1, "wav8/", "failed"), (2, "wav16/", "done")):
+        client.fill(
+            "objects", source="s3://b", destination="ais://b", prepend=prepend, object="x", status=status, reason="why",
+            destination_object=f"{prepend}x", run_id="d/r", recorded_at=f"2100-01-01 00:00:0{second}",
+        )  # fmt: skip
+        keep_failures(client, *asked)
+    for merged in (False, True):
+        (row,) = movement.outcomes(tables, stage(source="s3://b"), "failed").rows
+        assert (row["object"], row["prepend"], row["reason"]) == ("x", "wav8/", "why")
+        assert [row["objects"] for row in overview.open_failures(tables)] == [1]
+        if not merged:
+            client.command("OPTIMIZE TABLE storeside.failures FINAL")
+    client.fill(
+        "objects", source="s3://b", destination="ais://b", prepend="wav8/", object="x", status="done", run_id="d/r",
+        recorded_at="2100-01-01 00:00:03",
+    )  # fmt: skip
+    keep_failures(client, *asked)
+    assert movement.outcomes(tables, stage(source="s3://b"), "failed").rows == []
+    assert overview.open_failures(tables) == []
+
+
+def test_many_failures_of_one_dag_do_not_hide_those_of_another(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(overview, "_MOST_FAILURES", 10)
+    for dag, count, second in (("few", 3, 1), ("many", 30, 2)):
+        client.command(
+            "INSERT INTO storeside.failures (run_id, source, destination, object, state, recorded_at) SELECT"
+            f" '{dag}/r', 's3://b', 'ais://b', toString(number), 'failed', '2100-01-01 00:00:0{second}'"
+            f" FROM numbers({count})"
+        )
+    found = {row["dag_id"]: (row["objects"], row["more"]) for row in overview.open_failures(Tables(client))}
+    assert found == {"few": (3, 0), "many": (10, 1)}
+    assert [row["dag_id"] for row in overview.open_failures(Tables(client), "FEW")] == ["few"]
+
+
+@pytest.mark.parametrize(("text", "stem"), [(".wav", ""), ("x/.wav", "x/"), ("a.b/c.flac", "a.b/c"), ("a.b/c", "a.b/c")])
+def test_the_extension_of_a_text_is_not_looked_for_in_names_of_sources(client: Client, text: str, stem: str) -> None:
+    assert Search(text).stem == stem
+    step(client, "s3://b", "ais://b", f"{stem}1.mp3" if stem in ("", "x/") else f"{stem}.mp3", f"{stem}1{text}")
+    assert len(objects.search(Tables(client), Search(text, anywhere=True)).rows) == 1
 
 
 def test_loads_by_events_are_those_of_the_run_whose_batches_they_are(client: Client) -> None:

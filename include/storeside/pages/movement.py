@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from storeside import sql
-from storeside.pages.tables import FIRST, PAGE, At, Page, Tables, check, directed
+from storeside.pages.tables import FIRST, PAGE, At, Page, Tables, check, directed, of_status
 from storeside.transfer.source import bucket_uri, identifier
 
 STATUSES = ("", "done", "loaded", "failed")
@@ -195,24 +195,24 @@ def outcomes(tables: Tables, stage: Movement, status: str = "", at: At = FIRST) 
     if stage.is_load:
         cursor = at.cursor(str, str)
         key, version = cursor or ("", "")
-        rows = tables.rows(
-            directed(sql.query("pages_loaded"), descending=bool(at.back)),
+        rows = of_status(
+        tables,     directed(sql.query("pages_loaded"), descending=bool(at.back)),
             destination=stage.table, bucket=stage.bucket, run=stage.run_id, is_first=cursor is None,
-            status="loaded" if status == "done" else status, after_key=key, after_version=version, limit=PAGE + 1,
+            status="loaded" if status == "done" else status, after_key=key, after_version=version,
         )  # fmt: skip
         for row in rows:
             row |= {"object": row["key"], "bucket": stage.bucket_uri}
         return at.page(rows, lambda row: (row["key"], row["version"]))
-    cursor = at.cursor(str)
-    (name,) = cursor or ("",)
-    rows = tables.rows(
-        directed(sql.query("pages_outcomes"), descending=bool(at.back)),
+    cursor = at.cursor(str, str)
+    name, prepend = cursor or ("", "")
+    rows = of_status(
+        tables, directed(sql.query("pages_outcomes"), descending=bool(at.back)),
         source=stage.source, destination=stage.destination, run=stage.run_id, is_first=cursor is None,
-        status="done" if status == "loaded" else status, after=name, limit=PAGE + 1,
+        status="done" if status == "loaded" else status, after_object=name, after_prepend=prepend,
     )  # fmt: skip
     for row in rows:
         row["bucket"] = stage.source
-    return at.page(rows, lambda row: (row["object"],))
+    return at.page(rows, lambda row: (row["object"], row["prepend"]))
 
 
 def rejected_rows(tables: Tables, stage: Movement, limit: int = 20) -> list[dict[str, Any]]:

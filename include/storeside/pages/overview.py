@@ -12,7 +12,7 @@ from storeside.pages.tables import Tables
 # Days that the overview looks back, for movements and for failures.
 DAYS, FAILURE_DAYS = 30, 7
 _MOST_PIPELINES = 200
-_MOST_FAILURES = 20_000
+_MOST_FAILURES = 2_000  # of a DAG
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Pipeline:
     """The records of one DAG. Times are in seconds since the epoch, 0 when unknown.
 
     `failed` counts objects that failed lately and that no run has processed since; `failed_run` is the newest run in
-    which one of them failed.
+    which one of them failed. `more` states that there may be others: only the newest failures were looked at.
     """
 
     dag: str
@@ -39,6 +39,7 @@ class Pipeline:
     bytes: int = 0
     failed: int = 0
     failed_run: str = ""
+    more: bool = False
     queues: tuple[Queue, ...] = field(default=())
 
     @property
@@ -63,7 +64,7 @@ def pipelines(tables: Tables, dag: str = "") -> list[Pipeline]:
         row["dag_id"]: row
         for row in tables.rows(sql.query("pages_pipelines"), dag=dag, days=DAYS, limit=_MOST_PIPELINES)
     }
-    failed = {row["dag_id"]: row for row in open_failures(tables)}
+    failed = {row["dag_id"]: row for row in open_failures(tables, dag)}
     of_dags = tables.rows(sql.query("pages_dag_queues"), dag=dag)
     depths = {row["queue"]: row for row in queues.queues(tables, [row["queue"] for row in of_dags])}
     taken: dict[str, list[Queue]] = {}
@@ -75,9 +76,9 @@ def pipelines(tables: Tables, dag: str = "") -> list[Pipeline]:
     return [_pipeline(name, moved.get(name, {}), failed.get(name, {}), tuple(taken.get(name, ()))) for name in names]
 
 
-def open_failures(tables: Tables) -> list[dict[str, Any]]:
-    """Return how many objects of each DAG failed lately and were not processed since."""
-    return tables.rows(sql.query("pages_open_failures"), days=FAILURE_DAYS, most=_MOST_FAILURES)
+def open_failures(tables: Tables, dag: str = "") -> list[dict[str, Any]]:
+    """Return how many objects of each DAG failed lately and were not processed since; `dag` is a part of its name."""
+    return tables.rows(sql.query("pages_open_failures"), dag=dag, days=FAILURE_DAYS, most=_MOST_FAILURES)
 
 
 def _pipeline(name: str, moved: dict[str, Any], failed: dict[str, Any], taken: tuple[Queue, ...]) -> Pipeline:
@@ -88,5 +89,6 @@ def _pipeline(name: str, moved: dict[str, Any], failed: dict[str, Any], taken: t
         int(moved.get("bytes_read", 0)),
         int(failed.get("objects", 0)),
         str(failed.get("newest_run", "")).partition("/")[2],
+        bool(failed.get("more")),
         taken,
     )
