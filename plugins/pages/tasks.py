@@ -84,7 +84,9 @@ def run_of(dag: str, run: str) -> Run | None:
             return None
         count = session.execute(select(func.count()).select_from(TaskInstance).where(*of_run)).scalar_one()
         # A task has a higher weight than those after it, unless the DAG has another rule of weights.
-        order = failed_first, TaskInstance.start_date.nulls_last(), TaskInstance.priority_weight.desc()
+        # MySQL has no NULLS LAST.
+        begun_first = case((TaskInstance.start_date.is_(None), 1), else_=0)
+        order = failed_first, begun_first, TaskInstance.start_date, TaskInstance.priority_weight.desc()
         statement = select(*columns).where(*of_run).order_by(*order).limit(MOST_TASKS)
         rows = session.execute(statement).all()
     tasks = [

@@ -10,13 +10,17 @@ from typing import Any
 import pytest
 from aistore.sdk.types import ETLDetails, ETLInfo, Smap, Snode
 from fastapi.testclient import TestClient
+from sqlalchemy import event
+from sqlalchemy.dialects import mysql, postgresql, sqlite
+from sqlalchemy.engine import Dialect
+from sqlalchemy.sql import ClauseElement
 from starlette.middleware.gzip import GZipMiddleware
 
 from storeside.aistore import control_plane
 from storeside.pages.storage import read_target
 from storeside.pages.tables import write_cursor
 from storeside.plugins import storeside_plugin
-from storeside.plugins.pages import etls, overview, storage
+from storeside.plugins.pages import etls, overview, runs, storage, tasks
 from storeside.plugins.pages.render import moment, prose
 from storeside.plugins.storeside_plugin import Pages, StoresidePlugin
 from tests.unit.test_pages import Airflow, Tables, airflow, known, pages, tables  # noqa: F401 (fixtures)
@@ -84,6 +88,42 @@ def test_the_overview_shows_no_runs_of_dags_whose_runs_one_may_not_read(
     assert list(rows_of(pages.get("/overview").text)) == ["mine"]
     monkeypatch.setattr(overview, "may_read_runs", lambda *_: False)
     assert "No pipeline has run" in pages.get("/overview").text
+
+
+def test_runs_beyond_the_limit_are_the_oldest(
+    pages: TestClient,  # noqa: F811
+    airflow: Airflow,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(runs, "_MOST_DAGS", 2)
+    for dag in ("a", "b", "c"):
+        for n in range(20):
+            airflow.has("copy", "success", dag=dag, run=f"r{n}")
+            airflow.runs("failed" if n == 19 else "success", dag, f"r{n}", days_ago=20 - n)
+    rows = rows_of(pages.get("/overview").text)
+    assert {dag: attention(row) for dag, row in rows.items()} == {dag: ["The last run failed"] for dag in "abc"}
+
+
+@pytest.mark.parametrize("dialect", [mysql.dialect(), postgresql.dialect(), sqlite.dialect()])
+def test_statements_are_for_each_database_of_airflow(
+    airflow: Airflow,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+    dialect: Dialect,
+) -> None:
+    asked: list[str] = []
+    event.listen(airflow.engine, "before_execute", lambda _, statement, *__: asked.append(compiled(statement)))
+
+    def compiled(statement: Any) -> str:
+        return str(statement.compile(dialect=dialect)) if isinstance(statement, ClauseElement) else ""
+
+    airflow.runs("success")
+    airflow.has("copy", "success")
+    assert tasks.run_of("d", "r")
+    assert tasks.failed_runs(["d"], "d", None) == []
+    assert runs.latest(["d"], "d", ["d"])
+    assert runs.started_by([("d", "r")])
+    assert len(list(filter(None, asked))) >= 8
+    assert not [statement for statement in asked if "NULLS" in statement]
 
 
 # listings
