@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -710,17 +711,23 @@ def test_rejected_rows_are_those_of_the_run(client: Client) -> None:
 
 
 def test_progress_of_a_load_is_what_its_ledger_says(client: Client) -> None:
+    def fill(key: str, state: str, second: int) -> None:
+        at = f"2026-01-01 00:00:0{second}"
+        client.fill(
+            "loads", destination="db.t", bucket="b", key=key, state=state, bytes=10, run_id="d/r", recorded_at=at
+        )
+
     for n, state in enumerate(("loaded", "loaded", "failed", "publishing")):
-        client.fill("loads", destination="db.t", bucket="b", key=str(n), state=state, bytes=10, rows=5, run_id="d/r")
-    load = stage(
-        kind="load",
-        source="s3://b/x",
-        destination="clickhouse://db.t",
-        detail={"objects": 8, "bytes": 80, "started": 1},
-    )
-    found = progress.load_progress(Tables(client), load)
-    assert (found.objects, found.failed, found.bytes, found.share) == (2, 1, 20, 0.25)
-    assert found.eta == pytest.approx(3 * found.seconds)
+        fill(f"x/{n}", state, 5)
+        fill(f"x/earlier{n}", state, 1)  # an earlier try
+        fill(f"y/{n}", state, 5)  # another instance of the mapped task
+    for source in ("s3://b/x", "s3://b/x/{0..9}", "s3://b/x/*"):
+        begun = {"objects": 8, "bytes": 80, "started": datetime(2026, 1, 1, 0, 0, 4, tzinfo=UTC).timestamp()}
+        load = stage(kind="load", source=source, destination="clickhouse://db.t", detail=begun)
+        found = progress.load_progress(Tables(client), load)
+        assert (found.objects, found.failed, found.bytes, found.share) == (2, 1, 20, 0.375), source
+        assert found.eta == pytest.approx(5 / 3 * found.seconds)
+    assert stage(kind="load", source="s3://b/{x").keys == ""
 
 
 def test_the_picture_tells_what_storage_moved_from_what_a_worker_did() -> None:

@@ -7,8 +7,9 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from storeside import sql
+from storeside.errors import BadInput
 from storeside.pages.tables import FIRST, PAGE, At, Page, Tables, check, directed, of_status
-from storeside.transfer.source import bucket_uri, identifier
+from storeside.transfer.source import bucket_uri, identifier, pattern
 
 STATUSES = ("", "done", "loaded", "failed")
 STATES = ("", "running", "done", "partial", "failed")
@@ -93,6 +94,14 @@ class Movement:
     def bucket_uri(self) -> str:
         """The URI of the bucket that a load reads."""
         return bucket_uri(self.bucket)
+
+    @property
+    def keys(self) -> str:
+        """The keys that a load reads, as a regular expression; it matches all keys if the source cannot be read."""
+        try:
+            return pattern(self.source.partition("://")[2].partition("/")[2])
+        except BadInput:
+            return ""
 
 
 @dataclass(frozen=True)

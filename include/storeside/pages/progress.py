@@ -17,12 +17,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Progress:
-    """The progress of a running movement. Unknown totals are 0."""
+    """The progress of a running movement. Unknown totals are 0. `bytes` are those of finished objects."""
 
     objects: int = 0
     objects_total: int = 0
     bytes: int = 0
     bytes_total: int = 0
+    bytes_failed: int = 0
     failed: int = 0
     seconds: float = 0
     phase: str = ""
@@ -31,7 +32,7 @@ class Progress:
     def share(self) -> float | None:
         """The finished share, by bytes if their total is known; None when no total is known."""
         if self.bytes_total:
-            return min(self.bytes / self.bytes_total, 1.0)
+            return min((self.bytes + self.bytes_failed) / self.bytes_total, 1.0)
         if self.objects_total:
             return min((self.objects + self.failed) / self.objects_total, 1.0)
         return None
@@ -55,14 +56,16 @@ class Progress:
 def load_progress(tables: Tables, movement: Movement) -> Progress:
     """Return the progress of a load, from its ledger."""
     rows = tables.rows(
-        sql.query("pages_load_progress"), destination=movement.table, bucket=movement.bucket, run=movement.run_id
-    )
-    found = rows[0] if rows else {"loaded": 0, "failed": 0, "bytes": 0}
+        sql.query("pages_load_progress"), destination=movement.table, bucket=movement.bucket, run=movement.run_id,
+        keys=movement.keys, started=round(movement.started * 1000),
+    )  # fmt: skip
+    found = rows[0] if rows else {"loaded": 0, "failed": 0, "bytes": 0, "bytes_failed": 0}
     return Progress(
         objects=found["loaded"],
         objects_total=int(movement.detail.get("objects", 0)),
         bytes=found["bytes"],
         bytes_total=int(movement.detail.get("bytes", 0)),
+        bytes_failed=found["bytes_failed"],
         failed=found["failed"],
         seconds=time.time() - movement.started,
         phase="ClickHouse reads",
