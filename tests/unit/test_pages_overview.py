@@ -305,12 +305,17 @@ def test_etls_have_their_runs_and_who_started_them(
     cluster: Client,
 ) -> None:
     airflow.runs("running", "d", "r")
+    airflow.has("transcode")
+    airflow.has("cancelled", "failed")
     detail = '{"etls": ["wav-1"], "job": "job1", "aistore_conn_id": "aistore_default"}'
     use = {"run_id": "d/r", "task_id": "transcode", "state": "running", "detail": detail, "recorded_ms": 0}
     tables.answers = {"pages_etl_runs": [use, {**use, "detail": "{broken"}, {**use, "detail": '{"etls": "x"}'}]}
+    tables.answers["pages_etl_runs"] += [{**use, "task_id": task} for task in ("cancelled", "forgotten")]
     page = pages.get("/etls").text
     assert 'href="/storeside/run?dag=d&amp;run=r&amp;task=transcode">d</a>' in page
     assert "r, started by ada" in page
+    assert "cancelled" not in page, "their rows stay"
+    assert "forgotten" not in page
     assert "bad&lt;b&gt;.flac</bdi>: no audio" in page
     assert "runs beside 2 targets" in page
     assert "t2: failed" in page
@@ -364,6 +369,46 @@ def test_storage_shows_capacity_rebalance_and_what_is_stuck(
     assert "make restart COMPONENT=ais-target-2" in page
     assert "d, dead</a> was cut off: ais://a → ais://b" in page
     assert "clear the task in Airflow" in page
+    for task in ("done_since", "forgotten"):
+        tables.run(task)
+    airflow.has("done_since", "failed")
+    tables.answers = {"pages_replaced": [{"run_id": "d/r", "task_id": "done_since"}]}
+    page = pages.get("/storage").text
+    assert "d, dead</a> was cut off" in page
+    assert "done_since" not in page
+    assert "forgotten" not in page, "Airflow has deleted its run"
+
+
+@pytest.mark.parametrize(
+    ("checks", "flags", "shown"),
+    [
+        (["stuck", "stuck"], 0, "stuck"),
+        (["stuck", ""], 0, "no answer"),  # it was busy
+        (["down"], 0, "no answer"),
+        (["down"], 1 << 2, "in maintenance"),
+    ],
+)
+def test_only_a_target_that_is_stuck_has_to_be_restarted(
+    pages: TestClient,  # noqa: F811
+    cluster: Client,
+    monkeypatch: pytest.MonkeyPatch,
+    checks: list[str],
+    flags: int,
+    shown: str,
+) -> None:
+    def unanswering(*_: object) -> list[control_plane.Target]:
+        found = checks.pop(0)
+        return [control_plane.Target("t1", "no answer to ETLs within 3 s", found == "stuck")] if found else []
+
+    monkeypatch.setattr(control_plane, "unanswering", unanswering)
+    smap = Smap(tmap={"t1": Snode(daemon_id="t1", daemon_type="target", flags=flags)}, pmap={}, proxy_si=node())
+    monkeypatch.setattr(cluster, "get_info", lambda: smap, raising=False)
+    page = pages.get("/storage").text
+    assert re.findall(r'<span class="state [^"]*">([^<]*)<', page) == [shown]
+    assert ("To restart it" in page) == (shown == "stuck")
+    assert ("does not answer" in page) == (shown != "in maintenance")
+    assert "every target answers" not in page or shown == "in maintenance"
+    assert checks == []
 
 
 def node() -> Snode:

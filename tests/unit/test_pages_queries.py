@@ -112,6 +112,7 @@ def everything(tables: Tables) -> list[Any]:
         benchmarks.charts(tables), movement.totals(tables, Filter()), movement.places(tables),
         objects.count(tables, Search()), objects.count_loads(tables, Search()), queues.count(tables, "q"),
         overview.pipelines(tables), overview.open_failures(tables), etls.uses(tables),
+        movement.replaced(tables),
     ]  # fmt: skip
 
 
@@ -556,6 +557,18 @@ def test_later_runs_of_the_same_buckets_are_found(client: Client) -> None:
         run_row(client, run, at=f"2026-02-0{day} 00:00:00", source=source, **table)
     (load,) = movement.stages(Tables(client), "d/1")
     assert movement.later_runs(Tables(client), load) == ["d/2"]
+
+
+def test_a_task_that_a_later_run_has_replaced_is_found(client: Client) -> None:
+    pair = {"source": "ais://a", "destination": "ais://b"}
+    for day, run, task, state, other in (
+        (1, "d/1", "t", "running", {}), (2, "d/2", "t", "done", {}), (3, "d/3", "t", "running", {}),
+        (1, "d/1", "other_pair", "running", {}), (2, "d/2", "other_pair", "done", {"source": "ais://c"}),
+        (1, "secret/1", "t", "running", {}), (2, "secret/2", "t", "failed", {}),
+    ):  # fmt: skip
+        run_row(client, run, task, at=f"2026-01-0{day} 00:00:00", state=state, **{**pair, **other})
+    assert movement.replaced(Tables(client)) == {("d/1", "t"), ("secret/1", "t")}
+    assert movement.replaced(Tables(client, {"d"})) == {("d/1", "t")}
 
 
 def test_a_status_is_looked_for_among_the_last_ones(client: Client) -> None:

@@ -193,6 +193,11 @@ def stages(tables: Tables, run_id: str) -> list[Movement]:
     return sorted(found, key=lambda m: m.started)
 
 
+def replaced(tables: Tables) -> set[tuple[str, str]]:
+    """Return the run id and task id of running rows of which a later run of the same task has ended."""
+    return {(row["run_id"], row["task_id"]) for row in tables.rows(sql.query("pages_replaced"))}
+
+
 def throughput(tables: Tables, dag: str = "", hours: int = 24) -> list[dict[str, Any]]:
     """Return objects and bytes per second over the last hours."""
     return tables.rows(sql.query("pages_throughput"), dag=dag, hours=hours, slice=max(hours * 3600 // 96, 60))
