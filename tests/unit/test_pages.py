@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from botocore.exceptions import ReadTimeoutError
 from airflow.api_fastapi.core_api.security import get_user
 from airflow.sdk import BaseHook, Connection
 from airflow.sdk.exceptions import AirflowNotFoundException
@@ -643,6 +644,21 @@ def test_a_page_does_not_wait_for_clickhouse_as_long_as_a_load_does(
     with pytest.raises(UnavailableError, match="the connection clickhouse_default does not lead to ClickHouse"):
         connections.clickhouse()
     assert time.monotonic() - began < 5
+
+
+def test_a_page_does_not_wait_for_sqs_as_long_as_a_task_does(
+    known: dict[str, Connection], hung: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    extra = {"endpoint_url": f"http://{HOST}:{hung}", "region_name": "us-east-1", "config_kwargs": {"read_timeout": 600}}
+    known["aws_default"] = Connection(
+        conn_id="aws_default", conn_type="aws", login="a", password="b", extra=json.dumps(extra)
+    )
+    assert connections.SQS_PATIENCE["read_timeout"] <= 15  # type: ignore[operator]
+    monkeypatch.setitem(connections.SQS_PATIENCE, "read_timeout", 1)
+    client, began = connections.sqs(), time.monotonic()
+    with pytest.raises(ReadTimeoutError):
+        client.list_queues()
+    assert time.monotonic() - began < 6  # two attempts
 
 
 class Hangs:

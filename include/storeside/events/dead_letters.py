@@ -44,24 +44,29 @@ class DeadLetters:
         self.queue = queue
         self.unclaimed = unclaimed
         self.dead = queue.dead_letters
+        # Whether the last call ended before the end of the dead-letter queue.
+        self.has_more = False
 
     def listed(self, limit: int = 1000) -> list[DeadLetter]:
         """Return dead letters with their reasons, oldest first; they stay in the dead-letter queue.
 
         For at most 30 s, the messages are invisible to other consumers.
         """
-        received, others = self._receive(limit, _LOOK_SECONDS)
+        received, others = self._receive(limit, _LOOK_SECONDS, _LOOK_SECONDS / 2)
         self.dead.extend([*others, *(m for messages in received.values() for m in messages)], 0)
         found = [_letter(name, messages[0]) for name, messages in received.items()]
         return sorted(found, key=lambda letter: letter.sent_at)
 
-    def redrive(self, message_ids: Collection[str] | None = None, limit: int = 100_000) -> int:
+    def redrive(
+        self, message_ids: Collection[str] | None = None, limit: int = 100_000, seconds: float = _REDRIVE_SECONDS / 2
+    ) -> int:
         """Send these dead letters, or all, back to their queue and return their number.
 
+        This receives messages for at most `seconds`. It ends earlier when it has received each of these dead letters.
         Each message is sent first and then deleted: if the process dies between, the message is in both queues.
         """
         count = 0
-        received, others = self._receive(limit, _REDRIVE_SECONDS)
+        received, others = self._receive(limit, _REDRIVE_SECONDS, seconds, message_ids)
         for name, messages in received.items():
             if message_ids is not None and name not in message_ids:
                 others += messages
@@ -75,17 +80,22 @@ class DeadLetters:
         self.dead.extend(others, 0)
         return count
 
-    def _receive(self, limit: int, lease_seconds: int) -> tuple[dict[str, list[Message]], list[Message]]:
+    def _receive(
+        self, limit: int, lease_seconds: int, seconds: float, wanted: Collection[str] | None = None
+    ) -> tuple[dict[str, list[Message]], list[Message]]:
         """Return dead letters by original message id, each with its copies, and the messages of other queues."""
         letters: dict[str, list[Message]] = {}
         others: list[Message] = []
         seen: set[str] = set()
-        deadline = time.monotonic() + lease_seconds / 2
+        deadline = time.monotonic() + seconds
+        self.has_more = True
         # SQS reports only an approximate number of messages; an empty response to a long poll means the end.
         while len(seen) < limit and time.monotonic() < deadline:
             messages = self.dead.receive(lease_seconds, 1)
             if not messages:
+                self.has_more = False
                 break
+            is_wanted = False
             for message in messages:
                 if message.id in seen:
                     continue
@@ -97,6 +107,9 @@ class DeadLetters:
                 if name in letters and letters[name][0].body != message.body:  # no copy: the attribute is forged
                     name = message.id
                 letters.setdefault(name, []).append(message)
+                is_wanted |= wanted is not None and name in wanted
+            if wanted is not None and not is_wanted and all(name in letters for name in wanted):
+                break  # also no further copy of them
         return letters, others
 
     def _is_mine(self, message: Message) -> bool:
