@@ -61,7 +61,10 @@ def _cluster(conn_id: str, uses: list[Use], all_dags: bool) -> Cluster:
 
 
 def _etls(client: Client, conn_id: str, uses: list[Use], all_dags: bool) -> Iterator[tuple[Etl, list[Use]]]:
+    answered = True
     for name, listed in etls.names(client):
         mine = [use for use in uses if use.conn_id == conn_id and name in use.names][:_MOST_USES]
         if mine or all_dags:
-            yield etls.read(client, name, listed, [use.job for use in mine if use.job]), mine
+            etl = etls.read(client, name, listed, [use.job for use in mine if use.job], ask=answered)
+            answered = etl.answered
+            yield etl, mine

@@ -19,11 +19,13 @@ from airflow.sdk import BaseHook, Connection
 from airflow.sdk.exceptions import AirflowNotFoundException
 from clickhouse_connect.driver.exceptions import DatabaseError, OperationalError
 from fastapi.testclient import TestClient
+from requests import ReadTimeout
 from sqlalchemy import create_engine, text
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import StaticPool
 
 from storeside import sql
+from storeside.aistore import jobs
 from storeside.pages.tables import Tables as RealTables
 from storeside.pages.tables import UnavailableError
 from storeside.plugins.pages import access, connections, etls, movement, overview, runs, storage, tasks
@@ -601,6 +603,26 @@ def test_a_cluster_that_cannot_be_asked_is_said_beside_what_moves(
         for article, why in zip(articles, said.values(), strict=True):
             assert why in article
             assert "<b>0</b> of 4 objects" in article
+
+
+def test_a_cluster_that_hangs_is_asked_once_for_all_that_moves(
+    pages: TestClient, tables: Tables, airflow: Airflow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each request waits for its time-out of five seconds."""
+    asked: list[str] = []
+
+    def newest_snapshots(_: object, job: str) -> list[Any]:
+        asked.append(job)
+        raise ReadTimeout
+
+    monkeypatch.setattr(jobs, "newest_snapshots", newest_snapshots)
+    monkeypatch.setattr(movement, "aistore", lambda _: None)
+    for n in range(20):
+        tables.run(f"t{n}", aistore_conn_id="one" if n % 2 else "other", job=f"job{n}", objects=4)
+        airflow.has(f"t{n}")
+    page = pages.get("/live").text
+    assert page.count("the cluster does not answer for now") == 20
+    assert len(asked) == 2
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from aistore.sdk.types import ETLDetails, ETLInfo, Smap, Snode
 from fastapi.testclient import TestClient
+from requests import ReadTimeout
 from sqlalchemy import event
 from sqlalchemy.dialects import mysql, postgresql, sqlite
 from sqlalchemy.engine import Dialect
@@ -326,6 +327,23 @@ def test_etls_have_their_runs_and_who_started_them(
     assert "other-2" not in page
     tables.answers = {}
     assert "wav-1" not in pages.get("/etls").text
+
+
+def test_a_cluster_that_hangs_is_not_asked_about_each_etl(
+    pages: TestClient,  # noqa: F811
+    cluster: Client,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[str] = []
+
+    def view(self: Etl, _: str) -> None:
+        asked.append(self.name)
+        raise ReadTimeout
+
+    monkeypatch.setattr(Etl, "view", view)
+    page = pages.get("/etls").text
+    assert asked == ["wav-1"]
+    assert page.count("not known") == len(cluster.etls)
 
 
 @pytest.mark.parametrize("path", ["/etls", "/storage"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -9,10 +10,12 @@ from typing import TYPE_CHECKING
 from storeside import sql
 from storeside.errors import Transient
 from storeside.pages.movement import Movement
-from storeside.pages.tables import Tables
+from storeside.pages.tables import Tables, UnavailableError
 
 if TYPE_CHECKING:
     from aistore.sdk import Client
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -73,7 +76,10 @@ def load_progress(tables: Tables, movement: Movement) -> Progress:
 
 
 def job_progress(client: Client, movement: Movement) -> Progress:
-    """Return the progress of AIStore's job for a movement, from AIStore's own counters over all targets."""
+    """Return the progress of AIStore's job for a movement, from AIStore's own counters over all targets.
+
+    Raises UnavailableError when the cluster does not answer; a refusal is only a progress that is not known.
+    """
     from aistore.sdk.errors import AISError
     from requests import RequestException
 
@@ -84,8 +90,12 @@ def job_progress(client: Client, movement: Movement) -> Progress:
     job = str(movement.detail.get("job", ""))
     try:
         snaps = newest_snapshots(client, job) if job else []
-    except (AISError, RequestException, Transient):
-        return Progress(objects_total=total, seconds=seconds, phase="the cluster does not answer for now")
+    except AISError as e:
+        log.warning("AIStore did not return the progress of job %s: %s", job, e)
+        return Progress(objects_total=total, seconds=seconds, phase=f"AIStore does not know the progress of job {job}")
+    except (RequestException, Transient) as e:
+        log.warning("AIStore did not answer a page: %s", e)
+        raise UnavailableError("the cluster does not answer for now") from e
     stats = [snap.stats for snap in snaps if snap.stats]
     return Progress(
         objects=sum(s.objects for s in stats),
