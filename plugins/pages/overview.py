@@ -40,7 +40,8 @@ class Row:
 @router.get("/overview")
 def pipelines(request: Request, tables: TablesDep, user: GetUserDep, dag: str = "") -> Response:
     """Show all pipelines, those that need attention first."""
-    recorded = {pipeline.dag: pipeline for pipeline in overview.pipelines(tables, dag)}
+    missing: dict[str, str] = {}
+    recorded = {pipeline.dag: pipeline for pipeline in overview.pipelines(tables, dag, missing)}
     known = {
         name: found
         for name, found in runs.latest(list(recorded), dag, tables.dags).items()
@@ -51,6 +52,7 @@ def pipelines(request: Request, tables: TablesDep, user: GetUserDep, dag: str = 
     return render(
         request, "overview.html", title="Overview", rows=rows, dag=dag, days=overview.DAYS,
         failure_days=overview.FAILURE_DAYS, needing=sum(bool(row.attention) for row in rows),
+        missing=missing,
     )  # fmt: skip
 
 
@@ -74,6 +76,8 @@ def _attention(pipeline: Pipeline, latest: Latest) -> Iterator[Attention]:
             yield Attention(text, f"queues?{query(queue=queue.label)}")
         if queue.oldest_seconds > LATE_SECONDS:
             text = f"Messages in {queue.label} wait for {span(queue.oldest_seconds)}"
+            if pipeline.is_old:
+                text = f"Messages in {queue.label} waited for {span(queue.oldest_seconds)} at the last measurement"
             yield Attention(text, f"queues?{query(queue=queue.label)}")
 
 

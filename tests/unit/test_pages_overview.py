@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,12 +20,12 @@ from starlette.middleware.gzip import GZipMiddleware
 
 from storeside.aistore import control_plane
 from storeside.pages.storage import read_target
-from storeside.pages.tables import write_cursor
+from storeside.pages.tables import UnavailableError, write_cursor
 from storeside.plugins import storeside_plugin
 from storeside.plugins.pages import etls, overview, runs, storage, tasks
 from storeside.plugins.pages.render import moment, prose
 from storeside.plugins.storeside_plugin import Pages, StoresidePlugin
-from tests.unit.test_pages import Airflow, Tables, airflow, known, pages, tables  # noqa: F401 (fixtures)
+from tests.unit.test_pages import Airflow, Tables, airflow, is_query, known, pages, tables  # noqa: F401 (fixtures)
 
 pytestmark = pytest.mark.filterwarnings("error")
 
@@ -59,7 +60,7 @@ def test_the_overview_begins_with_what_needs_attention(
         "pages_open_failures": [{"dag_id": "broken", "objects": 3, "newest_run": "broken/r1"}],
         "pages_dag_queues": [{"dag_id": "events", "queue": "http://sqs/000000000000/events"}],
     }
-    tables.depth = {"dead": 2, "oldest_seconds": 7200.0}
+    tables.depth = {"dead": 2, "oldest_seconds": 7200.0, "recorded_ms": time.time() * 1000}
     answer = pages.get("/overview")
     assert answer.status_code == 200
     rows = rows_of(answer.text)
@@ -68,6 +69,10 @@ def test_the_overview_begins_with_what_needs_attention(
     assert 'href="/storeside/run?dag=broken&amp;run=r1&amp;status=failed"' in rows["broken"]
     assert attention(rows["events"]) == ["2 dead letters in events", "Messages in events wait for 2.0 h"]
     assert '<td class="num"><a href="/storeside/queues?queue=events">0</a></td>' in rows["events"]
+    tables.depth["recorded_ms"] = (time.time() - 3 * 3600) * 1000
+    old = rows_of(pages.get("/overview").text)["events"]
+    assert attention(old)[1] == "Messages in events waited for 2.0 h at the last measurement"
+    assert 'queue=events">0</a><br><span class="dim nowrap">3.0 h ago' in old
     assert attention(rows["quiet"]) == []
     assert re.findall(r'dot-link (\w+)"', rows["broken"]) == ["success", "failed", "failed"]
     assert "12 objects, 3.0 MB in 30 days" in rows["quiet"]
@@ -89,6 +94,36 @@ def test_the_overview_shows_no_runs_of_dags_whose_runs_one_may_not_read(
     assert list(rows_of(pages.get("/overview").text)) == ["mine"]
     monkeypatch.setattr(overview, "may_read_runs", lambda *_: False)
     assert "No pipeline has run" in pages.get("/overview").text
+
+
+@pytest.mark.parametrize(
+    ("part", "statement", "said"),
+    [("failures", "pages_open_failures", "Failed objects"), ("queues", "pages_dag_queues", "Queues")],
+)
+def test_a_slow_part_of_the_overview_does_not_hide_the_rest(
+    pages: TestClient,  # noqa: F811
+    tables: Tables,  # noqa: F811
+    airflow: Airflow,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+    part: str,
+    statement: str,
+    said: str,
+) -> None:
+    airflow.runs("success")
+    airflow.has("copy", "success")
+    rows = tables.rows
+
+    def slow(text: str, **asked: Any) -> list[dict[str, Any]]:
+        if is_query(text, statement):
+            raise UnavailableError(f"no answer: {part}")
+        return rows(text, **asked)
+
+    monkeypatch.setattr(tables, "rows", slow)
+    page = pages.get("/overview").text
+    assert f"{said} are not shown: no answer: {part}" in page
+    assert "none needs attention" not in page
+    assert list(rows_of(page)) == ["d"]
+    assert (">?</td>" in page) == (part == "failures")
 
 
 def test_runs_beyond_the_limit_are_the_oldest(
