@@ -73,8 +73,8 @@ def overview(
         now=_now(tables, user, chosen), page=page, state_of=partial(_state, known, may_read),
         failed_runs=[one for one in failed if may_read(one.dag)],
         lines=[
-            charts.line("objects/s", "", [(row["at"], row["objects_per_second"]) for row in history]),
-            charts.line("MB/s read", "", [(row["at"], row["bytes_per_second"] / 1e6) for row in history]),
+            charts.line("objects per second of task time", "", [(row["at"], row["objects_per_second"]) for row in history]),
+            charts.line("MB read per second of task time", "", [(row["at"], row["bytes_per_second"] / 1e6) for row in history]),
         ],
     )  # fmt: skip
 
@@ -155,7 +155,8 @@ class Row:
     @property
     def seconds(self) -> float:
         """How long it took."""
-        return self.stage.seconds if self.stage else self.task.seconds if self.task else 0.0
+        # the row of a task that was cut off has no time
+        return (self.stage.seconds if self.stage else 0.0) or (self.task.seconds if self.task else 0.0)
 
 
 def _rows(run: Run | None, stages: Sequence[Movement]) -> list[Row]:

@@ -64,7 +64,8 @@ def _attention(pipeline: Pipeline, latest: Latest) -> Iterator[Attention]:
     last = latest.last_ended
     if last and last.state == "failed":
         count = latest.failed_in_a_row
-        text = "The last run failed" if count == 1 else f"The last {count} runs failed"
+        more = " or more" if count == runs.MOST_RUNS else ""
+        text = "The last run failed" if count == 1 else f"The last {count}{more} runs failed"
         yield Attention(text, f"run?{query(dag=last.dag, run=last.run)}")
     if pipeline.failed:
         least = "At least " if pipeline.more else ""

@@ -282,6 +282,17 @@ def test_a_failed_task_is_failed_whatever_it_recorded(pages: TestClient, tables:
     assert "the run failed" in page
 
 
+def test_a_task_that_was_cut_off_has_the_time_that_airflow_knows(
+    pages: TestClient, tables: Tables, airflow: Airflow
+) -> None:
+    airflow.runs("failed")
+    tables.run("copy")
+    tables.runs[-1]["seconds"] = 0.0
+    airflow.has("copy", "failed", began="2026-01-01 00:00:00", ended="2026-01-01 01:00:00")
+    assert '<td class="num nowrap">60 min 0 s</td>' in run_page(pages)
+    assert '<td class="num nowrap"></td>' in pages.get("/movement").text
+
+
 def test_a_run_that_moved_nothing_was_up_to_date_only_if_it_succeeded(
     pages: TestClient, tables: Tables, airflow: Airflow
 ) -> None:
@@ -500,12 +511,26 @@ def test_dead_letters_are_sent_back_and_not_tried_by_clearing(
     assert actions(pages) == ["retry" if kind == "load" else "disabled"]
 
 
+def test_failed_objects_are_for_those_who_may_start_runs_or_clear_tasks(
+    pages: TestClient, tables: Tables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tables.run("load", "partial", "load")
+    tables.runs[0]["failed"] = 2
+    for may_run, may_stop in ((True, False), (False, True), (False, False)):
+        monkeypatch.setattr(movement, "may_run", lambda *_, may=may_run: may)
+        monkeypatch.setattr(movement, "may_stop", lambda *_, may=may_stop: may)
+        is_disabled = re.search(r'data-action="retry"[^>]* disabled', run_page(pages)) is not None
+        assert is_disabled == (not may_run and not may_stop)
+
+
 def test_a_task_names_its_queue_and_the_page_knows_its_url(
     pages: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class DeadLetters:
         def __init__(self, queue: Any, *, unclaimed: bool) -> None:
             assert queue.url == QUEUE
+
+        has_more = False
 
         def listed(self, _: int) -> list[Any]:
             return []

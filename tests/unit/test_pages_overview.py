@@ -23,7 +23,7 @@ from storeside.pages.storage import read_target
 from storeside.pages.tables import UnavailableError, write_cursor
 from storeside.plugins import storeside_plugin
 from storeside.plugins.pages import etls, overview, runs, storage, tasks
-from storeside.plugins.pages.render import moment, prose
+from storeside.plugins.pages.render import moment, prose, size, span
 from storeside.plugins.storeside_plugin import Pages, StoresidePlugin
 from tests.unit.test_pages import Airflow, Tables, airflow, is_query, known, pages, tables  # noqa: F401 (fixtures)
 
@@ -201,6 +201,17 @@ def test_filters_have_suggestions(pages: TestClient, tables: Tables) -> None:  #
 
 def test_times_can_be_shown_in_airflows_time_zone() -> None:
     assert moment(1.4) == '<time datetime="1970-01-01T00:00:01Z" data-at="1">1970-01-01 00:00:01 UTC</time>'
+
+
+@pytest.mark.parametrize(
+    ("write", "value", "text"),
+    [
+        (span, 59.94, "59.9 s"), (span, 59.97, "1 min 0 s"), (span, 119.7, "2 min 0 s"), (span, 125, "2 min 5 s"),
+        (size, 999, "999 B"), (size, 999_940, "999.9 kB"), (size, 999_999, "1.0 MB"), (size, 2e18, "2000.0 PB"),
+    ],
+)  # fmt: skip
+def test_times_and_sizes_are_rounded_before_their_units(write: Any, value: float, text: str) -> None:
+    assert write(value) == text
 
 
 def test_backticks_become_code_and_names_stay_text() -> None:

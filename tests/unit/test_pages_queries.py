@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -410,6 +411,11 @@ def test_filters_look_for_parts_of_names(client: Client) -> None:
         assert movement.totals(tables, chosen) == {
             "tasks": 1, "objects_done": 2, "objects_failed": 0, "bytes_read": 5, "bytes_written": 0,
         }  # fmt: skip
+    for kind in ("validate", "throughput", "transform benchmark"):  # their rows and requests are no objects
+        run_row(client, "Speech_nightly/1", kind, kind=kind, source="s3://recordings", done=300, failed=1, bytes_in=9)
+    assert movement.totals(tables, Filter(dag="speech")) == {
+        "tasks": 4, "objects_done": 2, "objects_failed": 0, "bytes_read": 5, "bytes_written": 0,
+    }  # fmt: skip
     assert movement.places(tables) == []  # none of them is recent
     run_row(client, "load/2", source="s3://t/", destination="clickhouse://db.t", at="2100-01-01")
     assert movement.places(tables) == ["clickhouse://db.t", "s3://t/"]
@@ -516,6 +522,7 @@ def test_pipelines_have_what_they_moved_and_their_queues(client: Client) -> None
     tables = Tables(client)
     run_row(client, "speech/1", at="2100-01-01", done=3, bytes_in=10)
     run_row(client, "speech/2", at="2100-01-02", done=4, bytes_in=10)
+    run_row(client, "speech/2", "validate", at="2100-01-02", kind="validate", done=300, bytes_in=9)
     run_row(client, "old/1", done=4)
     client.fill("events", queue="https://sqs/1/q", message_id="m", run_id="events/1/ab")
     client.fill("event_batches", queue="https://sqs/1/q", batch="a", run_id="events/1", state="taken")
@@ -792,6 +799,20 @@ def test_verdicts_show_what_failed(client: Client) -> None:
     broken, found = quality.verdicts(Tables(client)).rows
     assert broken.expectations == ()
     assert (found.rows, found.invalid, [e["expectation"] for e in found.failed]) == (10, 2, ["b"])
+
+
+def test_examples_of_the_whole_manifest_are_no_objects() -> None:
+    verdict = quality.Verdict("d/r", "d", "t", "ais://a", "", "failed", 3, 0, 1.0, 1.0, "", "", ())
+    assert verdict.is_summary({"columns": ["rows", "expected_rows"]})
+    assert not verdict.is_summary({"columns": ["duration_seconds"]})
+    assert not replace(verdict, suite="mine").is_summary({"columns": ["rows"]})
+
+
+def test_tasks_that_wait_or_measure_are_not_in_the_throughput(client: Client) -> None:
+    for kind in ("copy", "events", "throughput", "transform benchmark", "validate"):
+        run_row(client, f"d/{kind}", kind=kind, at="2100-01-01", done=10, bytes_in=100, seconds=2)
+    (slice_,) = movement.throughput(Tables(client))
+    assert (slice_["objects_per_second"], slice_["bytes_per_second"]) == (5, 50)
 
 
 def test_verdicts_of_loads_are_found_by_their_table_and_task(client: Client) -> None:

@@ -102,5 +102,5 @@ def job_progress(client: Client, movement: Movement) -> Progress:
         objects_total=total,
         bytes=sum(s.bytes for s in stats),
         seconds=seconds,
-        phase=f"AIStore works, job {job}" if job else "the ETL starts",
+        phase=f"AIStore works, job {job}",
     )
