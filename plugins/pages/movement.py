@@ -73,8 +73,8 @@ def overview(
         now=_now(tables, user, chosen), page=page, state_of=partial(_state, known, may_read),
         failed_runs=[one for one in failed if may_read(one.dag)],
         lines=[
-            charts.line("objects per second of task time", "", [(row["at"], row["objects_per_second"]) for row in history]),
-            charts.line("MB read per second of task time", "", [(row["at"], row["bytes_per_second"] / 1e6) for row in history]),
+            charts.line(f"{what} per second of task time", "", [(row["at"], row[rate] / unit) for row in history])
+            for what, rate, unit in (("objects", "objects_per_second", 1), ("MB read", "bytes_per_second", 1e6))
         ],
     )  # fmt: skip
 

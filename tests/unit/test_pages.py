@@ -13,10 +13,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from botocore.exceptions import ReadTimeoutError
 from airflow.api_fastapi.core_api.security import get_user
 from airflow.sdk import BaseHook, Connection
 from airflow.sdk.exceptions import AirflowNotFoundException
+from botocore.exceptions import ReadTimeoutError
 from clickhouse_connect.driver.exceptions import DatabaseError, OperationalError
 from fastapi.testclient import TestClient
 from requests import ReadTimeout
@@ -696,7 +696,8 @@ def test_a_page_does_not_wait_for_clickhouse_as_long_as_a_load_does(
 def test_a_page_does_not_wait_for_sqs_as_long_as_a_task_does(
     known: dict[str, Connection], hung: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    extra = {"endpoint_url": f"http://{HOST}:{hung}", "region_name": "us-east-1", "config_kwargs": {"read_timeout": 600}}
+    patient = {"read_timeout": 600}
+    extra = {"endpoint_url": f"http://{HOST}:{hung}", "region_name": "us-east-1", "config_kwargs": patient}
     known["aws_default"] = Connection(
         conn_id="aws_default", conn_type="aws", login="a", password="b", extra=json.dumps(extra)
     )

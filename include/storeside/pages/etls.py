@@ -94,8 +94,8 @@ def names(client: Client) -> list[tuple[str, Any]]:
 def read(client: Client, name: str, listed: Any, jobs: Sequence[str] = (), *, ask: bool = True) -> Etl:
     """Ask the cluster about one ETL. `jobs` are those whose errors are shown; what it does not tell stays empty.
 
-    After the first request without an answer there are no others: each waits for its time-out. Without `ask`, there is
-    none.
+    After the first request without an answer there are no others: each waits for its time-out. Without `ask`, there
+    is none.
     """
     from aistore.sdk.errors import AISError
     from pydantic import ValidationError

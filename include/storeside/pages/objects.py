@@ -8,7 +8,7 @@ from typing import Any
 
 from storeside import sql
 from storeside.pages.movement import ORDERS
-from storeside.pages.tables import FIRST, PAGE, At, Page, Tables, check, directed, of_status
+from storeside.pages.tables import FIRST, At, Page, Tables, check, directed, of_status
 from storeside.transfer.source import bucket_uri
 
 SEARCHED = ("", "done", "failed")
@@ -173,8 +173,9 @@ def search_loads(tables: Tables, wanted: Search, at: At = FIRST) -> Page[dict[st
     cursor = at.cursor(int, str, str, str, str)
     value, table, of, key, version = cursor or (0, "", "", "", "")
     when = "toUnixTimestamp64Milli(toDateTime64(recorded_at, 3))"
+    sorted_by = {"name": "", "when": when, "size": "bytes"}[wanted.sort]
     rows = of_status(
-        tables, wanted.directed(sql.query("pages_keys"), at, {"name": "", "when": when, "size": "bytes"}[wanted.sort]),
+        tables, wanted.directed(sql.query("pages_keys"), at, sorted_by),
         **wanted.asked_of_loads, is_first=cursor is None, by_name=wanted.sort == "name", after_value=value,
         after_destination=table, after_bucket=of, after_key=key, after_version=version,
     )  # fmt: skip

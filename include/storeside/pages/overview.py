@@ -35,7 +35,7 @@ class Pipeline:
     """The records of one DAG. Times are in seconds since the epoch, 0 when unknown.
 
     `failed` counts objects that failed lately and that no run has processed since; `failed_run` is the newest run in
-    which one of them failed. `more` states that there may be others: only the newest failures were looked at.
+    which one of them failed. `more` states that there may be others: only the newest failures were read.
     """
 
     dag: str

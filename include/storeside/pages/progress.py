@@ -92,7 +92,7 @@ def job_progress(client: Client, movement: Movement) -> Progress:
         snaps = newest_snapshots(client, job) if job else []
     except AISError as e:
         log.warning("AIStore did not return the progress of job %s: %s", job, e)
-        return Progress(objects_total=total, seconds=seconds, phase=f"AIStore does not know the progress of job {job}")
+        return Progress(objects_total=total, seconds=seconds, phase=f"AIStore has no progress of job {job}")
     except (RequestException, Transient) as e:
         log.warning("AIStore did not answer a page: %s", e)
         raise UnavailableError("the cluster does not answer for now") from e

@@ -43,7 +43,7 @@ class Verdict:
         return tuple(e for e in self.expectations if not e.get("success"))
 
     def is_summary(self, expectation: dict[str, Any]) -> bool:
-        """Whether the expectation is about the whole speech manifest: its examples are numbers of rows, not objects."""
+        """Whether it is about the whole speech manifest: its examples are numbers of rows, not objects."""
         columns = expectation.get("columns") or ()
         return not self.suite and set(columns) <= set(SUMMARY_COLUMNS)
 

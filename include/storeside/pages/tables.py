@@ -105,8 +105,8 @@ class Tables:
 def of_status(tables: Tables, statement: str, status: str, **parameters: Any) -> list[dict[str, Any]]:
     """Return the first rows of a listing of objects with an outcome ("" means any), one more than a page has.
 
-    The search also finds objects that had the outcome in old versions of rows, which ClickHouse has not merged yet. If
-    these leave too few rows, the search begins again with more of them.
+    The search also finds objects that had the outcome in old versions of rows, which ClickHouse has not merged yet.
+    If these leave too few rows, the search begins again with more of them.
     """
     asked = {**parameters, "status": status, "limit": PAGE + 1}
     rows = tables.rows(statement, candidates=_CANDIDATES, **asked)
