@@ -23,6 +23,8 @@ CLICKHOUSE, AWS = "clickhouse_default", "aws_default"
 # Seconds, as extras that override the connection's own: those are meant for loads, which may take hours, while a page
 # that waits occupies one of the API server's threads. Statements of pages end after ten seconds.
 PATIENCE = {"connect_timeout": 3, "send_receive_timeout": 12}
+# The same for SQS, as options of botocore: a receive waits for a message for a second.
+SQS_PATIENCE = {"connect_timeout": 3, "read_timeout": 10, "retries": {"total_max_attempts": 2}}
 log = logging.getLogger(__name__)
 
 
@@ -43,7 +45,11 @@ def aistore(conn_id: str = AIStoreHook.default_conn_name, *, patient: bool = Fal
 def sqs() -> Any:
     """Return an SQS client."""
     with _leads_to("SQS", AWS):
-        return sqs_client(BaseHook.get_connection(AWS))
+        connection = BaseHook.get_connection(AWS)
+        config = connection.extra_dejson.get("config_kwargs")
+        config = {**(config if isinstance(config, dict) else {}), **SQS_PATIENCE}
+        connection.extra = json.dumps({**connection.extra_dejson, "config_kwargs": config})
+        return sqs_client(connection)
 
 
 @contextmanager

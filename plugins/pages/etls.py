@@ -13,6 +13,7 @@ from storeside.operators.hooks.aistore import AIStoreHook
 from storeside.pages import etls
 from storeside.pages.etls import Etl, Use
 from storeside.pages.tables import UnavailableError
+from storeside.plugins.pages import tasks
 from storeside.plugins.pages.access import TablesDep, may_read_runs
 from storeside.plugins.pages.connections import aistore, answering
 from storeside.plugins.pages.render import render
@@ -39,9 +40,11 @@ class Cluster:
 def overview(request: Request, tables: TablesDep, user: GetUserDep) -> Response:
     """Show the ETLs that tasks of the visitor's DAGs use; visitors who may read all DAGs also see the others."""
     uses = [use for use in etls.uses(tables) if may_read_runs(user, use.dag)]
+    states = tasks.states(uses)
+    uses = [use for use in uses if states.get((use.run_id, use.task_id)) not in tasks.OVER | {None}]
     conn_ids = dict.fromkeys([*(use.conn_id for use in uses), AIStoreHook.default_conn_name])
     clusters = [_cluster(conn_id, uses, tables.dags is None) for conn_id in list(conn_ids)[:_MOST_CLUSTERS]]
-    shown = {(use.dag, use.run) for cluster in clusters for _, tasks in cluster.etls for use in tasks}
+    shown = {(use.dag, use.run) for cluster in clusters for _, using in cluster.etls for use in using}
     return render(
         request, "etls.html", title="ETLs", clusters=clusters, started_by=started_by(list(shown)),
         all_dags=tables.dags is None,
@@ -58,7 +61,10 @@ def _cluster(conn_id: str, uses: list[Use], all_dags: bool) -> Cluster:
 
 
 def _etls(client: Client, conn_id: str, uses: list[Use], all_dags: bool) -> Iterator[tuple[Etl, list[Use]]]:
+    answered = True
     for name, listed in etls.names(client):
         mine = [use for use in uses if use.conn_id == conn_id and name in use.names][:_MOST_USES]
         if mine or all_dags:
-            yield etls.read(client, name, listed, [use.job for use in mine if use.job]), mine
+            etl = etls.read(client, name, listed, [use.job for use in mine if use.job], ask=answered)
+            answered = etl.answered
+            yield etl, mine

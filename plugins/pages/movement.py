@@ -73,8 +73,8 @@ def overview(
         now=_now(tables, user, chosen), page=page, state_of=partial(_state, known, may_read),
         failed_runs=[one for one in failed if may_read(one.dag)],
         lines=[
-            charts.line("objects/s", "", [(row["at"], row["objects_per_second"]) for row in history]),
-            charts.line("MB/s read", "", [(row["at"], row["bytes_per_second"] / 1e6) for row in history]),
+            charts.line(f"{what} per second of task time", "", [(row["at"], row[rate] / unit) for row in history])
+            for what, rate, unit in (("objects", "objects_per_second", 1), ("MB read", "bytes_per_second", 1e6))
         ],
     )  # fmt: skip
 
@@ -155,7 +155,8 @@ class Row:
     @property
     def seconds(self) -> float:
         """How long it took."""
-        return self.stage.seconds if self.stage else self.task.seconds if self.task else 0.0
+        # the row of a task that was cut off has no time
+        return (self.stage.seconds if self.stage else 0.0) or (self.task.seconds if self.task else 0.0)
 
 
 def _rows(run: Run | None, stages: Sequence[Movement]) -> list[Row]:
@@ -193,27 +194,36 @@ def _now(tables: Tables, user: Any, chosen: movements.Filter, run: str = "") -> 
     may_read = _reader(user)
     states = _under_way([m for m in found if may_read(m.dag_id)])
     moving = [m for m in found if _row(m) in states]
-    client_of = cache(aistore)
+    client_of, silent = cache(aistore), dict[str, str]()
     shown = [
-        Live(m, _progress(tables, client_of, m), states[_row(m)], may_stop(user, m.dag_id))
+        Live(m, _progress(tables, client_of, silent, m), states[_row(m)], may_stop(user, m.dag_id))
         for m in moving[:_MOST_SHOWN]
     ]
     return Now(shown, len(moving))
 
 
-def _progress(tables: Tables, client_of: Callable[[str], Any], movement: Movement) -> Progress:
-    """Return a movement's progress; if its cluster does not answer, the progress states that."""
+def _progress(
+    tables: Tables, client_of: Callable[[str], Any], silent: dict[str, str], movement: Movement
+) -> Progress:
+    """Return a movement's progress; if its cluster does not answer, the progress states that.
+
+    `silent` has the connections that have not answered this page, with the reasons. They are not tried again: each
+    try waits for its time-out.
+    """
     if movement.is_load:
         return progresses.load_progress(tables, movement)
     # rows of earlier versions do not name the connection
     conn_id = str(movement.detail.get("aistore_conn_id") or AIStoreHook.default_conn_name)
+    reason = silent.get(conn_id, "")
     try:
-        return progresses.job_progress(client_of(conn_id), movement)
+        if not reason:
+            return progresses.job_progress(client_of(conn_id), movement)
     except UnavailableError as e:
         reason = str(e)
     except OSError as e:
         log.warning("the connection %s cannot be used: %s", conn_id, e)
         reason = f"a file that the connection {conn_id} names is missing on the machine of Airflow's API server"
+    silent[conn_id] = reason
     return Progress(
         objects_total=int(movement.detail.get("objects", 0)),
         seconds=time.time() - movement.started,

@@ -40,7 +40,8 @@ class Row:
 @router.get("/overview")
 def pipelines(request: Request, tables: TablesDep, user: GetUserDep, dag: str = "") -> Response:
     """Show all pipelines, those that need attention first."""
-    recorded = {pipeline.dag: pipeline for pipeline in overview.pipelines(tables, dag)}
+    missing: dict[str, str] = {}
+    recorded = {pipeline.dag: pipeline for pipeline in overview.pipelines(tables, dag, missing)}
     known = {
         name: found
         for name, found in runs.latest(list(recorded), dag, tables.dags).items()
@@ -51,6 +52,7 @@ def pipelines(request: Request, tables: TablesDep, user: GetUserDep, dag: str = 
     return render(
         request, "overview.html", title="Overview", rows=rows, dag=dag, days=overview.DAYS,
         failure_days=overview.FAILURE_DAYS, needing=sum(bool(row.attention) for row in rows),
+        missing=missing,
     )  # fmt: skip
 
 
@@ -62,10 +64,12 @@ def _attention(pipeline: Pipeline, latest: Latest) -> Iterator[Attention]:
     last = latest.last_ended
     if last and last.state == "failed":
         count = latest.failed_in_a_row
-        text = "The last run failed" if count == 1 else f"The last {count} runs failed"
+        more = " or more" if count == runs.MOST_RUNS else ""
+        text = "The last run failed" if count == 1 else f"The last {count}{more} runs failed"
         yield Attention(text, f"run?{query(dag=last.dag, run=last.run)}")
     if pipeline.failed:
-        text = _counted(pipeline.failed, "object") + " failed and not processed since"
+        least = "At least " if pipeline.more else ""
+        text = f"{least}{_counted(pipeline.failed, 'object')} failed and not processed since"
         yield Attention(text, f"run?{query(dag=pipeline.dag, run=pipeline.failed_run, status='failed')}")
     for queue in pipeline.queues:
         if queue.dead:
@@ -73,6 +77,8 @@ def _attention(pipeline: Pipeline, latest: Latest) -> Iterator[Attention]:
             yield Attention(text, f"queues?{query(queue=queue.label)}")
         if queue.oldest_seconds > LATE_SECONDS:
             text = f"Messages in {queue.label} wait for {span(queue.oldest_seconds)}"
+            if pipeline.is_old:
+                text = f"Messages in {queue.label} waited for {span(queue.oldest_seconds)} at the last measurement"
             yield Attention(text, f"queues?{query(queue=queue.label)}")
 
 

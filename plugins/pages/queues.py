@@ -22,6 +22,8 @@ from storeside.plugins.pages.render import query, render
 log = logging.getLogger(__name__)
 router = APIRouter()
 _MOST_LETTERS = 200
+# Seconds in which the page looks for the chosen dead letters.
+_REDRIVE_SECONDS = 20
 
 
 @router.get("/queues")
@@ -51,12 +53,12 @@ def overview(
 
 @router.get("/dead-letters")
 def dead_letters(
-    request: Request, tables: TablesDep, user: GetUserDep, queue: str, sent: int | None = None
+    request: Request, tables: TablesDep, user: GetUserDep, queue: str, sent: int | None = None, missed: int = 0
 ) -> Response:
     """Offer to read the dead letters of a queue, or show the number sent back. It does not read the queue."""
     _, label = _allowed(tables, user, queue)
     return render(
-        request, "dead_letters.html", title="Dead letters", queue=label, letters=None, sent=sent, most=_MOST_LETTERS
+        request, "dead_letters.html", title="Dead letters", queue=label, letters=None, sent=sent, missed=missed
     )
 
 
@@ -67,10 +69,11 @@ def read_dead_letters(
     """Show dead letters to users who may send them back: reading hides them from other consumers for a while."""
     url, label = _allowed(tables, user, queue)
     with _sqs_errors():
-        letters = _dead_letters(tables, user, url).listed(_MOST_LETTERS)
+        dead_letters = _dead_letters(tables, user, url)
+        letters = dead_letters.listed(_MOST_LETTERS)
     return render(
-        request, "dead_letters.html", title="Dead letters", queue=label, letters=letters, sent=None,
-        most=_MOST_LETTERS,
+        request, "dead_letters.html", title="Dead letters", queue=label, letters=letters, sent=None, missed=0,
+        more=dead_letters.has_more,
     )  # fmt: skip
 
 
@@ -87,8 +90,10 @@ def redrive(
         raise HTTPException(400, "no dead letter was chosen: tick those that are to be sent back")
     url, label = _allowed(tables, user, queue)
     with _sqs_errors():
-        count = _dead_letters(tables, user, url).redrive(set(message))
-    return RedirectResponse(f"{request.scope['root_path']}/dead-letters?{query(queue=label, sent=str(count))}", 303)
+        count = _dead_letters(tables, user, url).redrive(set(message), seconds=_REDRIVE_SECONDS)
+    missed = str(len(set(message)) - count)
+    to = query(queue=label, sent=str(count), missed=missed if missed != "0" else "")
+    return RedirectResponse(f"{request.scope['root_path']}/dead-letters?{to}", 303)
 
 
 def _allowed(tables: Tables, user: Any, queue: str) -> tuple[str, str]:

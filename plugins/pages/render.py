@@ -44,6 +44,8 @@ def prose(text: str) -> Markup:
 def size(count: float) -> str:
     """Write a number of bytes."""
     unit = min(int(math.log(count, 1000)), len(_UNITS) - 1) if count >= 1 else 0
+    if round(count / 1000**unit, 1) >= 1000 and unit < len(_UNITS) - 1:  # 999,999 bytes are 1.0 MB
+        unit += 1
     return f"{count / 1000**unit:.{0 if unit == 0 else 1}f} {_UNITS[unit]}"
 
 
@@ -60,10 +62,10 @@ def number(value: float) -> str:
 
 def span(seconds: float) -> str:
     """Write a length of time."""
-    if seconds < 60:
+    if round(seconds, 1) < 60:
         return f"{seconds:.1f} s"
     if seconds < 5400:
-        return f"{seconds // 60:.0f} min {seconds % 60:.0f} s"
+        return "{} min {} s".format(*divmod(round(seconds), 60))
     return f"{seconds / 3600:.1f} h" if seconds < 172_800 else f"{seconds / 86_400:.0f} d"
 
 

@@ -16,7 +16,7 @@ from sqlalchemy import exists, func, or_, select, tuple_
 from storeside.plugins.pages.tasks import OPERATORS, seconds
 
 _RECENT = timedelta(days=30)
-_MOST_RUNS = 10
+MOST_RUNS = 10
 _MOST_DAGS = 200
 _ENDED = ("success", "failed")
 
@@ -71,10 +71,11 @@ def latest(dags: Collection[str], dag: str, readable: Collection[str] | None) ->
     if dag:
         asked = asked.where(func.lower(DagRun.dag_id).contains(dag.lower(), autoescape=True))
     newest = asked.subquery()
-    statement = select(newest).where(newest.c.number <= _MOST_RUNS).order_by(newest.c.run_after)
+    # the newest first: if there are too many, the limit leaves out the oldest
+    statement = select(newest).where(newest.c.number <= MOST_RUNS).order_by(newest.c.run_after.desc())
     with create_session() as session:
         found: dict[str, list[Run]] = {}
-        for dag_id, run, state, at, ended, _ in session.execute(statement.limit(_MOST_DAGS * _MOST_RUNS)).all():
+        for dag_id, run, state, at, ended, _ in session.execute(statement.limit(_MOST_DAGS * MOST_RUNS)).all():
             found.setdefault(dag_id, []).append(Run(dag_id, run, str(state), seconds(at), seconds(ended)))
         succeeded = dict(
             session.execute(
@@ -87,7 +88,7 @@ def latest(dags: Collection[str], dag: str, readable: Collection[str] | None) ->
             session.execute(select(DagModel.dag_id, DagModel.is_paused).where(DagModel.dag_id.in_(list(found)))).all()
         )
     return {
-        name: Latest(tuple(runs), seconds(succeeded.get(name)), bool(paused.get(name)))
+        name: Latest(tuple(reversed(runs)), seconds(succeeded.get(name)), bool(paused.get(name)))
         for name, runs in found.items()
     }
 

@@ -28,7 +28,13 @@ def overview(
     """Show the cluster to users who may read all DAGs, whose data it holds; to others only their stuck tasks."""
     running = [one for one in _running(tables) if may_read_runs(user, one.dag_id)]
     states = tasks.states(running)
-    stuck = [one for one in running if tasks.shown_state(one, states.get((one.run_id, one.task_id), "")) == "cut off"]
+    replaced = movement.replaced(tables)
+    # A task that Airflow has deleted cannot be cleared; one whose work a later run has done need not be.
+    stuck = [
+        one
+        for one in running
+        if (key := (one.run_id, one.task_id)) in states and key not in replaced and states[key] in tasks.OVER
+    ]
     known = sorted({AIStoreHook.default_conn_name, *(_conn_ids(tables) if tables.dags is None else ())})
     chosen = conn_id if conn_id in known else AIStoreHook.default_conn_name
     state, problem = _cluster(chosen) if tables.dags is None else (None, "")

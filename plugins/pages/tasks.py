@@ -12,6 +12,7 @@ from airflow.utils.session import create_session
 from sqlalchemy import case, exists, func, or_, select, tuple_
 
 import storeside.operators as public
+from storeside.pages.etls import Use
 from storeside.pages.movement import Movement
 from storeside.plugins.pages.instances import instance
 
@@ -84,7 +85,9 @@ def run_of(dag: str, run: str) -> Run | None:
             return None
         count = session.execute(select(func.count()).select_from(TaskInstance).where(*of_run)).scalar_one()
         # A task has a higher weight than those after it, unless the DAG has another rule of weights.
-        order = failed_first, TaskInstance.start_date.nulls_last(), TaskInstance.priority_weight.desc()
+        # MySQL has no NULLS LAST.
+        begun_first = case((TaskInstance.start_date.is_(None), 1), else_=0)
+        order = failed_first, begun_first, TaskInstance.start_date, TaskInstance.priority_weight.desc()
         statement = select(*columns).where(*of_run).order_by(*order).limit(MOST_TASKS)
         rows = session.execute(statement).all()
     tasks = [
@@ -128,9 +131,9 @@ def failed_runs(dags: Collection[str], dag: str, readable: Collection[str] | Non
     return [FailedRun(d, r, seconds(at), tuple(task for *key, task in failed if key == [d, r])) for d, r, at in runs]
 
 
-def states(found: Sequence[Movement]) -> dict[Key, str]:
-    """Return Airflow's states of the tasks of movements, by run id and task id of `storeside.runs`."""
-    rows = {(m.dag_id, m.run, *instance(m.task_id)): (m.run_id, m.task_id) for m in found}
+def states(found: Sequence[Movement | Use]) -> dict[Key, str]:
+    """Return Airflow's states of recorded tasks, by run id and task id of `storeside.runs`."""
+    rows = {(*m.run_id.partition("/")[::2], *instance(m.task_id)): (m.run_id, m.task_id) for m in found}
     if not rows:
         return {}
     columns = (TaskInstance.dag_id, TaskInstance.run_id, TaskInstance.task_id, TaskInstance.map_index)

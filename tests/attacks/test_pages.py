@@ -262,7 +262,7 @@ def test_dead_letters_of_another_queue_in_a_shared_dead_letter_queue(
     assert ACCOUNT not in page
     form = {"queue": mine, "message": ["id-mine", "id-other"]}
     answer = pages.post("/redrive", data=form, headers=OWN)
-    assert answer.headers["location"].endswith(f"queue={mine}&sent=1")
+    assert answer.headers["location"].endswith(f"queue={mine}&sent=1&missed=1")
     until(lambda: waiting(sqs_client, shared["dead"]) == 2, 10, "the other two dead letters")
     assert (waiting(sqs_client, shared["mine"]), waiting(sqs_client, shared["other"])) == (1, 0)
     rights.read = rights.run = {"*"}  # control: who may see and run everything sees what names no queue

@@ -112,7 +112,7 @@ def questions(tables: Tables, count: int) -> dict[str, Callable[[], Any]]:
     stage = Movement(
         "d/7", "t", "transform", "ais://in", "ais://out", "done", 0, 0, 1, 0, 0, 0, 1.0, 1.0, time.time()
     )
-    middle = write_cursor((0, "ais://in", "ais://out", "speech/5"))
+    middle = write_cursor((0, "ais://in", "ais://out", "speech/5", ""))
     return {
         "first_page": lambda: objects.search(tables, Search()).rows,
         "middle_page": lambda: objects.search(tables, Search(), At(middle)).rows,

@@ -373,6 +373,66 @@ def test_of_a_mapped_task_one_instance_is_cancelled(site: Site, tab: Page) -> No
     assert sent == [("PATCH", f"{site.airflow}/api/v2/dags/d/dagRuns/r/taskInstances/t/3")]
 
 
+def moving(*keys: str) -> str:
+    """Return what the pages show about running movements."""
+    button = '<button data-action="cancel" data-dag="d" data-run="r" data-task="t">Cancel</button>'
+    articles = (
+        f'<article data-key="{key}" data-objects="1" data-bytes="1"><svg class="spark"></svg>{button}</article>'
+        for key in keys
+    )
+    return f"<p>in {len(keys)} tasks</p>" + "".join(articles)
+
+
+def test_the_question_before_a_cancellation_outlasts_new_figures(site: Site, tab: Page) -> None:
+    asked: list[Route] = []
+
+    def answer(route: Route) -> None:
+        asked.append(route)
+        route.fulfill(body=moving("k"))
+
+    tab.route(re.compile(r"/live\?"), answer)
+    tab.route(re.compile("/api/v2/"), lambda route: route.fulfill(json={}))
+    tab.goto(site.url("movement"))
+    tab.get_by_role("button", name="Cancel").click()
+    before = len(asked)
+    tab.wait_for_timeout(3_500)
+    assert len(asked) > before
+    tab.get_by_role("button", name="Cancel: sure?").click()
+    tab.get_by_text("was set to failed").wait_for()
+
+
+def test_an_open_page_says_when_its_figures_are_old(site: Site, tab: Page) -> None:
+    page = tab.context.new_page()  # the console of the first one may have no error
+    answers: dict[str, Any] = {"body": moving("k")}
+    page.route(re.compile(r"/live\?"), lambda route: route.fulfill(**answers) if answers else route.abort())
+    page.goto(site.url("movement"))
+    page.get_by_text("in 1 tasks").wait_for()
+    answers["status"] = 503
+    page.get_by_text(re.compile(r"^These figures are of \d\d:\d\d:\d\d: a server that the pages need")).wait_for()
+    answers.clear()
+    page.get_by_text("Airflow does not answer").wait_for()
+    answers["body"] = moving("k")
+    page.get_by_text("These figures are of").wait_for(state="detached")
+
+
+def test_a_task_that_ends_does_not_take_away_what_is_typed(site: Site, tab: Page) -> None:
+    keys = ["one", "two"]
+    tab.route(re.compile(r"/live\?"), lambda route: route.fulfill(body=moving(*keys)))
+    tab.goto(site.url("movement"))
+    field = tab.get_by_label("Bucket or table contains")
+    tab.get_by_text("in 2 tasks").wait_for()
+    field.fill("recordings")
+    field.blur()
+    keys[:] = ["two", "three"]  # one ends and another begins
+    tab.get_by_text("A task has ended").wait_for()
+    assert field.input_value() == "recordings"
+    with tab.expect_navigation():
+        tab.get_by_role("button", name="Load the page again").click()
+    tab.get_by_text("in 2 tasks").wait_for()
+    with tab.expect_navigation():  # nothing is typed: the lists are loaded again
+        keys[:] = ["three"]
+
+
 def test_failed_objects_are_tried_again(site: Site, tab: Page) -> None:
     site.s3.put_object(Bucket=site.bucket, Key="in/bad.csv.gz", Body=b"still no")
     tab.goto(site.url("run", dag=DAG, run=site.run, task="load"))
@@ -471,6 +531,8 @@ def test_a_running_load_is_shown_and_cancelled(site: Site, tab: Page) -> None:
     )
     until(lambda: site.clickhouse.query(reading).first_row[0] == 0, 30, "end of the queries")
     tab.get_by_text("Nothing moves at the moment").wait_for()
+    assert tab.get_by_text("was set to failed").is_visible()
+    tab.get_by_role("button", name="Load the page again").click()
     tab.get_by_text("cut off").wait_for()
 
 

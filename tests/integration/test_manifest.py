@@ -272,6 +272,11 @@ def test_tasks_of_one_run_probe_parts_of_a_bucket(shelf: Shelf) -> None:
     shelf.acknowledge(job, manifest)
     assert [row["object"] for row in shelf.rows()] == ["a/0.wav", "a/1.wav", "a/2.wav", "b/0.wav", "b/2.wav"]
     assert failures(shelf.clickhouse, run, job.destination).keys() == {"b/1.wav"}
+    kept = shelf.clickhouse.query(
+        "SELECT object, state, reason FROM storeside.failures FINAL WHERE run_id = {run:String}",
+        parameters={"run": run},
+    ).result_rows
+    assert kept == [("b/1.wav", "failed", "its manifest row is not valid: duration_seconds is at most 1")]
     assert manifest.publish(job.scope) == 5
     summary = shelf.probe(unique("run"))[1]
     assert (summary.skipped, summary.known_bad, summary.done) == (5, 1, 0), summary

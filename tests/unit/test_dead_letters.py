@@ -36,6 +36,9 @@ class LateCounts:
         self.sent.append(MessageBody)
         return {"MessageId": f"new-{MessageBody}"}
 
+    def change_message_visibility_batch(self, **_: Any) -> dict[str, Any]:
+        return {}
+
     def delete_message_batch(self, **_: Any) -> dict[str, Any]:
         return {}
 
@@ -115,3 +118,20 @@ def test_what_is_not_sent_back_stays_visible(monkeypatch: pytest.MonkeyPatch) ->
     with pytest.raises(ConnectionError):
         letters.redrive()
     assert set(sqs.waiting) == {"a", "c"}
+
+
+def test_the_search_ends_after_the_last_chosen_one() -> None:
+    """With many dead letters, the others do not have to be received for one of them."""
+    sqs = LateCounts()
+    dead_letters = DeadLetters(Queue(sqs, f"{URL}q"))  # type: ignore[arg-type]
+    assert dead_letters.redrive({"a"}) == 1
+    assert (sqs.sent, sqs.waiting, dead_letters.has_more) == (["a"], ["c"], True)  # b could be a copy of it
+    assert dead_letters.redrive({"a"}, seconds=0) == 0
+    assert sqs.waiting == ["c"]
+
+
+def test_a_list_states_whether_there_are_more() -> None:
+    for limit, has_more in ((2, True), (4, False)):
+        dead_letters = DeadLetters(Queue(LateCounts(), f"{URL}q"))  # type: ignore[arg-type]
+        assert len(dead_letters.listed(limit)) == min(limit, 3)
+        assert dead_letters.has_more == has_more

@@ -16,13 +16,16 @@ import pytest
 from airflow.api_fastapi.core_api.security import get_user
 from airflow.sdk import BaseHook, Connection
 from airflow.sdk.exceptions import AirflowNotFoundException
+from botocore.exceptions import ReadTimeoutError
 from clickhouse_connect.driver.exceptions import DatabaseError, OperationalError
 from fastapi.testclient import TestClient
+from requests import ReadTimeout
 from sqlalchemy import create_engine, text
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import StaticPool
 
 from storeside import sql
+from storeside.aistore import jobs
 from storeside.pages.tables import Tables as RealTables
 from storeside.pages.tables import UnavailableError
 from storeside.plugins.pages import access, connections, etls, movement, overview, runs, storage, tasks
@@ -279,6 +282,17 @@ def test_a_failed_task_is_failed_whatever_it_recorded(pages: TestClient, tables:
     assert "the run failed" in page
 
 
+def test_a_task_that_was_cut_off_has_the_time_that_airflow_knows(
+    pages: TestClient, tables: Tables, airflow: Airflow
+) -> None:
+    airflow.runs("failed")
+    tables.run("copy")
+    tables.runs[-1]["seconds"] = 0.0
+    airflow.has("copy", "failed", began="2026-01-01 00:00:00", ended="2026-01-01 01:00:00")
+    assert '<td class="num nowrap">60 min 0 s</td>' in run_page(pages)
+    assert '<td class="num nowrap"></td>' in pages.get("/movement").text
+
+
 def test_a_run_that_moved_nothing_was_up_to_date_only_if_it_succeeded(
     pages: TestClient, tables: Tables, airflow: Airflow
 ) -> None:
@@ -497,12 +511,26 @@ def test_dead_letters_are_sent_back_and_not_tried_by_clearing(
     assert actions(pages) == ["retry" if kind == "load" else "disabled"]
 
 
+def test_failed_objects_are_for_those_who_may_start_runs_or_clear_tasks(
+    pages: TestClient, tables: Tables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tables.run("load", "partial", "load")
+    tables.runs[0]["failed"] = 2
+    for may_run, may_stop in ((True, False), (False, True), (False, False)):
+        monkeypatch.setattr(movement, "may_run", lambda *_, may=may_run: may)
+        monkeypatch.setattr(movement, "may_stop", lambda *_, may=may_stop: may)
+        is_disabled = re.search(r'data-action="retry"[^>]* disabled', run_page(pages)) is not None
+        assert is_disabled == (not may_run and not may_stop)
+
+
 def test_a_task_names_its_queue_and_the_page_knows_its_url(
     pages: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class DeadLetters:
         def __init__(self, queue: Any, *, unclaimed: bool) -> None:
             assert queue.url == QUEUE
+
+        has_more = False
 
         def listed(self, _: int) -> list[Any]:
             return []
@@ -602,6 +630,26 @@ def test_a_cluster_that_cannot_be_asked_is_said_beside_what_moves(
             assert "<b>0</b> of 4 objects" in article
 
 
+def test_a_cluster_that_hangs_is_asked_once_for_all_that_moves(
+    pages: TestClient, tables: Tables, airflow: Airflow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each request waits for its time-out of five seconds."""
+    asked: list[str] = []
+
+    def newest_snapshots(_: object, job: str) -> list[Any]:
+        asked.append(job)
+        raise ReadTimeout
+
+    monkeypatch.setattr(jobs, "newest_snapshots", newest_snapshots)
+    monkeypatch.setattr(movement, "aistore", lambda _: None)
+    for n in range(20):
+        tables.run(f"t{n}", aistore_conn_id="one" if n % 2 else "other", job=f"job{n}", objects=4)
+        airflow.has(f"t{n}")
+    page = pages.get("/live").text
+    assert page.count("the cluster does not answer for now") == 20
+    assert len(asked) == 2
+
+
 @pytest.mark.parametrize(
     "conn", [None, Connection(conn_id="aws_default", conn_type="aws", extra='{"role_arn": "x"}')]
 )
@@ -643,6 +691,22 @@ def test_a_page_does_not_wait_for_clickhouse_as_long_as_a_load_does(
     with pytest.raises(UnavailableError, match="the connection clickhouse_default does not lead to ClickHouse"):
         connections.clickhouse()
     assert time.monotonic() - began < 5
+
+
+def test_a_page_does_not_wait_for_sqs_as_long_as_a_task_does(
+    known: dict[str, Connection], hung: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    patient = {"read_timeout": 600}
+    extra = {"endpoint_url": f"http://{HOST}:{hung}", "region_name": "us-east-1", "config_kwargs": patient}
+    known["aws_default"] = Connection(
+        conn_id="aws_default", conn_type="aws", login="a", password="b", extra=json.dumps(extra)
+    )
+    assert connections.SQS_PATIENCE["read_timeout"] <= 15  # type: ignore[operator]
+    monkeypatch.setitem(connections.SQS_PATIENCE, "read_timeout", 1)
+    client, began = connections.sqs(), time.monotonic()
+    with pytest.raises(ReadTimeoutError):
+        client.list_queues()
+    assert time.monotonic() - began < 6  # two attempts
 
 
 class Hangs:

@@ -4,22 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import re
+import time
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from aistore.sdk.types import ETLDetails, ETLInfo, Smap, Snode
 from fastapi.testclient import TestClient
+from requests import ReadTimeout
+from sqlalchemy import event
+from sqlalchemy.dialects import mysql, postgresql, sqlite
+from sqlalchemy.engine import Dialect
+from sqlalchemy.sql import ClauseElement
 from starlette.middleware.gzip import GZipMiddleware
 
 from storeside.aistore import control_plane
 from storeside.pages.storage import read_target
-from storeside.pages.tables import write_cursor
+from storeside.pages.tables import UnavailableError, write_cursor
 from storeside.plugins import storeside_plugin
-from storeside.plugins.pages import etls, overview, storage
-from storeside.plugins.pages.render import moment, prose
+from storeside.plugins.pages import etls, overview, runs, storage, tasks
+from storeside.plugins.pages.render import moment, prose, size, span
 from storeside.plugins.storeside_plugin import Pages, StoresidePlugin
-from tests.unit.test_pages import Airflow, Tables, airflow, known, pages, tables  # noqa: F401 (fixtures)
+from tests.unit.test_pages import Airflow, Tables, airflow, is_query, known, pages, tables  # noqa: F401 (fixtures)
 
 pytestmark = pytest.mark.filterwarnings("error")
 
@@ -54,7 +60,7 @@ def test_the_overview_begins_with_what_needs_attention(
         "pages_open_failures": [{"dag_id": "broken", "objects": 3, "newest_run": "broken/r1"}],
         "pages_dag_queues": [{"dag_id": "events", "queue": "http://sqs/000000000000/events"}],
     }
-    tables.depth = {"dead": 2, "oldest_seconds": 7200.0}
+    tables.depth = {"dead": 2, "oldest_seconds": 7200.0, "recorded_ms": time.time() * 1000}
     answer = pages.get("/overview")
     assert answer.status_code == 200
     rows = rows_of(answer.text)
@@ -63,6 +69,10 @@ def test_the_overview_begins_with_what_needs_attention(
     assert 'href="/storeside/run?dag=broken&amp;run=r1&amp;status=failed"' in rows["broken"]
     assert attention(rows["events"]) == ["2 dead letters in events", "Messages in events wait for 2.0 h"]
     assert '<td class="num"><a href="/storeside/queues?queue=events">0</a></td>' in rows["events"]
+    tables.depth["recorded_ms"] = (time.time() - 3 * 3600) * 1000
+    old = rows_of(pages.get("/overview").text)["events"]
+    assert attention(old)[1] == "Messages in events waited for 2.0 h at the last measurement"
+    assert 'queue=events">0</a><br><span class="dim nowrap">3.0 h ago' in old
     assert attention(rows["quiet"]) == []
     assert re.findall(r'dot-link (\w+)"', rows["broken"]) == ["success", "failed", "failed"]
     assert "12 objects, 3.0 MB in 30 days" in rows["quiet"]
@@ -84,6 +94,72 @@ def test_the_overview_shows_no_runs_of_dags_whose_runs_one_may_not_read(
     assert list(rows_of(pages.get("/overview").text)) == ["mine"]
     monkeypatch.setattr(overview, "may_read_runs", lambda *_: False)
     assert "No pipeline has run" in pages.get("/overview").text
+
+
+@pytest.mark.parametrize(
+    ("part", "statement", "said"),
+    [("failures", "pages_open_failures", "Failed objects"), ("queues", "pages_dag_queues", "Queues")],
+)
+def test_a_slow_part_of_the_overview_does_not_hide_the_rest(
+    pages: TestClient,  # noqa: F811
+    tables: Tables,  # noqa: F811
+    airflow: Airflow,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+    part: str,
+    statement: str,
+    said: str,
+) -> None:
+    airflow.runs("success")
+    airflow.has("copy", "success")
+    rows = tables.rows
+
+    def slow(text: str, **asked: Any) -> list[dict[str, Any]]:
+        if is_query(text, statement):
+            raise UnavailableError(f"no answer: {part}")
+        return rows(text, **asked)
+
+    monkeypatch.setattr(tables, "rows", slow)
+    page = pages.get("/overview").text
+    assert f"{said} are not shown: no answer: {part}" in page
+    assert "none needs attention" not in page
+    assert list(rows_of(page)) == ["d"]
+    assert (">?</td>" in page) == (part == "failures")
+
+
+def test_runs_beyond_the_limit_are_the_oldest(
+    pages: TestClient,  # noqa: F811
+    airflow: Airflow,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(runs, "_MOST_DAGS", 2)
+    for dag in ("a", "b", "c"):
+        for n in range(20):
+            airflow.has("copy", "success", dag=dag, run=f"r{n}")
+            airflow.runs("failed" if n == 19 else "success", dag, f"r{n}", days_ago=20 - n)
+    rows = rows_of(pages.get("/overview").text)
+    assert {dag: attention(row) for dag, row in rows.items()} == {dag: ["The last run failed"] for dag in "abc"}
+
+
+@pytest.mark.parametrize("dialect", [mysql.dialect(), postgresql.dialect(), sqlite.dialect()])
+def test_statements_are_for_each_database_of_airflow(
+    airflow: Airflow,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+    dialect: Dialect,
+) -> None:
+    asked: list[str] = []
+    event.listen(airflow.engine, "before_execute", lambda _, statement, *__: asked.append(compiled(statement)))
+
+    def compiled(statement: Any) -> str:
+        return str(statement.compile(dialect=dialect)) if isinstance(statement, ClauseElement) else ""
+
+    airflow.runs("success")
+    airflow.has("copy", "success")
+    assert tasks.run_of("d", "r")
+    assert tasks.failed_runs(["d"], "d", None) == []
+    assert runs.latest(["d"], "d", ["d"])
+    assert runs.started_by([("d", "r")])
+    assert len(list(filter(None, asked))) >= 8
+    assert not [statement for statement in asked if "NULLS" in statement]
 
 
 # listings
@@ -109,7 +185,7 @@ def test_listings_keep_filter_and_order_in_their_addresses(
     assert pages.get("/movement", params={"sort": "seconds; DROP"}).status_code == 400
     assert pages.get("/movement", params={"back": "[1]"}).status_code == 400
     assert pages.get("/objects", params={"order": "x"}).status_code == 400
-    assert pages.get("/objects", params={"after": write_cursor((0, "a", "b", "c"))}).status_code == 200
+    assert pages.get("/objects", params={"after": write_cursor((0, "a", "b", "c", ""))}).status_code == 200
 
 
 def test_filters_have_suggestions(pages: TestClient, tables: Tables) -> None:  # noqa: F811
@@ -125,6 +201,17 @@ def test_filters_have_suggestions(pages: TestClient, tables: Tables) -> None:  #
 
 def test_times_can_be_shown_in_airflows_time_zone() -> None:
     assert moment(1.4) == '<time datetime="1970-01-01T00:00:01Z" data-at="1">1970-01-01 00:00:01 UTC</time>'
+
+
+@pytest.mark.parametrize(
+    ("write", "value", "text"),
+    [
+        (span, 59.94, "59.9 s"), (span, 59.97, "1 min 0 s"), (span, 119.7, "2 min 0 s"), (span, 125, "2 min 5 s"),
+        (size, 999, "999 B"), (size, 999_940, "999.9 kB"), (size, 999_999, "1.0 MB"), (size, 2e18, "2000.0 PB"),
+    ],
+)  # fmt: skip
+def test_times_and_sizes_are_rounded_before_their_units(write: Any, value: float, text: str) -> None:
+    assert write(value) == text
 
 
 def test_backticks_become_code_and_names_stay_text() -> None:
@@ -265,12 +352,17 @@ def test_etls_have_their_runs_and_who_started_them(
     cluster: Client,
 ) -> None:
     airflow.runs("running", "d", "r")
+    airflow.has("transcode")
+    airflow.has("cancelled", "failed")
     detail = '{"etls": ["wav-1"], "job": "job1", "aistore_conn_id": "aistore_default"}'
     use = {"run_id": "d/r", "task_id": "transcode", "state": "running", "detail": detail, "recorded_ms": 0}
     tables.answers = {"pages_etl_runs": [use, {**use, "detail": "{broken"}, {**use, "detail": '{"etls": "x"}'}]}
+    tables.answers["pages_etl_runs"] += [{**use, "task_id": task} for task in ("cancelled", "forgotten")]
     page = pages.get("/etls").text
     assert 'href="/storeside/run?dag=d&amp;run=r&amp;task=transcode">d</a>' in page
     assert "r, started by ada" in page
+    assert "cancelled" not in page, "their rows stay"
+    assert "forgotten" not in page
     assert "bad&lt;b&gt;.flac</bdi>: no audio" in page
     assert "runs beside 2 targets" in page
     assert "t2: failed" in page
@@ -281,6 +373,23 @@ def test_etls_have_their_runs_and_who_started_them(
     assert "other-2" not in page
     tables.answers = {}
     assert "wav-1" not in pages.get("/etls").text
+
+
+def test_a_cluster_that_hangs_is_not_asked_about_each_etl(
+    pages: TestClient,  # noqa: F811
+    cluster: Client,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[str] = []
+
+    def view(self: Etl, _: str) -> None:
+        asked.append(self.name)
+        raise ReadTimeout
+
+    monkeypatch.setattr(Etl, "view", view)
+    page = pages.get("/etls").text
+    assert asked == ["wav-1"]
+    assert page.count("not known") == len(cluster.etls)
 
 
 @pytest.mark.parametrize("path", ["/etls", "/storage"])
@@ -324,6 +433,46 @@ def test_storage_shows_capacity_rebalance_and_what_is_stuck(
     assert "make restart COMPONENT=ais-target-2" in page
     assert "d, dead</a> was cut off: ais://a → ais://b" in page
     assert "clear the task in Airflow" in page
+    for task in ("done_since", "forgotten"):
+        tables.run(task)
+    airflow.has("done_since", "failed")
+    tables.answers = {"pages_replaced": [{"run_id": "d/r", "task_id": "done_since"}]}
+    page = pages.get("/storage").text
+    assert "d, dead</a> was cut off" in page
+    assert "done_since" not in page
+    assert "forgotten" not in page, "Airflow has deleted its run"
+
+
+@pytest.mark.parametrize(
+    ("checks", "flags", "shown"),
+    [
+        (["stuck", "stuck"], 0, "stuck"),
+        (["stuck", ""], 0, "no answer"),  # it was busy
+        (["down"], 0, "no answer"),
+        (["down"], 1 << 2, "in maintenance"),
+    ],
+)
+def test_only_a_target_that_is_stuck_has_to_be_restarted(
+    pages: TestClient,  # noqa: F811
+    cluster: Client,
+    monkeypatch: pytest.MonkeyPatch,
+    checks: list[str],
+    flags: int,
+    shown: str,
+) -> None:
+    def unanswering(*_: object) -> list[control_plane.Target]:
+        found = checks.pop(0)
+        return [control_plane.Target("t1", "no answer to ETLs within 3 s", found == "stuck")] if found else []
+
+    monkeypatch.setattr(control_plane, "unanswering", unanswering)
+    smap = Smap(tmap={"t1": Snode(daemon_id="t1", daemon_type="target", flags=flags)}, pmap={}, proxy_si=node())
+    monkeypatch.setattr(cluster, "get_info", lambda: smap, raising=False)
+    page = pages.get("/storage").text
+    assert re.findall(r'<span class="state [^"]*">([^<]*)<', page) == [shown]
+    assert ("To restart it" in page) == (shown == "stuck")
+    assert ("does not answer" in page) == (shown != "in maintenance")
+    assert "every target answers" not in page or shown == "in maintenance"
+    assert checks == []
 
 
 def node() -> Snode:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -111,6 +113,7 @@ def everything(tables: Tables) -> list[Any]:
         benchmarks.charts(tables), movement.totals(tables, Filter()), movement.places(tables),
         objects.count(tables, Search()), objects.count_loads(tables, Search()), queues.count(tables, "q"),
         overview.pipelines(tables), overview.open_failures(tables), etls.uses(tables),
+        movement.replaced(tables),
     ]  # fmt: skip
 
 
@@ -408,11 +411,28 @@ def test_filters_look_for_parts_of_names(client: Client) -> None:
         assert movement.totals(tables, chosen) == {
             "tasks": 1, "objects_done": 2, "objects_failed": 0, "bytes_read": 5, "bytes_written": 0,
         }  # fmt: skip
+    for kind in ("validate", "throughput", "transform benchmark"):  # their rows and requests are no objects
+        run_row(client, "Speech_nightly/1", kind, kind=kind, source="s3://recordings", done=300, failed=1, bytes_in=9)
+    assert movement.totals(tables, Filter(dag="speech")) == {
+        "tasks": 4, "objects_done": 2, "objects_failed": 0, "bytes_read": 5, "bytes_written": 0,
+    }  # fmt: skip
     assert movement.places(tables) == []  # none of them is recent
     run_row(client, "load/2", source="s3://t/", destination="clickhouse://db.t", at="2100-01-01")
     assert movement.places(tables) == ["clickhouse://db.t", "s3://t/"]
     client.fill("objects", source="ais://speech", destination="ais://b", object="x", status="done", run_id="d/r")
-    assert objects.search(tables, Search(bucket="peec")).rows
+    client.fill("loads", destination="db.speech", bucket="b", key="x", state="loaded", run_id="d/r")
+    for text in ("peec", "PEEC"):
+        wanted = Search(bucket=text)
+        assert objects.search(tables, wanted).rows
+        assert objects.search_loads(tables, wanted).rows
+        assert (objects.count(tables, wanted), objects.count_loads(tables, wanted)) == (1, 1)
+
+
+def keep_failures(client: Client, run: str, source: str, destination: str) -> None:
+    """Keep the failures of a task that has ended, as the ledger does."""
+    asked = {"run_id": run, "source": source, "destination": destination}
+    statement, given = bind_query(sql.query("keep_failures"), asked)
+    client.session.query(statement, params={name.removeprefix("param_"): v for name, v in given.items()})
 
 
 def settle(client: Client, run: str, at: int, **status: str) -> None:
@@ -428,9 +448,7 @@ def settle(client: Client, run: str, at: int, **status: str) -> None:
             state="loaded" if how == "done" else how, run_id=f"{run}/batch", recorded_at=when,
         )  # fmt: skip
     for source, destination in (("s3://b", "ais://b"), ("s3://b/prefix", "clickhouse://db.t")):
-        asked = {"run_id": run, "source": source, "destination": destination}
-        statement, given = bind_query(sql.query("keep_failures"), asked)
-        client.session.query(statement, params={name.removeprefix("param_"): v for name, v in given.items()})
+        keep_failures(client, run, source, destination)
 
 
 def test_failures_of_a_run_stay_when_a_later_run_replaces_its_outcomes(client: Client) -> None:
@@ -462,7 +480,7 @@ def test_the_overview_counts_failures_that_no_run_has_mended(client: Client) -> 
     tables = Tables(client)
     settle(client, "d/first", 1, good="done", bad="failed", worse="failed")
     # the name of an object counts once: it was copied and loaded into a table, and failed in both
-    assert overview.open_failures(tables) == [{"dag_id": "d", "objects": 4, "newest_run": "d/first"}]
+    assert overview.open_failures(tables) == [{"dag_id": "d", "objects": 4, "newest_run": "d/first", "more": 0}]
     settle(client, "e/second", 2, bad="done", worse="failed")
     found = {row["dag_id"]: (row["objects"], row["newest_run"]) for row in overview.open_failures(tables)}
     assert found == {"d": (2, "d/first"), "e": (2, "e/second")}
@@ -480,21 +498,18 @@ def test_loads_from_aistore_are_told_from_loads_of_an_s3_bucket_of_the_same_name
         at, destination = f"2100-01-0{day} 00:00:00", "clickhouse://db.t"
         run_row(client, run, at=at, kind="load", source=source, destination=destination, done=1)
         client.fill("loads", destination="db.t", bucket=bucket, key="x/a", version=run, state=state, run_id=run)
-        statement, given = bind_query(
-            sql.query("keep_failures"), {"run_id": run, "source": source, "destination": destination}
-        )
-        client.session.query(statement, params={name.removeprefix("param_"): v for name, v in given.items()})
+        keep_failures(client, run, source, destination)
     (load,) = movement.stages(tables, "d/ais")
     (row,) = movement.outcomes(tables, load).rows
     assert (row["object"], row["bucket"], row["status"], row["version"]) == ("x/a", "ais://b", "failed", "d/ais")
     assert movement.later_runs(tables, load) == ["d/later"]
     client.command("TRUNCATE TABLE storeside.loads")  # the failure stays
     assert [row["status"] for row in movement.outcomes(tables, load).rows] == ["failed"]
-    assert overview.open_failures(tables) == [{"dag_id": "d", "objects": 1, "newest_run": "d/ais"}]
+    assert overview.open_failures(tables) == [{"dag_id": "d", "objects": 1, "newest_run": "d/ais", "more": 0}]
     client.fill("loads", destination="db.t", bucket="b", key="x/a", version="d/ais", state="loaded", run_id="d/4")
     assert overview.open_failures(tables)
-    client.fill(
-        "loads", destination="db.t", bucket="ais://b", key="x/a", version="d/ais", state="loaded", run_id="d/5"
+    client.fill(  # the user has corrected the object: it is a new version of it
+        "loads", destination="db.t", bucket="ais://b", key="x/a", version="new", state="loaded", run_id="d/5"
     )
     assert overview.open_failures(tables) == []
     uris = {row["bucket"]: row["bucket_uri"] for row in objects.search_loads(tables, Search()).rows}
@@ -507,6 +522,7 @@ def test_pipelines_have_what_they_moved_and_their_queues(client: Client) -> None
     tables = Tables(client)
     run_row(client, "speech/1", at="2100-01-01", done=3, bytes_in=10)
     run_row(client, "speech/2", at="2100-01-02", done=4, bytes_in=10)
+    run_row(client, "speech/2", "validate", at="2100-01-02", kind="validate", done=300, bytes_in=9)
     run_row(client, "old/1", done=4)
     client.fill("events", queue="https://sqs/1/q", message_id="m", run_id="events/1/ab")
     client.fill("event_batches", queue="https://sqs/1/q", batch="a", run_id="events/1", state="taken")
@@ -550,6 +566,18 @@ def test_later_runs_of_the_same_buckets_are_found(client: Client) -> None:
     assert movement.later_runs(Tables(client), load) == ["d/2"]
 
 
+def test_a_task_that_a_later_run_has_replaced_is_found(client: Client) -> None:
+    pair = {"source": "ais://a", "destination": "ais://b"}
+    for day, run, task, state, other in (
+        (1, "d/1", "t", "running", {}), (2, "d/2", "t", "done", {}), (3, "d/3", "t", "running", {}),
+        (1, "d/1", "other_pair", "running", {}), (2, "d/2", "other_pair", "done", {"source": "ais://c"}),
+        (1, "secret/1", "t", "running", {}), (2, "secret/2", "t", "failed", {}),
+    ):  # fmt: skip
+        run_row(client, run, task, at=f"2026-01-0{day} 00:00:00", state=state, **{**pair, **other})
+    assert movement.replaced(Tables(client)) == {("d/1", "t"), ("secret/1", "t")}
+    assert movement.replaced(Tables(client, {"d"})) == {("d/1", "t")}
+
+
 def test_a_status_is_looked_for_among_the_last_ones(client: Client) -> None:
     """Two attempts of one run: an object that failed at first is done, and the rows are not merged yet."""
     for n, (one, other) in enumerate([("failed", "done"), ("failed", "failed"), ("done", "failed")]):
@@ -572,6 +600,111 @@ def test_a_status_is_looked_for_among_the_last_ones(client: Client) -> None:
         ]  # fmt: skip
         assert [[row["object"] for row in page.rows] for page in found] == [keys] * 3
         assert [row["key"] for row in objects.search_loads(tables, Search(status=status)).rows] == keys
+
+
+def test_old_versions_of_rows_do_not_hide_the_objects_that_failed(client: Client) -> None:
+    """A retry has processed all but the last of many objects, and ClickHouse has not merged their rows yet."""
+    client.command("SYSTEM STOP MERGES")
+    try:
+        for second, is_failed in enumerate(("1", "number >= 998")):
+            at = f"toDateTime64('2026-01-01 00:00:0{second}', 6)"
+            client.command(
+                "INSERT INTO storeside.objects (source, destination, object, status, run_id, recorded_at) SELECT"
+                f" 's3://b', 'ais://b', leftPad(toString(number), 3, '0'), if({is_failed}, 'failed', 'done'), 'd/r',"
+                f" {at} FROM numbers(1000)"
+            )
+            client.command(
+                "INSERT INTO storeside.loads (destination, bucket, key, state, run_id, recorded_at) SELECT 'db.t',"
+                f" 'b', leftPad(toString(number), 3, '0'), if({is_failed}, 'failed', 'loaded'), 'd/r', {at}"
+                " FROM numbers(1000)"
+            )
+            if not second:  # the first try has ended: its failures are kept
+                keep_failures(client, "d/r", "s3://b", "ais://b")
+                keep_failures(client, "d/r", "s3://b/", "clickhouse://db.t")
+        tables, wanted = Tables(client), Search(status="failed")
+        load = stage(kind="load", source="s3://b/", destination="clickhouse://db.t")
+        found = [
+            movement.outcomes(tables, stage(source="s3://b"), "failed"), movement.outcomes(tables, load, "failed"),
+            objects.search(tables, wanted), objects.search_loads(tables, wanted),
+        ]  # fmt: skip
+        names = [[row.get("object", row.get("key")) for row in page.rows] for page in found]
+        assert names == [["998", "999"]] * 4
+        assert [page.after for page in found] == [""] * 4
+    finally:
+        client.command("SYSTEM START MERGES")
+
+
+def test_results_with_different_prefixes_have_outcomes_of_their_own(client: Client) -> None:
+    """Two tasks make results of the same objects in the same bucket, such as two codecs."""
+    prefixes = ("", "wav16/", "wav8/")
+    for prepend in prefixes:
+        client.command(
+            "INSERT INTO storeside.objects (source, destination, prepend, object, destination_object, status, run_id)"
+            f" SELECT 's3://b', 'ais://b', '{prepend}', leftPad(toString(number), 3, '0') || '.flac' AS name,"
+            f" concat('{prepend}', name, '.wav'), if(number = 7, 'failed', 'done'), 'd/r' FROM numbers({PAGE + 1})"
+        )
+    tables, everything = Tables(client), len(prefixes) * (PAGE + 1)
+    asked = (("wav16/007", False, 1), ("wav16/007", True, 1), ("007.f", False, 3), ("v8/", True, PAGE + 1))
+    for text, anywhere, found in asked:
+        wanted = Search(text, anywhere=anywhere)
+        assert len(objects.search(tables, wanted).rows) == min(found, PAGE), text
+        assert objects.count(tables, wanted) == found
+    assert objects.count(tables, Search()) == everything
+    for wanted in (Search(), Search(order="desc"), Search(sort="when"), Search(sort="size", order="desc")):
+        listed = rows_of(lambda at, w=wanted: objects.search(tables, w, at), lambda row: row["destination_object"])
+        assert len(set(listed)) == len(listed) == everything
+    mine = stage(source="s3://b")
+    listed = rows_of(lambda at: movement.outcomes(tables, mine, at=at), lambda row: row["destination_object"])
+    assert len(set(listed)) == len(listed) == everything
+    steps = objects.lineage(tables, Place("s3://b", "007.flac")).steps
+    assert {step.destination.object for step in steps} == {f"{prepend}007.flac.wav" for prepend in prefixes}
+
+
+def test_a_result_with_one_prefix_does_not_mend_the_failure_of_another(client: Client) -> None:
+    tables, asked = Tables(client), ("d/r", "s3://b", "ais://b")
+    for second, prepend, status in ((1, "wav8/", "failed"), (2, "wav16/", "done")):
+        client.fill(
+            "objects", source="s3://b", destination="ais://b", prepend=prepend, object="x", status=status,
+            reason="why", destination_object=f"{prepend}x", run_id="d/r", recorded_at=f"2100-01-01 00:00:0{second}",
+        )  # fmt: skip
+        keep_failures(client, *asked)
+    for merged in (False, True):
+        (row,) = movement.outcomes(tables, stage(source="s3://b"), "failed").rows
+        assert (row["object"], row["prepend"], row["reason"]) == ("x", "wav8/", "why")
+        assert [row["objects"] for row in overview.open_failures(tables)] == [1]
+        if not merged:
+            client.command("OPTIMIZE TABLE storeside.failures FINAL")
+    client.fill(
+        "objects", source="s3://b", destination="ais://b", prepend="wav8/", object="x", status="done", run_id="d/r",
+        recorded_at="2100-01-01 00:00:03",
+    )  # fmt: skip
+    keep_failures(client, *asked)
+    assert movement.outcomes(tables, stage(source="s3://b"), "failed").rows == []
+    assert overview.open_failures(tables) == []
+
+
+def test_many_failures_of_one_dag_do_not_hide_those_of_another(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(overview, "_MOST_FAILURES", 10)
+    for dag, count, second in (("few", 3, 1), ("many", 30, 2)):
+        client.command(
+            "INSERT INTO storeside.failures (run_id, source, destination, object, state, recorded_at) SELECT"
+            f" '{dag}/r', 's3://b', 'ais://b', toString(number), 'failed', '2100-01-01 00:00:0{second}'"
+            f" FROM numbers({count})"
+        )
+    found = {row["dag_id"]: (row["objects"], row["more"]) for row in overview.open_failures(Tables(client))}
+    assert found == {"few": (3, 0), "many": (10, 1)}
+    assert [row["dag_id"] for row in overview.open_failures(Tables(client), "FEW")] == ["few"]
+
+
+@pytest.mark.parametrize(
+    ("text", "stem"), [(".wav", ""), ("x/.wav", "x/"), ("a.b/c.flac", "a.b/c"), ("a.b/c", "a.b/c")]
+)
+def test_the_extension_of_a_text_is_not_looked_for_in_names_of_sources(client: Client, text: str, stem: str) -> None:
+    assert Search(text).stem == stem
+    step(client, "s3://b", "ais://b", f"{stem}1.mp3" if stem in ("", "x/") else f"{stem}.mp3", f"{stem}1{text}")
+    assert len(objects.search(Tables(client), Search(text, anywhere=True)).rows) == 1
 
 
 def test_loads_by_events_are_those_of_the_run_whose_batches_they_are(client: Client) -> None:
@@ -601,17 +734,23 @@ def test_rejected_rows_are_those_of_the_run(client: Client) -> None:
 
 
 def test_progress_of_a_load_is_what_its_ledger_says(client: Client) -> None:
+    def fill(key: str, state: str, second: int) -> None:
+        at = f"2026-01-01 00:00:0{second}"
+        client.fill(
+            "loads", destination="db.t", bucket="b", key=key, state=state, bytes=10, run_id="d/r", recorded_at=at
+        )
+
     for n, state in enumerate(("loaded", "loaded", "failed", "publishing")):
-        client.fill("loads", destination="db.t", bucket="b", key=str(n), state=state, bytes=10, rows=5, run_id="d/r")
-    load = stage(
-        kind="load",
-        source="s3://b/x",
-        destination="clickhouse://db.t",
-        detail={"objects": 8, "bytes": 80, "started": 1},
-    )
-    found = progress.load_progress(Tables(client), load)
-    assert (found.objects, found.failed, found.bytes, found.share) == (2, 1, 20, 0.25)
-    assert found.eta == pytest.approx(3 * found.seconds)
+        fill(f"x/{n}", state, 5)
+        fill(f"x/earlier{n}", state, 1)  # an earlier try
+        fill(f"y/{n}", state, 5)  # another instance of the mapped task
+    for source in ("s3://b/x", "s3://b/x/{0..9}", "s3://b/x/*"):
+        begun = {"objects": 8, "bytes": 80, "started": datetime(2026, 1, 1, 0, 0, 4, tzinfo=UTC).timestamp()}
+        load = stage(kind="load", source=source, destination="clickhouse://db.t", detail=begun)
+        found = progress.load_progress(Tables(client), load)
+        assert (found.objects, found.failed, found.bytes, found.share) == (2, 1, 20, 0.375), source
+        assert found.eta == pytest.approx(5 / 3 * found.seconds)
+    assert stage(kind="load", source="s3://b/{x").keys == ""
 
 
 def test_the_picture_tells_what_storage_moved_from_what_a_worker_did() -> None:
@@ -633,6 +772,14 @@ def test_the_picture_tells_what_storage_moved_from_what_a_worker_did() -> None:
     ]  # fmt: skip
     assert [e.is_straight for e in picture.edges][:3] == [True, True, True]
     assert not data_path([]).edges
+
+
+def test_instances_of_a_mapped_task_have_one_edge_together() -> None:
+    stages = [stage(task_id=f"t[{n}]", done=n, bytes_in=10, bytes_out=20) for n in range(3)]
+    path = data_path([*stages, stage(kind="copy", source="s3://in", destination="ais://a", bytes_in=5)])
+    (edge,) = [edge for edge in path.edges if edge.destination.uri == "ais://b"]
+    assert (edge.objects, edge.bytes_in, edge.bytes_out) == (3, 30, 60)
+    assert (len(path.edges), path.spared + path.carried) == (2, 115)
 
 
 @pytest.mark.parametrize("selection", ["", "/", "/2026/", "/2026/**.json"])
@@ -663,6 +810,20 @@ def test_verdicts_show_what_failed(client: Client) -> None:
     broken, found = quality.verdicts(Tables(client)).rows
     assert broken.expectations == ()
     assert (found.rows, found.invalid, [e["expectation"] for e in found.failed]) == (10, 2, ["b"])
+
+
+def test_examples_of_the_whole_manifest_are_no_objects() -> None:
+    verdict = quality.Verdict("d/r", "d", "t", "ais://a", "", "failed", 3, 0, 1.0, 1.0, "", "", ())
+    assert verdict.is_summary({"columns": ["rows", "expected_rows"]})
+    assert not verdict.is_summary({"columns": ["duration_seconds"]})
+    assert not replace(verdict, suite="mine").is_summary({"columns": ["rows"]})
+
+
+def test_tasks_that_wait_or_measure_are_not_in_the_throughput(client: Client) -> None:
+    for kind in ("copy", "events", "throughput", "transform benchmark", "validate"):
+        run_row(client, f"d/{kind}", kind=kind, at="2100-01-01", done=10, bytes_in=100, seconds=2)
+    (slice_,) = movement.throughput(Tables(client))
+    assert (slice_["objects_per_second"], slice_["bytes_per_second"]) == (5, 50)
 
 
 def test_verdicts_of_loads_are_found_by_their_table_and_task(client: Client) -> None:

@@ -28,7 +28,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         prog="python -m storeside.doctor", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--bucket", default="recordings", help="S3 bucket to check; default: %(default)s")
-    parser.add_argument("--queue", default="recordings-events", help="SQS queue of its events; default: %(default)s")
+    parser.add_argument(
+        "--queue", default="recordings-events", help="SQS queue of its events, '' for none; default: %(default)s"
+    )
     parser.add_argument("--json", action="store_true", help="print each finding as a line of JSON")
     parser.add_argument("--read-only", action="store_true", help="write no test objects")
     for system, conn_id in connections.IDS.items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
@@ -47,6 +48,8 @@ class DeadLetters:
         self.queue = queue
         self.unclaimed = unclaimed
         self.dead = queue.dead_letters
+        # Whether the last call ended before the end of the dead-letter queue.
+        self.has_more = False
 
     def listed(self, limit: int = 1000) -> list[DeadLetter]:
         """Return dead letters with their reasons, oldest first; they stay in the dead-letter queue.
@@ -57,20 +60,21 @@ class DeadLetters:
         """
         letters: dict[str, Message] = {}
         received: list[Message] = []
-        deadline = time.monotonic() + _LOOK_SECONDS / 2
-        for mine, others in self._responses(limit, _LOOK_SECONDS):
+        for mine, others in self._responses(limit, _LOOK_SECONDS, _LOOK_SECONDS / 2):
             received += [*others, *(message for _, message in mine)]
             for name, message in mine:
                 letters.setdefault(name, message)
-            is_full = sum(len(message.body) for message in received) >= MOST_BODIES
-            if is_full or time.monotonic() >= deadline:
+            if sum(len(message.body) for message in received) >= MOST_BODIES:
                 break
         self.dead.extend(received, 0)
         return sorted((_letter(*found) for found in letters.items()), key=lambda letter: letter.sent_at)
 
-    def redrive(self, message_ids: Collection[str] | None = None, limit: int = 100_000) -> int:
+    def redrive(
+        self, message_ids: Collection[str] | None = None, limit: int = 100_000, seconds: float = math.inf
+    ) -> int:
         """Send these dead letters, or all, back to their queue and return their number.
 
+        This receives messages for at most `seconds`. It ends earlier when it has received each of these dead letters.
         Each message is sent first and then deleted: if the process dies between, the message is in both queues. A
         message that returns to the dead-letter queue meanwhile is not sent again.
         """
@@ -78,7 +82,7 @@ class DeadLetters:
         returned: set[str] = set()  # the ids that their messages have in the queue
         kept: dict[str, Message] = {}
         try:
-            for mine, others in self._responses(limit, _REDRIVE_SECONDS):
+            for mine, others in self._responses(limit, _REDRIVE_SECONDS, seconds):
                 # The bodies are not needed any more, and could fill the memory.
                 kept |= {m.id: replace(m, body="") for m in (*others, *(message for _, message in mine))}
                 done = []
@@ -92,6 +96,8 @@ class DeadLetters:
                 self.dead.delete(done)
                 for message in done:
                     del kept[message.id]
+                if not done and message_ids is not None and sent.issuperset(message_ids):
+                    break  # also no further copy of them
         finally:
             self.dead.extend(list(kept.values()), 0)
         return len(sent)
@@ -103,15 +109,22 @@ class DeadLetters:
         log.info("sent dead letter %s back to %s", name, self.queue.name)
         return returned
 
-    def _responses(self, limit: int, lease_seconds: int) -> Iterator[tuple[list[tuple[str, Message]], list[Message]]]:
+    def _responses(
+        self, limit: int, lease_seconds: int, seconds: float
+    ) -> Iterator[tuple[list[tuple[str, Message]], list[Message]]]:
         """Yield each response: dead letters with their original message ids, and the messages of other queues.
 
         Copies of a dead letter have the same id.
         """
         bodies: dict[str, int] = {}
         seen: set[str] = set()
+        deadline = time.monotonic() + seconds
+        self.has_more = True
         # SQS reports only an approximate number of messages; an empty response to a long poll means the end.
-        while len(seen) < limit and (messages := self.dead.receive(lease_seconds, 1)):
+        while len(seen) < limit and time.monotonic() < deadline:
+            if not (messages := self.dead.receive(lease_seconds, 1)):
+                self.has_more = False
+                return
             new = [message for message in messages if message.id not in seen]
             seen.update(message.id for message in new)
             mine = []

@@ -298,13 +298,15 @@ class Ledger:
         """
         self._insert("storeside.runs", [list(run.values())], {name: _RUN.get(name, "String") for name in run})
         if run.get("state") != "running" and run.get("destination"):
-            self._keep_failures(run)
+            asked = {name: run[name] for name in ("run_id", "source", "destination")}
+            kept = "SELECT count() FROM storeside.failures WHERE run_id = {run_id:String}"
+            if run.get("failed") or int(first_row(self.client.query(kept, parameters=asked))[0]):
+                self.keep_failures(**asked)
 
-    def _keep_failures(self, run: Mapping[str, Any]) -> None:
-        asked = {name: run[name] for name in ("run_id", "source", "destination")}
-        kept = "SELECT count() FROM storeside.failures WHERE run_id = {run_id:String}"
-        if run.get("failed") or int(first_row(self.client.query(kept, parameters=asked))[0]):
-            self.client.command(sql.query("keep_failures"), parameters=asked)
+    def keep_failures(self, *, run_id: str, source: str, destination: str) -> None:
+        """Copy the failures of a run into ``storeside.failures``; see `record_run`."""
+        asked = {"run_id": run_id, "source": source, "destination": destination}
+        self.client.command(sql.query("keep_failures"), parameters=asked)
 
     def forget_listings(self, scope: Scope) -> None:
         """Delete the job's plan, so that no task resumes it, and then its listings; the outcomes stay."""

@@ -11,7 +11,7 @@ WIDTH, HEIGHT = 560, 120
 
 @dataclass(frozen=True)
 class Line:
-    """A line through points: SVG coordinates, the highest value, and both ends of the time axis."""
+    """A line through points: SVG coordinates, and the ends of both axes."""
 
     label: str
     unit: str
@@ -21,6 +21,11 @@ class Line:
     start: float
     end: float
     last: float
+
+    @property
+    def highest(self) -> float:
+        """The highest value; `top` is the end of the axis."""
+        return max(value for *_, value in self.dots)
 
 
 def line(label: str, unit: str, points: Sequence[tuple[float, float]]) -> Line | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -91,12 +91,25 @@ def data_path(stages: Sequence[Movement], published: Sequence[dict[str, Any]] = 
     uris = [uri for stage in moving for uri in (stage.source, stage.destination)]
     uris += [uri for bucket, _ in rows for uri in (bucket, MANIFEST)]
     nodes = {uri: Node(uri, LEFT + n * (NODE_WIDTH + GAP)) for n, uri in enumerate(dict.fromkeys(uris))}
-    edges = [_edge(stage, nodes) for stage in moving]
+    edges = _summed(_edge(stage, nodes) for stage in moving)
     edges += [Edge(nodes[bucket], nodes[MANIFEST], "ClickHouse pulls", rows=count) for bucket, count in rows]
     carried = sum(e.bytes_in for e in edges if e.through_worker)
     spared = sum(e.bytes_in + e.bytes_out for e in edges if not e.through_worker)
     width = LEFT * 2 + len(nodes) * NODE_WIDTH + max(len(nodes) - 1, 0) * GAP
     return DataPath(tuple(nodes.values()), tuple(edges), spared, carried, width)
+
+
+def _summed(edges: Iterable[Edge]) -> list[Edge]:
+    """Add up edges of the same kind between the same places, such as those of the instances of a mapped task."""
+    found: dict[tuple[str, str, str, bool], Edge] = {}
+    for edge in edges:
+        key = (edge.source.uri, edge.destination.uri, edge.how, edge.through_worker)
+        one = found.get(key)
+        found[key] = edge if one is None else replace(
+            edge, bytes_in=one.bytes_in + edge.bytes_in, bytes_out=one.bytes_out + edge.bytes_out,
+            objects=one.objects + edge.objects, rows=one.rows + edge.rows,
+        )  # fmt: skip
+    return list(found.values())
 
 
 def _joined(stages: Sequence[Movement]) -> list[Movement]:

@@ -45,7 +45,10 @@ class Use:
 
 @dataclass(frozen=True)
 class Etl:
-    """An ETL. `health` has a state per target; `errors` the last objects that failed, with their reasons."""
+    """An ETL. `health` has a state per target; `errors` the last objects that failed, with their reasons.
+
+    `answered` is false if the cluster left a request about it unanswered.
+    """
 
     name: str
     stage: str
@@ -57,6 +60,7 @@ class Etl:
     bytes_out: int
     health: tuple[tuple[str, str], ...]
     errors: tuple[tuple[str, str], ...]
+    answered: bool = True
 
     @property
     def state(self) -> str:
@@ -87,38 +91,45 @@ def names(client: Client) -> list[tuple[str, Any]]:
     return [(etl.id, etl) for etl in client.cluster().list_etls(_STAGES)][:_MOST_ETLS]
 
 
-def read(client: Client, name: str, listed: Any, jobs: Sequence[str] = ()) -> Etl:
-    """Ask the cluster about one ETL. `jobs` are those whose errors are shown; what it does not tell stays empty."""
+def read(client: Client, name: str, listed: Any, jobs: Sequence[str] = (), *, ask: bool = True) -> Etl:
+    """Ask the cluster about one ETL. `jobs` are those whose errors are shown; what it does not tell stays empty.
+
+    After the first request without an answer there are no others: each waits for its time-out. Without `ask`, there
+    is none.
+    """
     from aistore.sdk.errors import AISError
     from pydantic import ValidationError
     from requests import RequestException
 
     image = communication = ""
-    is_ours, errors = False, []
-    for job in jobs or ("",):
-        try:
-            details = client.etl(name).view(job)
-        except (AISError, RequestException, ValidationError, Transient):
-            continue
-        message = details.init_msg
-        communication = message.communication.removesuffix("://")
-        image = getattr(message.runtime, "image", "")
-        is_ours = any(variable.name == MARK for variable in getattr(message.runtime, "env", None) or ())
-        errors += [(error.obj_name, error.msg) for error in details.obj_errors or ()]
+    is_ours, errors, health = False, [], ()
+    try:
+        for job in (jobs or ("",)) if ask else ():
+            try:
+                details = client.etl(name).view(job)
+            except (AISError, ValidationError):
+                continue
+            message = details.init_msg
+            communication = message.communication.removesuffix("://")
+            image = getattr(message.runtime, "image", "")
+            is_ours = any(variable.name == MARK for variable in getattr(message.runtime, "env", None) or ())
+            errors += [(error.obj_name, error.msg) for error in details.obj_errors or ()]
+        health = _health(client, name) if ask else ()
+    except (RequestException, Transient):
+        ask = False
     return Etl(
         name, listed.stage.lower() or _UNKNOWN, image, communication, is_ours, listed.obj_count, listed.in_bytes,
-        listed.out_bytes, _health(client, name), tuple(errors[-_MOST_ERRORS:]),
+        listed.out_bytes, health, tuple(errors[-_MOST_ERRORS:]), answered=ask,
     )  # fmt: skip
 
 
 def _health(client: Client, name: str) -> tuple[tuple[str, str], ...]:
-    """Return the state of an ETL beside each target; empty if it is not known."""
+    """Return the state of an ETL beside each target; empty if it is not known. Raises RequestException."""
     from aistore.sdk.errors import AISError
-    from requests import RequestException
 
     try:
         answer = client.cluster().client.request("get", path=f"etl/{name}/health").json()
-    except (AISError, RequestException, ValueError, Transient):
+    except (AISError, ValueError):
         return ()
     found = answer if isinstance(answer, list) else []
     return tuple(

@@ -7,8 +7,9 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from storeside import sql
-from storeside.pages.tables import FIRST, PAGE, At, Page, Tables, check, directed
-from storeside.transfer.source import bucket_uri, identifier
+from storeside.errors import BadInput
+from storeside.pages.tables import FIRST, PAGE, At, Page, Tables, check, directed, of_status
+from storeside.transfer.source import bucket_uri, identifier, pattern
 
 STATUSES = ("", "done", "loaded", "failed")
 STATES = ("", "running", "done", "partial", "failed")
@@ -93,6 +94,14 @@ class Movement:
     def bucket_uri(self) -> str:
         """The URI of the bucket that a load reads."""
         return bucket_uri(self.bucket)
+
+    @property
+    def keys(self) -> str:
+        """The keys that a load reads, as a regular expression; it matches all keys if the source cannot be read."""
+        try:
+            return pattern(self.source.partition("://")[2].partition("/")[2])
+        except BadInput:
+            return ""
 
 
 @dataclass(frozen=True)
@@ -184,6 +193,11 @@ def stages(tables: Tables, run_id: str) -> list[Movement]:
     return sorted(found, key=lambda m: m.started)
 
 
+def replaced(tables: Tables) -> set[tuple[str, str]]:
+    """Return the run id and task id of running rows of which a later run of the same task has ended."""
+    return {(row["run_id"], row["task_id"]) for row in tables.rows(sql.query("pages_replaced"))}
+
+
 def throughput(tables: Tables, dag: str = "", hours: int = 24) -> list[dict[str, Any]]:
     """Return objects and bytes per second over the last hours."""
     return tables.rows(sql.query("pages_throughput"), dag=dag, hours=hours, slice=max(hours * 3600 // 96, 60))
@@ -195,24 +209,24 @@ def outcomes(tables: Tables, stage: Movement, status: str = "", at: At = FIRST) 
     if stage.is_load:
         cursor = at.cursor(str, str)
         key, version = cursor or ("", "")
-        rows = tables.rows(
-            directed(sql.query("pages_loaded"), descending=bool(at.back)),
+        rows = of_status(
+        tables,     directed(sql.query("pages_loaded"), descending=bool(at.back)),
             destination=stage.table, bucket=stage.bucket, run=stage.run_id, is_first=cursor is None,
-            status="loaded" if status == "done" else status, after_key=key, after_version=version, limit=PAGE + 1,
+            status="loaded" if status == "done" else status, after_key=key, after_version=version,
         )  # fmt: skip
         for row in rows:
             row |= {"object": row["key"], "bucket": stage.bucket_uri}
         return at.page(rows, lambda row: (row["key"], row["version"]))
-    cursor = at.cursor(str)
-    (name,) = cursor or ("",)
-    rows = tables.rows(
-        directed(sql.query("pages_outcomes"), descending=bool(at.back)),
+    cursor = at.cursor(str, str)
+    name, prepend = cursor or ("", "")
+    rows = of_status(
+        tables, directed(sql.query("pages_outcomes"), descending=bool(at.back)),
         source=stage.source, destination=stage.destination, run=stage.run_id, is_first=cursor is None,
-        status="done" if status == "loaded" else status, after=name, limit=PAGE + 1,
+        status="done" if status == "loaded" else status, after_object=name, after_prepend=prepend,
     )  # fmt: skip
     for row in rows:
         row["bucket"] = stage.source
-    return at.page(rows, lambda row: (row["object"],))
+    return at.page(rows, lambda row: (row["object"], row["prepend"]))
 
 
 def rejected_rows(tables: Tables, stage: Movement, limit: int = 20) -> list[dict[str, Any]]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from storeside import sql
 from storeside.pages.movement import ORDERS
-from storeside.pages.tables import FIRST, PAGE, At, Page, Tables, check, directed
+from storeside.pages.tables import FIRST, At, Page, Tables, check, directed, of_status
 from storeside.transfer.source import bucket_uri
 
 SEARCHED = ("", "done", "failed")
@@ -16,6 +16,17 @@ SORTS = ("name", "size", "when")
 # The pages do not count more rows than this.
 MOST_COUNTED = 10_000
 _MOST_STEPS = 24
+# Conditions of the searches. A result has its prefix, and then the name of its object except for the extension. So a
+# search of the objects' names, which is faster, finds results without a prefix, too.
+_BY_NAME = (
+    "if({anywhere:Bool}, prepend != '' OR position(object, {stem:String}) > 0, startsWith(object, {stem:String}))"
+    " AND if({anywhere:Bool}, position(object, {text:String}) > 0 OR position(destination_object, {text:String}) > 0,"
+    " startsWith(object, {text:String}) OR startsWith(destination_object, {text:String}))"
+)
+_BY_RESULT = (
+    "NOT {anywhere:Bool} AND prepend != '' AND NOT startsWith(object, {stem:String})"
+    " AND startsWith(destination_object, {text:String})"
+)
 
 
 @dataclass(frozen=True)
@@ -107,7 +118,7 @@ class Search:
     def stem(self) -> str:
         """The text without a possible extension."""
         folder, slash, name = self.text.rpartition("/")
-        return folder + slash + (name.rpartition(".")[0] or name)
+        return folder + slash + (name.rpartition(".")[0] if "." in name else name)
 
     @property
     def asked(self) -> dict[str, Any]:
@@ -126,7 +137,7 @@ class Search:
         """Return the statement in the order of the listing; `value` is what sorts it, if that is not the name."""
         by_name = self.sort == "name"
         return directed(
-            statement, descending=(self.order == "desc") != bool(at.back),
+            statement, descending=(self.order == "desc") != bool(at.back), **_FOUND,
             ORDER_VALUE="" if by_name else "toInt64(SORTED) DIRECTION,", SORTED="0" if by_name else value,
         )  # fmt: skip
 
@@ -136,17 +147,25 @@ class Search:
         return int(found[self.sort])
 
 
+def _found(named: str) -> str:
+    return sql.query("pages_objects_found").replace("NAMED", named)
+
+
+_FOUND = {"FOUND_BY_NAME": _found(_BY_NAME), "FOUND_BY_RESULT": _found(_BY_RESULT)}
+
+
 def search(tables: Tables, wanted: Search, at: At = FIRST) -> Page[dict[str, Any]]:
     """Return copied and transformed objects. Raises PageInputError for an invalid cursor."""
-    cursor = at.cursor(int, str, str, str)
-    value, source, destination, name = cursor or (0, "", "", "")
+    cursor = at.cursor(int, str, str, str, str)
+    value, source, destination, name, prepend = cursor or (0, "", "", "", "")
     sorted_by = {"name": "", "when": "toUnixTimestamp64Milli(recorded_at)", "size": "bytes_in"}[wanted.sort]
-    rows = tables.rows(
-        wanted.directed(sql.query("pages_objects"), at, sorted_by),
+    rows = of_status(
+        tables, wanted.directed(sql.query("pages_objects"), at, sorted_by),
         **wanted.asked, is_first=cursor is None, by_name=wanted.sort == "name", after_value=value,
-        after_source=source, after_destination=destination, after_object=name, limit=PAGE + 1,
+        after_source=source, after_destination=destination, after_object=name, after_prepend=prepend,
     )  # fmt: skip
-    return at.page(rows, lambda row: (wanted.value(row), row["source"], row["destination"], row["object"]))
+    columns = "source", "destination", "object", "prepend"
+    return at.page(rows, lambda row: (wanted.value(row), *(row[column] for column in columns)))
 
 
 def search_loads(tables: Tables, wanted: Search, at: At = FIRST) -> Page[dict[str, Any]]:
@@ -154,10 +173,11 @@ def search_loads(tables: Tables, wanted: Search, at: At = FIRST) -> Page[dict[st
     cursor = at.cursor(int, str, str, str, str)
     value, table, of, key, version = cursor or (0, "", "", "", "")
     when = "toUnixTimestamp64Milli(toDateTime64(recorded_at, 3))"
-    rows = tables.rows(
-        wanted.directed(sql.query("pages_keys"), at, {"name": "", "when": when, "size": "bytes"}[wanted.sort]),
+    sorted_by = {"name": "", "when": when, "size": "bytes"}[wanted.sort]
+    rows = of_status(
+        tables, wanted.directed(sql.query("pages_keys"), at, sorted_by),
         **wanted.asked_of_loads, is_first=cursor is None, by_name=wanted.sort == "name", after_value=value,
-        after_destination=table, after_bucket=of, after_key=key, after_version=version, limit=PAGE + 1,
+        after_destination=table, after_bucket=of, after_key=key, after_version=version,
     )  # fmt: skip
     for row in rows:
         row["bucket_uri"] = bucket_uri(row["bucket"])
@@ -167,12 +187,21 @@ def search_loads(tables: Tables, wanted: Search, at: At = FIRST) -> Page[dict[st
 
 
 def count(tables: Tables, wanted: Search) -> int:
-    """Return how many copied and transformed objects match, at most `MOST_COUNTED` + 1."""
-    return _count(tables.rows(sql.query("pages_objects_total"), **wanted.asked, limit=MOST_COUNTED + 1))
+    """Return how many outcomes of copied and transformed objects match, at most `MOST_COUNTED` + 1.
+
+    With a status, this includes objects that had it in old versions of rows, until ClickHouse merges these.
+    """
+    statement = replace(wanted, sort="name").directed(sql.query("pages_objects_total"), FIRST, "")
+    none = dict.fromkeys(("after_source", "after_destination", "after_object", "after_prepend"), "")
+    rows = tables.rows(
+        statement, **wanted.asked, **none, is_first=True, by_name=True, after_value=0, limit=MOST_COUNTED + 1,
+        candidates=4 * MOST_COUNTED,
+    )  # fmt: skip
+    return _count(rows)
 
 
 def count_loads(tables: Tables, wanted: Search) -> int:
-    """Return how many object versions of loads match, at most `MOST_COUNTED` + 1."""
+    """Return how many object versions of loads match, at most `MOST_COUNTED` + 1; see `count`."""
     return _count(tables.rows(sql.query("pages_keys_total"), **wanted.asked_of_loads, limit=MOST_COUNTED + 1))
 
 

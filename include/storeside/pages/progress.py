@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -9,20 +10,23 @@ from typing import TYPE_CHECKING
 from storeside import sql
 from storeside.errors import Transient
 from storeside.pages.movement import Movement
-from storeside.pages.tables import Tables
+from storeside.pages.tables import Tables, UnavailableError
 
 if TYPE_CHECKING:
     from aistore.sdk import Client
 
+log = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True)
 class Progress:
-    """The progress of a running movement. Unknown totals are 0."""
+    """The progress of a running movement. Unknown totals are 0. `bytes` are those of finished objects."""
 
     objects: int = 0
     objects_total: int = 0
     bytes: int = 0
     bytes_total: int = 0
+    bytes_failed: int = 0
     failed: int = 0
     seconds: float = 0
     phase: str = ""
@@ -31,7 +35,7 @@ class Progress:
     def share(self) -> float | None:
         """The finished share, by bytes if their total is known; None when no total is known."""
         if self.bytes_total:
-            return min(self.bytes / self.bytes_total, 1.0)
+            return min((self.bytes + self.bytes_failed) / self.bytes_total, 1.0)
         if self.objects_total:
             return min((self.objects + self.failed) / self.objects_total, 1.0)
         return None
@@ -55,14 +59,16 @@ class Progress:
 def load_progress(tables: Tables, movement: Movement) -> Progress:
     """Return the progress of a load, from its ledger."""
     rows = tables.rows(
-        sql.query("pages_load_progress"), destination=movement.table, bucket=movement.bucket, run=movement.run_id
-    )
-    found = rows[0] if rows else {"loaded": 0, "failed": 0, "bytes": 0}
+        sql.query("pages_load_progress"), destination=movement.table, bucket=movement.bucket, run=movement.run_id,
+        keys=movement.keys, started=round(movement.started * 1000),
+    )  # fmt: skip
+    found = rows[0] if rows else {"loaded": 0, "failed": 0, "bytes": 0, "bytes_failed": 0}
     return Progress(
         objects=found["loaded"],
         objects_total=int(movement.detail.get("objects", 0)),
         bytes=found["bytes"],
         bytes_total=int(movement.detail.get("bytes", 0)),
+        bytes_failed=found["bytes_failed"],
         failed=found["failed"],
         seconds=time.time() - movement.started,
         phase="ClickHouse reads",
@@ -70,7 +76,10 @@ def load_progress(tables: Tables, movement: Movement) -> Progress:
 
 
 def job_progress(client: Client, movement: Movement) -> Progress:
-    """Return the progress of AIStore's job for a movement, from AIStore's own counters over all targets."""
+    """Return the progress of AIStore's job for a movement, from AIStore's own counters over all targets.
+
+    Raises UnavailableError when the cluster does not answer; a refusal is only a progress that is not known.
+    """
     from aistore.sdk.errors import AISError
     from requests import RequestException
 
@@ -81,13 +90,17 @@ def job_progress(client: Client, movement: Movement) -> Progress:
     job = str(movement.detail.get("job", ""))
     try:
         snaps = newest_snapshots(client, job) if job else []
-    except (AISError, RequestException, Transient):
-        return Progress(objects_total=total, seconds=seconds, phase="the cluster does not answer for now")
+    except AISError as e:
+        log.warning("AIStore did not return the progress of job %s: %s", job, e)
+        return Progress(objects_total=total, seconds=seconds, phase=f"AIStore has no progress of job {job}")
+    except (RequestException, Transient) as e:
+        log.warning("AIStore did not answer a page: %s", e)
+        raise UnavailableError("the cluster does not answer for now") from e
     stats = [snap.stats for snap in snaps if snap.stats]
     return Progress(
         objects=sum(s.objects for s in stats),
         objects_total=total,
         bytes=sum(s.bytes for s in stats),
         seconds=seconds,
-        phase=f"AIStore works, job {job}" if job else "the ETL starts",
+        phase=f"AIStore works, job {job}",
     )

@@ -8,6 +8,7 @@ from typing import Any
 from storeside import sql
 from storeside.pages.movement import read_detail
 from storeside.pages.tables import FIRST, At, Page, Tables, directed
+from storeside.speech.suites import SUMMARY_COLUMNS
 
 _SIZE = 25
 
@@ -40,6 +41,11 @@ class Verdict:
     def failed(self) -> tuple[dict[str, Any], ...]:
         """The expectations that are not met."""
         return tuple(e for e in self.expectations if not e.get("success"))
+
+    def is_summary(self, expectation: dict[str, Any]) -> bool:
+        """Whether it is about the whole speech manifest: its examples are numbers of rows, not objects."""
+        columns = expectation.get("columns") or ()
+        return not self.suite and set(columns) <= set(SUMMARY_COLUMNS)
 
     @property
     def bucket(self) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from storeside.aistore import control_plane
@@ -32,7 +32,10 @@ ALERTS = {
 
 @dataclass(frozen=True)
 class Target:
-    """A target: bytes, the fullest disk's share in percent, alerts, and, if it does not answer, what to do."""
+    """A target: bytes, the fullest disk's share in percent, alerts, and, if it does not answer, the unanswered call.
+
+    `remedy` is only for a target that is stuck: it answers ``/health`` and, in two checks, no control call.
+    """
 
     id: str
     used: int = 0
@@ -47,10 +50,10 @@ class Target:
     @property
     def state(self) -> str:
         """One word for the page."""
-        if self.problem:
-            return "stuck"
         if self.in_maintenance:
             return "in maintenance"
+        if self.problem:
+            return "stuck" if self.remedy else "no answer"
         return "warning" if self.alerts or self.percent >= FULL else "ready"
 
 
@@ -92,16 +95,20 @@ def state(client: Client) -> State:
     cluster = client.cluster()
     smap = cluster.get_info()
     silent = {target.id: target for target in control_plane.unanswering(client, _SECONDS)}
+    stuck = {name for name, target in silent.items() if target.stuck}
+    if stuck:  # or only busy: the next check excludes that
+        stuck &= {target.id for target in control_plane.unanswering(client, _SECONDS) if target.stuck}
     with ThreadPoolExecutor(_PARALLEL) as pool:
         answers = list(pool.map(lambda name: {} if name in silent else _status(client, name), smap.tmap))
     targets = []
     for (name, node), answer in zip(smap.tmap.items(), answers, strict=True):
-        found = silent.get(name)
-        target = read_target(name, answer, in_maintenance=node.in_maint_or_decomm())
-        problem, remedy = (f"does not answer: {found.call}", found.remedy) if found else ("", "")
-        if not found and not answer:
-            problem, remedy = "does not answer", "try again in a minute, or restart it"
-        targets.append(Target(**{**vars(target), "problem": problem, "remedy": remedy}))
+        found, in_maintenance = silent.get(name), node.in_maint_or_decomm()
+        problem = "" if in_maintenance or (answer and not found) else "does not answer"
+        if problem and found:
+            problem += f": {found.call}"
+        remedy = found.remedy if problem and found and name in stuck else ""
+        target = read_target(name, answer, in_maintenance=in_maintenance)
+        targets.append(replace(target, problem=problem, remedy=remedy))
     version = next((str(answer.get("ais_version")) for answer in answers if answer.get("ais_version")), "")
     return State(version, tuple(targets), len(smap.pmap), jobs(cluster.list_running_jobs()))
 

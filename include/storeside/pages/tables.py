@@ -37,6 +37,8 @@ _REASONS = {
 }  # fmt: skip
 log = logging.getLogger(__name__)
 PAGE = 50
+# Keys that the search of a listing returns before the newest rows of these keys are read.
+_CANDIDATES, _MOST_CANDIDATES = 4 * (PAGE + 1), 1_000_000
 _HALVES = re.compile("[\ud800-\udfff]")  # halves of surrogate pairs, which UTF-8 text never contains
 
 T = TypeVar("T")
@@ -98,6 +100,19 @@ class Tables:
     def may_read(self, dag: str) -> bool:
         """Return whether the visitor may read a DAG."""
         return self.dags is None or dag in self.dags
+
+
+def of_status(tables: Tables, statement: str, status: str, **parameters: Any) -> list[dict[str, Any]]:
+    """Return the first rows of a listing of objects with an outcome ("" means any), one more than a page has.
+
+    The search also finds objects that had the outcome in old versions of rows, which ClickHouse has not merged yet.
+    If these leave too few rows, the search begins again with more of them.
+    """
+    asked = {**parameters, "status": status, "limit": PAGE + 1}
+    rows = tables.rows(statement, candidates=_CANDIDATES, **asked)
+    if status and len(rows) <= PAGE:
+        rows = tables.rows(statement, candidates=_MOST_CANDIDATES, **asked)
+    return rows
 
 
 def _reason(code: int | None) -> str:

@@ -1,17 +1,17 @@
 -- Keeps the failures of a run on one pair of places, and marks as done those that a later try of the run mended. The
 -- pair is as in storeside.runs: two buckets, or a bucket with a prefix and a table.
-INSERT INTO storeside.failures (run_id, source, destination, object, version, state, reason, bytes, recorded_at)
-SELECT {run_id:String}, source, destination, object, '', status, reason, bytes_in, recorded_at
+INSERT INTO storeside.failures (run_id, source, destination, prepend, object, version, state, reason, bytes, recorded_at)
+SELECT {run_id:String}, source, destination, prepend, object, '', status, reason, bytes_in, recorded_at
 FROM
 (
-    SELECT source, destination, object, toString(status) AS status, reason, bytes_in, recorded_at
+    SELECT source, destination, prepend, object, toString(status) AS status, reason, bytes_in, recorded_at
     FROM storeside.objects FINAL
     WHERE source = {source:String} AND destination = {destination:String} AND run_id = {run_id:String}
 )
-WHERE status = 'failed' OR object IN (SELECT object FROM storeside.failures WHERE run_id = {run_id:String})
+WHERE status = 'failed' OR (object, prepend) IN (SELECT object, prepend FROM storeside.failures WHERE run_id = {run_id:String})
 UNION ALL
 SELECT
-    {run_id:String}, if(startsWith(bucket, 'ais://'), bucket, concat('s3://', bucket)), concat('clickhouse://', destination), key, version,
+    {run_id:String}, if(startsWith(bucket, 'ais://'), bucket, concat('s3://', bucket)), concat('clickhouse://', destination), '', key, version,
     if(status = 'failed', 'failed', 'done'), reason, bytes, at
 FROM
 (

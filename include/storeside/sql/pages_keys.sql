@@ -8,7 +8,11 @@ WHERE (destination, bucket, key, version) IN
     SELECT destination, bucket, key, version
     FROM storeside.loads
     WHERE if({anywhere:Bool}, position(key, {text:String}) > 0, startsWith(key, {text:String}))
-        AND ({bucket:String} = '' OR position(bucket, {bucket:String}) > 0 OR position(destination, {bucket:String}) > 0)
+        AND
+        (
+            {bucket:String} = '' OR positionCaseInsensitiveUTF8(bucket, {bucket:String}) > 0
+            OR positionCaseInsensitiveUTF8(destination, {bucket:String}) > 0
+        )
         AND ({status:String} = '' OR state = if({status:String} = 'done', 'loaded', {status:String}))
         AND ({all_dags:Bool} OR has({dags:Array(String)}, substring(run_id, 1, position(run_id, '/') - 1)))
         AND
@@ -26,7 +30,7 @@ WHERE (destination, bucket, key, version) IN
                 BEYOND ({after_value:Int64}, {after_destination:String}, {after_bucket:String}, {after_key:String}, {after_version:String})
         )
     ORDER BY ORDER_VALUE destination DIRECTION, bucket DIRECTION, key DIRECTION, version DIRECTION
-    LIMIT {limit:UInt32} * 4
+    LIMIT {candidates:UInt32}
 )
     AND ({status:String} = '' OR state = if({status:String} = 'done', 'loaded', {status:String}))
     AND ({all_dags:Bool} OR has({dags:Array(String)}, substring(run_id, 1, position(run_id, '/') - 1)))

@@ -6,5 +6,5 @@ FROM storeside.objects
 WHERE destination = {bucket:String} AND destination_object = {object:String}
     AND ({all_dags:Bool} OR has({dags:Array(String)}, substring(run_id, 1, position(run_id, '/') - 1)))
 ORDER BY recorded_at DESC
-LIMIT 1 BY source, destination, object
+LIMIT 1 BY source, destination, object, prepend
 LIMIT 10

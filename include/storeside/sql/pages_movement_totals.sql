@@ -1,8 +1,9 @@
--- Totals of the tasks that move data and fit a filter.
+-- Totals of the tasks that move data and fit a filter. Rows that are validated, and requests and rounds of measurements,
+-- are no objects that moved.
 SELECT
-    count() AS tasks, sum(done) AS objects_done, sum(failed) AS objects_failed, sum(bytes_in) AS bytes_read,
-    sum(bytes_out) AS bytes_written
-FROM storeside.runs FINAL
+    count() AS tasks, sumIf(done, is_moved) AS objects_done, sumIf(failed, is_moved) AS objects_failed,
+    sumIf(bytes_in, is_moved) AS bytes_read, sumIf(bytes_out, is_moved) AS bytes_written
+FROM (SELECT *, kind NOT IN ('validate', 'throughput', 'transform benchmark') AS is_moved FROM storeside.runs FINAL)
 WHERE ({all_dags:Bool} OR has({dags:Array(String)}, dag_id))
     AND ({dag:String} = '' OR positionCaseInsensitiveUTF8(dag_id, {dag:String}) > 0)
     AND ({kind:String} = '' OR kind = {kind:String})

@@ -50,22 +50,61 @@ async function refresh(section) {
   }
 }
 
+// What an open page says about itself, below the figures.
+const remark = document.createElement("p");
+remark.setAttribute("role", "status");
+const REASONS = {
+  0: "Airflow does not answer",
+  401: "your session has ended, sign in to Airflow again",
+  429: "too many requests are being answered at the moment",
+  503: "a server that the pages need does not answer",
+};
+let shownAt = new Date();
+let hasEnded = false;
+let isTouched = false;
+document.addEventListener("input", () => { isTouched = true; });
+
+function remarkOn(text, { bad = false, reload = false } = {}) {
+  if (remark.dataset.text === text) return; // a screen reader reads it once
+  remark.dataset.text = remark.textContent = text;
+  remark.className = !text ? "" : bad ? "notice bad" : "notice";
+  if (!reload) return;
+  const button = document.createElement("button");
+  button.type = "button";
+  button.textContent = "Load the page again";
+  button.addEventListener("click", () => location.reload());
+  remark.append(" ", button);
+}
+
 async function update(section) {
-  const answer = await fetch(section.dataset.from);
-  if (!answer.ok) return;
+  const answer = await fetch(section.dataset.from).catch(() => ({ ok: false, status: 0 }));
+  if (!answer.ok) {
+    const clock = new Intl.DateTimeFormat("sv-SE", { timeStyle: "medium", timeZone: chosenZone() }).format(shownAt);
+    const reason = REASONS[answer.status] ?? `Airflow answers with status ${answer.status}`;
+    if (!section.hidden) remarkOn(`These figures are of ${clock}: ${reason}.`, { bad: true });
+    return;
+  }
   const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
-  const before = section.querySelectorAll("article").length;
+  if (section.querySelector("button[data-sure]")) return; // its question waits for the second click
+  const before = [...section.querySelectorAll("article")].map((one) => one.dataset.key);
   const focused = document.activeElement?.closest("#live article")?.dataset.key;
   section.replaceChildren(...fresh.body.childNodes);
+  shownAt = new Date();
   const articles = [...section.querySelectorAll("article")];
   articles.forEach(sample);
   if (focused) articles.find((one) => one.dataset.key === focused)?.querySelector("button")?.focus();
   if (articles.length) section.hidden = false;
-  if (articles.length < before) location.reload(); // a movement has ended: its row is in the tables now
+  hasEnded ||= before.some((key) => !articles.some((one) => one.dataset.key === key));
+  // A movement has ended: its row is in the tables now. A reload would lose what the user typed or has to read.
+  if (!hasEnded) remarkOn("");
+  else if (isTouched || said.textContent || document.activeElement?.closest("form")) {
+    remarkOn("A task has ended, and the lists below are older.", { reload: true });
+  } else location.reload();
 }
 
 const live = document.getElementById("live");
 if (live) {
+  live.after(remark);
   live.querySelectorAll("article").forEach(sample);
   setInterval(() => { if (!document.hidden) refresh(live).catch(() => {}); }, LIVE_MS);
 }
