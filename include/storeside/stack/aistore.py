@@ -58,9 +58,9 @@ def data_folder(stack: Stack) -> Path:
 
 
 def components(
-    stack: Stack, binary: Path, hosts: Hosts = Hosts(), backend: Mapping[str, str] | None = None
+    stack: Stack, binary: Path, hosts: Hosts = Hosts(), backend: Mapping[str, str] | None = None, write: bool = True
 ) -> list[Component]:
-    """Write the configuration of all nodes and return their components.
+    """Write the configuration of all nodes and return their components; without `write` only return them.
 
     `backend` has values for the variables `BACKEND`; None uses the embedded S3.
     """
@@ -76,15 +76,17 @@ def components(
         healthy=partial(answers, f"{proxy_up}?prr=true", authority=stack.authority),
         stop_signal="INT",
     )
-    _write_join_secret(stack)
-    _write(stack, "proxy", ("ais_proxy", "ais_proxy_control", "ais_proxy_data"), hosts)
+    if write:
+        _write_join_secret(stack)
+        _write(stack, "proxy", ("ais_proxy", "ais_proxy_control", "ais_proxy_data"), hosts)
     mask = _GROUP_READS if hosts.pods != HOST else ()
     control_plane = ControlPlane(stack)
     targets = []
     for number in range(stack.targets):
         name = f"target-{number}"
         ports = tuple(f"ais_target{number}_{kind}" for kind in ("public", "control", "data"))
-        _write(stack, name, ports, hosts, instance=number + 1)
+        if write:
+            _write(stack, name, ports, hosts, instance=number + 1)
         targets.append(
             Component(
                 name=f"ais-{name}",

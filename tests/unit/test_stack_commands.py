@@ -1,0 +1,64 @@
+"""The commands of the embedded stack that ask running processes, and what a stack keeps from its start."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from storeside.stack import aistore_build, cli, hsds
+from storeside.stack.component import Component
+from storeside.stack.settings import Stack
+from storeside.stack.supervisor import Status
+
+RUNNING = ("authn", "clickhouse", "clickhouse-https", "podrunner", "ais-proxy", "ais-target-0", "hsds-dn0", "s3")
+
+
+class Running:
+    """A supervisor that runs these components and records the probes that it gets."""
+
+    probes: set[str]
+
+    def __init__(self, stack: Stack) -> None: ...
+
+    def names(self) -> list[str]:
+        return list(RUNNING)
+
+    def running(self) -> bool:
+        return True
+
+    def status(self, components: Iterable[Component]) -> list[Status]:
+        Running.probes = {component.name for component in components}
+        return [Status(name, "running", True, 1, 1.0) for name in RUNNING]
+
+    def restart(self, name: str, components: Iterable[Component]) -> None:
+        Running.probes = {component.name for component in components}
+
+
+def refuse(*given: Any) -> None:
+    raise AssertionError(f"nothing is built or installed: {given}")
+
+
+def files(folder: Path) -> dict[Path, str]:
+    """Return the files below a folder, with their content."""
+    return {path: path.read_text() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_status_and_restart_build_and_write_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stack = Stack.create(tmp_path, 1, tls=True)
+    stack.save()
+    (stack.state / "aistore").mkdir()
+    (stack.state / "aistore" / "join").write_text("the secret of a running cluster")
+    before = files(tmp_path)
+    monkeypatch.setattr(cli, "Supervisor", Running)
+    monkeypatch.setattr(aistore_build, "built_once", refuse)
+    monkeypatch.setattr(hsds, "install", refuse)
+    command = ["--folder", str(tmp_path)]
+    assert cli.main([*command, "status"]) == 0
+    assert set(RUNNING) <= Running.probes
+    for name in RUNNING:
+        assert cli.main([*command, "restart", name]) == 0
+        assert name in Running.probes
+    assert files(tmp_path) == before
