@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from storeside.stack import aistore_build, cli, hsds
+from storeside.stack import aistore_backends, aistore_build, choices, cli, hsds
 from storeside.stack.component import Component
-from storeside.stack.settings import Stack
+from storeside.stack.settings import Stack, StackError
 from storeside.stack.supervisor import Status
 
 RUNNING = ("authn", "clickhouse", "clickhouse-https", "podrunner", "ais-proxy", "ais-target-0", "hsds-dn0", "s3")
@@ -62,3 +62,18 @@ def test_status_and_restart_build_and_write_nothing(tmp_path: Path, monkeypatch:
         assert cli.main([*command, "restart", name]) == 0
         assert name in Running.probes
     assert files(tmp_path) == before
+
+
+def test_a_stack_keeps_its_backends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(aistore_backends.VARIABLE, raising=False)
+    stack = choices.with_backends(Stack.create(tmp_path, 1))
+    assert stack.backends == ""
+    monkeypatch.setenv(aistore_backends.VARIABLE, "gcp,azure")
+    assert choices.with_backends(stack).backends == "azure gcp"
+    recorded = Stack.load(tmp_path)
+    assert recorded is not None
+    monkeypatch.delenv(aistore_backends.VARIABLE)
+    with pytest.raises(StackError, match="has the backends azure gcp: set STORESIDE_AISTORE_BACKENDS=azure,gcp and"):
+        choices.with_backends(recorded)
+    monkeypatch.setenv(aistore_backends.VARIABLE, "aws")
+    assert choices.with_backends(recorded) == stack == Stack.load(tmp_path)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
-from storeside.stack import postgres, redis
+from storeside.stack import aistore_backends, postgres, redis
 from storeside.stack.settings import Stack, StackError
 
 TARGETS = 2
@@ -37,6 +39,25 @@ def settle(
         postgres.folder_of_programs()
     stack = Stack.create(folder, targets or TARGETS, secure is not False, executor or "local", bool(tls))
     stack.save()
+    return stack
+
+
+def with_backends(stack: Stack) -> Stack:
+    """Return the stack with the backends of AIStore that the environment chooses, and record them.
+
+    Raises:
+        StackError: the environment chooses none, and AIStore of the stack has some: it would restart without them.
+    """
+    variable = aistore_backends.VARIABLE
+    if stack.backends and variable not in os.environ:
+        raise StackError(
+            f"AIStore of this stack has the backends {stack.backends}: set {variable}={stack.backends.replace(' ', ',')}"
+            f" and their settings, or {variable}=aws for S3 alone"
+        )
+    chosen = " ".join(aistore_backends.chosen(os.environ))
+    if chosen != stack.backends:
+        stack = replace(stack, backends=chosen)
+        stack.save()
     return stack
 
 

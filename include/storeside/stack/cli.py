@@ -72,6 +72,8 @@ def up(
         StackError: see `choices.settle`; or a part cannot be built or started.
     """
     stack = choices.settle(folder, targets, secure, executor, tls)
+    if "aistore" in only:
+        stack = choices.with_backends(stack)
     stack = ports.renew(stack, only, _tell)
     certificates.prepare(stack)
     if stack.secure and "aistore" in only:

@@ -95,6 +95,7 @@ class Stack:
     tokens from AuthN, and its nodes sign their requests to each other. A record without this field belongs to a stack
     that is not secure. `executor` is one of `EXECUTORS`: the executor of Airflow. With `tls`, AIStore, AuthN,
     ClickHouse, S3 and SQS use HTTPS with a certificate of the stack's own authority (`storeside.stack.tls`).
+    `backends` are those of AIStore besides S3, separated by spaces (`storeside.stack.aistore_backends`).
     `certificates`, which is not recorded, is the folder of the certificates if the stack did not create them.
     """
 
@@ -106,6 +107,7 @@ class Stack:
     secure: bool = False
     executor: str = "local"
     tls: bool = False
+    backends: str = ""
     certificates: Path | None = None
 
     @classmethod
