@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -77,3 +79,34 @@ def test_a_stack_keeps_its_backends(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         choices.with_backends(recorded)
     monkeypatch.setenv(aistore_backends.VARIABLE, "aws")
     assert choices.with_backends(recorded) == stack == Stack.load(tmp_path)
+
+
+def test_a_moved_stack_is_refused(tmp_path: Path) -> None:
+    home, copy = tmp_path / "home", tmp_path / "copy"
+    stack = choices.settle(home, 1, None, None)
+    shutil.copytree(home, copy)
+    with pytest.raises(StackError, match=f"the stack in {copy} was created in {home}, .* or delete {copy}/state"):
+        choices.settle(copy, None, None, None)
+    assert choices.settle(home, None, None, None) == stack
+
+
+def test_a_stack_of_an_older_version_records_its_folder(tmp_path: Path) -> None:
+    stack = choices.settle(tmp_path, 1, None, None)
+    record = json.loads((stack.state / "stack.json").read_text())
+    del record["folder"], record["backends"]
+    (stack.state / "stack.json").write_text(json.dumps(record))
+    assert choices.settle(tmp_path, None, None, None) == stack == Stack.load(tmp_path)
+
+
+def test_records_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    record = choices.settle(tmp_path, 1, None, None).state / "stack.json"
+    record.write_text(json.dumps({**json.loads(record.read_text()), "colour": "red"}))
+    with pytest.raises(StackError, match=f"newer version of Storeside wrote {record}, with colour: check that"):
+        Stack.load(tmp_path)
+
+    def denied(*given: Any) -> str:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "read_text", denied)
+    with pytest.raises(StackError, match=f"{record} cannot be read: the stack belongs to another user"):
+        Stack.load(tmp_path)

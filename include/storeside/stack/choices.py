@@ -21,7 +21,7 @@ def settle(
 
     Raises:
         StackError: the folder cannot be written, disk space is too low, the machine lacks a server for the executor,
-            or the existing stack has made another choice.
+            or the existing stack has made another choice or was in another folder.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -32,6 +32,7 @@ def settle(
         raise StackError(f"only {free / 1e9:.1f} GB are free in {folder}: free at least 2 GB first")
     stack = Stack.load(folder)
     if stack is not None:
+        stack = _at_its_place(stack, folder)
         _compare(stack, folder, {"targets": targets, "secure": secure, "executor": executor, "tls": tls})
         return stack
     if executor == "celery":
@@ -39,6 +40,20 @@ def settle(
         postgres.folder_of_programs()
     stack = Stack.create(folder, targets or TARGETS, secure is not False, executor or "local", bool(tls))
     stack.save()
+    return stack
+
+
+def _at_its_place(stack: Stack, folder: Path) -> Stack:
+    """Return the stack with its folder, which AIStore's targets also record: they refuse data at another path."""
+    here = str(folder.resolve())
+    if stack.folder not in ("", here):
+        raise StackError(
+            f"the stack in {here} was created in {stack.folder}, and cannot start elsewhere: move it back, or delete"
+            f" {stack.state}, with its data, to create another stack"
+        )
+    if not stack.folder:
+        stack = replace(stack, folder=here)
+        stack.save()
     return stack
 
 
