@@ -65,9 +65,10 @@ def with_backends(stack: Stack) -> Stack:
     """
     variable = aistore_backends.VARIABLE
     if stack.backends and variable not in os.environ:
+        value = stack.backends.replace(" ", ",")
         raise StackError(
-            f"AIStore of this stack has the backends {stack.backends}: set {variable}={stack.backends.replace(' ', ',')}"
-            f" and their settings, or {variable}=aws for S3 alone"
+            f"AIStore of this stack has the backends {stack.backends}: set {variable}={value} and their settings, or"
+            f" {variable}=aws for S3 alone"
         )
     chosen = " ".join(aistore_backends.chosen(os.environ))
     if chosen != stack.backends:
