@@ -110,3 +110,15 @@ def test_records_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(Path, "read_text", denied)
     with pytest.raises(StackError, match=f"{record} cannot be read: the stack belongs to another user"):
         Stack.load(tmp_path)
+
+
+def test_a_disk_on_which_aistore_would_not_write_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = {"free": 20e9}
+    monkeypatch.setattr("shutil.disk_usage", lambda folder: (int(1e12), int(9e11), int(disk["free"])))
+    with pytest.raises(StackError, match=r"98 % of the disk of .* are in use, .* free at least 10.0 GB first"):
+        choices.settle(tmp_path, 1, None, None)
+    disk["free"] = 31e9
+    assert choices.settle(tmp_path, 1, None, None) == Stack.load(tmp_path)
+    disk["free"] = 1.5e9
+    with pytest.raises(StackError, match=r"only 1.5 GB are free"):
+        choices.settle(tmp_path, 1, None, None)

@@ -28,6 +28,9 @@ BACKEND = ("S3_ENDPOINT", "AWS_REGION", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_
 # Bits of `features`, see AIStore's cmn/feat/feat.go: S3-API-via-Root, S3-Reverse-Proxy, S3-Use-Path-Style.
 FEATURES = 1 << 3 | 1 << 13 | 1 << 14
 
+# Percent of the disk above which AIStore creates no bucket and no ETL, and copies nothing.
+HIGH_WATERMARK = 98
+
 # Files in which a node remembers the cluster's settings and map, see AIStore's cmn/fname/fname.go.
 _REMEMBERED = (".ais.conf", ".ais.override_config", ".ais.smap")
 # Runs a command whose new files its group can read; the supervisor sets a stricter mask.
@@ -222,7 +225,7 @@ def _cluster(stack: Stack) -> dict[str, Any]:
         "space": {
             "cleanupwm": 97,
             "lowwm": 97,
-            "highwm": 98,
+            "highwm": HIGH_WATERMARK,
             "out_of_space": 99,
             "batch_size": 32768,
             "dont_cleanup_time": "15m",  # AIStore's minimum

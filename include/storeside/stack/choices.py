@@ -7,7 +7,7 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
-from storeside.stack import aistore_backends, postgres, redis
+from storeside.stack import aistore, aistore_backends, postgres, redis
 from storeside.stack.settings import Stack, StackError
 
 TARGETS = 2
@@ -27,9 +27,17 @@ def settle(
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as e:
         raise StackError(f"{folder}: {e.strerror}: set STORESIDE_HOME to a new folder where you may write") from e
-    free = shutil.disk_usage(folder).free
+    total, _, free = shutil.disk_usage(folder)
     if free < FREE_BYTES:
         raise StackError(f"only {free / 1e9:.1f} GB are free in {folder}: free at least 2 GB first")
+    percent = 100 * (total - free) // total
+    if percent >= aistore.HIGH_WATERMARK:
+        needed = total * (101 - aistore.HIGH_WATERMARK) / 100 - free
+        raise StackError(
+            f"{percent} % of the disk of {folder} are in use, and AIStore writes nothing above"
+            f" {aistore.HIGH_WATERMARK} %: free at least {needed / 1e9:.1f} GB first, or set STORESIDE_HOME to a new"
+            " folder on another disk"
+        )
     stack = Stack.load(folder)
     if stack is not None:
         stack = _at_its_place(stack, folder)
