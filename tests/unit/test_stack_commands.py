@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from storeside.stack import aistore_backends, aistore_build, choices, cli, hsds
+from storeside.stack import aistore_backends, aistore_build, choices, cli, demo, hsds, s3
 from storeside.stack.component import Component
 from storeside.stack.settings import Stack, StackError
 from storeside.stack.supervisor import Status
@@ -122,3 +122,19 @@ def test_a_disk_on_which_aistore_would_not_write_is_refused(tmp_path: Path, monk
     disk["free"] = 1.5e9
     with pytest.raises(StackError, match=r"only 1.5 GB are free"):
         choices.settle(tmp_path, 1, None, None)
+
+
+def test_the_demo_leaves_no_second_copy_of_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stack = Stack.create(tmp_path, 1)
+    uploaded: dict[str, int] = {}
+
+    class Client:
+        def upload_file(self, file: str, bucket: str, key: str) -> None:
+            uploaded[key] = Path(file).stat().st_size
+
+    monkeypatch.setattr(s3, "of_stack", lambda service, stack: Client())
+    (stack.state / "demo" / "demo" / "an-earlier-one").mkdir(parents=True)
+    upload = demo._upload(stack, "demo/1/", None, 1)
+    assert (upload.objects, upload.bytes) == (len(uploaded), sum(uploaded.values()))
+    assert upload.objects == 1 + upload.broken
+    assert not (stack.state / "demo").exists()
