@@ -1,4 +1,4 @@
-"""The doctor's test objects, which it removes also after a check that failed or was given up, and what it writes."""
+"""The doctor's test objects: it removes them also after a failed check, and writes nothing if nothing may be written."""
 
 from __future__ import annotations
 
