@@ -244,7 +244,7 @@ def said() -> tuple[str, ...]:
 
 FOREIGN = (
     "the operation requires Kubernetes", "required variable … is missing a value", "Range of CPUs is from",
-    "No such image: ", "token required", "invalid token ", "Invalid input for param ",
+    "No such image: ", "used capacity … exceeded", "token required", "invalid token ", "Invalid input for param ",
 )  # fmt: skip
 
 

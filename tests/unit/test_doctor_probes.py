@@ -1,4 +1,4 @@
-"""The doctor's test objects: it removes them also after a failed check, and writes nothing if nothing may be written."""
+"""The doctor's test objects: it removes them also after a failed check, and writes none without permission."""
 
 from __future__ import annotations
 
