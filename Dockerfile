@@ -73,6 +73,8 @@ COPY dags /opt/storeside/dags
 COPY include /opt/storeside/include
 COPY operators /opt/storeside/operators
 COPY plugin[s] /opt/storeside/plugins/
+# Here and below: the files of a checkout that was made with a strict umask are readable for its owner only.
+RUN find /opt/storeside ! -type l ! -perm -go=r -exec chmod go=u-w {} +
 ENV PATH=/opt/venv/bin:$PATH \
     PYTHONPATH=/opt/storeside/include \
     AIRFLOW_HOME=/opt/airflow \
@@ -97,6 +99,7 @@ COPY include/storeside/__init__.py /opt/storeside/include/storeside/__init__.py
 COPY include/storeside/transformers /opt/storeside/include/storeside/transformers
 # The library goes to its default path: ETLs that the pod runner starts do not inherit the image's environment.
 COPY --from=native /native /opt/storeside/include/storeside/transformers/native
+RUN find /opt/storeside ! -type l ! -perm -go=r -exec chmod go=u-w {} +
 ENV PATH=/opt/venv/bin:$PATH PYTHONPATH=/opt/storeside/include
 WORKDIR /opt/storeside
 
@@ -116,6 +119,7 @@ COPY include/storeside/errors.py /opt/storeside/include/storeside/errors.py
 COPY include/storeside/aistore/__init__.py /opt/storeside/include/storeside/aistore/__init__.py
 COPY include/storeside/aistore/errors.py /opt/storeside/include/storeside/aistore/errors.py
 COPY include/storeside/aistore/login.py /opt/storeside/include/storeside/aistore/login.py
+RUN find /opt/storeside ! -type l ! -perm -go=r -exec chmod go=u-w {} +
 # New volumes get their owner from these folders.
 RUN install -d -o 50000 -g 0 -m 0770 /var/lib/storeside && install -d -o 50000 -g 0 -m 0755 /var/lib/tokens \
     /var/lib/certificates/authority /var/lib/certificates/aistore /var/lib/certificates/clickhouse /var/lib/certificates/s3
@@ -129,6 +133,7 @@ FROM base AS s3
 COPY --from=s3-packages /opt/venv /opt/venv
 COPY include/storeside/__init__.py /opt/storeside/include/storeside/__init__.py
 COPY include/storeside/stack /opt/storeside/include/storeside/stack
+RUN find /opt/storeside ! -type l ! -perm -go=r -exec chmod go=u-w {} +
 RUN install -d -o 50000 -g 0 -m 0770 /var/lib/storeside
 ENV PATH=/opt/venv/bin:$PATH PYTHONPATH=/opt/storeside/include
 WORKDIR /opt/storeside

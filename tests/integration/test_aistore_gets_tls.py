@@ -12,7 +12,7 @@ import pytest
 from storeside.stack import aistore, aistore_build, authn, tls
 from storeside.stack.podrunner import component as podrunner
 from storeside.stack.podrunner.images import IMAGES
-from storeside.stack.settings import Stack
+from storeside.stack.settings import Stack, free_ports
 from storeside.stack.supervisor import Supervisor
 
 pytestmark = pytest.mark.timeout(240)
@@ -55,7 +55,9 @@ def test_objects_are_kept_and_requests_need_tls_and_a_token(old: Stack) -> None:
     for name, content in OBJECTS.items():
         bucket.object(name).get_writer().put_content(content)
     Supervisor(old).stop()
-    new = replace(old, tls=True, secure=True)
+    control = [name for name in old.ports if name.endswith("_control")]
+    moved = dict(zip(control, free_ports(len(control)), strict=True))  # as under Compose
+    new = replace(old, tls=True, secure=True, ports=old.ports | moved)
     tls.prepare(new)
     aistore.forget_settings(new)
     client = started(new)

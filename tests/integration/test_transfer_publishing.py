@@ -164,7 +164,7 @@ def test_a_run_that_has_lost_its_lock_settles_nothing(loading: Loading) -> None:
     transfer.loads.record(objects, "publishing")
     lost = lock.Hold(transfer.client, lock.lock_name(loading.table), "lost")
     with pytest.raises(StaleError, match="broke the lock"):
-        settle(existing(transfer.client, loading.table), transfer.loads, objects, lost, replace_older=False)
+        settle(existing(transfer.client, loading.table), transfer.loads, objects, lost, loading.s3)
     assert len(transfer.loads.doubtful()) == 3
     transfer.loads.forget_doubtful(transfer.loads.doubtful())
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
 import json
+import os
 import re
 import shutil
+import sqlite3
 import subprocess
 import sys
 from ipaddress import ip_address, ip_network
@@ -19,6 +22,7 @@ import yaml
 from storeside.doctor.connections import PREFIX, Connection
 from storeside.operators.aistore import TRANSFORMER_IMAGE
 from storeside.stack import (
+    airflow,
     aistore,
     authn,
     container,
@@ -28,7 +32,7 @@ from storeside.stack import (
     transformers_container,
 )
 from storeside.stack.podrunner.images import IMAGES
-from storeside.stack.settings import CHECKOUT, Stack
+from storeside.stack.settings import CHECKOUT, Stack, default_folder
 
 COMPOSE = yaml.safe_load((CHECKOUT / "docker-compose.yaml").read_text())
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
@@ -129,6 +133,21 @@ def test_ports_are_open_to_this_machine_alone() -> None:
     assert all(port.startswith("127.0.0.1:") for port in ports)
 
 
+def test_each_port_of_this_machine_can_be_changed() -> None:
+    page = (CHECKOUT / "docs" / "running.md").read_text()
+    variables = {}
+    for name, service in SERVICES.items():
+        for port in service.get("ports", ()):
+            found = re.fullmatch(r"127\.0\.0\.1:\$\{(STORESIDE_\w+_PORT):-(\d+)\}:(\d+)", port)
+            assert found, port
+            variables[name] = found[1]
+            assert found[2] == found[3]
+            assert f"`{found[1]}`" in page
+    assert len(set(variables.values())) == len(variables) == 4
+    base = SERVICES["scheduler"]["environment"]["AIRFLOW__API__BASE_URL"]
+    assert base == f"http://localhost:${{{variables['api-server']}:-8080}}"
+
+
 def test_make_knows_every_secret(tmp_path: Path) -> None:
     wanted = set(re.findall(r"\$\{(\w+):\?", (CHECKOUT / "docker-compose.yaml").read_text()))
     (tmp_path / "Makefile").symlink_to(CHECKOUT / "Makefile")
@@ -227,13 +246,6 @@ def test_connections_lead_to_the_services() -> None:
     assert taken == set(SERVICES["clickhouse"]["environment"])
 
 
-def test_no_connection_takes_a_port_of_aistore() -> None:
-    """They are in Linux' range for outgoing connections; without this a node could not listen at its own."""
-    first, last = SERVICES["aistore"]["sysctls"]["net.ipv4.ip_local_reserved_ports"].split("-")
-    assert int(first) <= container.AUTHN_PORT < container.PORT
-    assert int(last) >= container.DATA_PORT + 48 > container.PORT + 64
-
-
 def test_aistore_gets_its_backend() -> None:
     assert set(aistore.BACKEND) <= set(SERVICES["aistore"]["environment"])
     assert {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "GATEWAY_PORT"} <= set(SERVICES["s3"]["environment"])
@@ -271,6 +283,34 @@ def test_aistore_and_its_transformers_find_each_other() -> None:
     assert service["healthcheck"]["test"][-2] == f"https://transformers:{container.PODS_PORT}/healthz"
     assert service["image"] == nodes["image"]
     assert "transformers" in nodes["depends_on"]
+
+
+def test_no_command_has_a_password_among_its_arguments() -> None:
+    """All users of the machine can read the arguments of the containers' processes."""
+    for name, service in SERVICES.items():
+        command = json.dumps([service.get("command"), service.get("entrypoint"), service.get("healthcheck")])
+        assert not re.search(r"\$\{?\w*(PASSWORD|SECRET|KEY)", command), name
+
+
+def test_the_connection_of_hsds_is_made_and_renewed(tmp_path: Path) -> None:
+    script, found, _ = SERVICES["hsds-init"]["command"][-1].partition("python -c '\nimport h5pyd")
+    assert found
+    file = tmp_path / "hsds.json"
+    script = script.replace("$$", "$").replace("/tmp/hsds.json", str(file))  # noqa: S108
+    assert str(file) in script
+    shutil.copyfile(airflow.template(default_folder() / "cache"), tmp_path / "airflow.db")
+    database = f"sqlite:///{tmp_path / 'airflow.db'}"
+    own = {"AIRFLOW_HOME": str(tmp_path), "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": database, "HOME": str(tmp_path)}
+    own["AIRFLOW__CORE__FERNET_KEY"] = ""  # so that passwords are not encrypted
+    own["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    shown = []
+    for password in ("first", 'a"b\\c'):
+        command = ["bash", "-euc", script]
+        subprocess.run(command, env=own | {"HS_PASSWORD": password}, check=True, capture_output=True)
+        assert not file.exists()
+        with contextlib.closing(sqlite3.connect(tmp_path / "airflow.db")) as tables:
+            shown += tables.execute("SELECT conn_id, host, port, login, password FROM connection").fetchall()
+    assert shown == [("hsds_default", "hsds", 5101, "storeside", password) for password in ("first", 'a"b\\c')]
 
 
 def test_keys_of_s3_are_in_few_containers() -> None:
@@ -344,7 +384,7 @@ def test_clickhouse_and_s3_serve_tls_with_their_certificates() -> None:
     config = ElementTree.parse(IMAGE_FILES / "clickhouse" / "config.xml")  # noqa: S314 - ours
     assert config.find("http_port[@remove='1']") is not None
     port = config.findtext("https_port")
-    assert SERVICES["clickhouse"]["ports"] == [f"127.0.0.1:{port}:{port}"]
+    assert SERVICES["clickhouse"]["ports"] == [f"127.0.0.1:${{STORESIDE_CLICKHOUSE_PORT:-{port}}}:{port}"]
     place = volumes("clickhouse")["tls-clickhouse"].removesuffix(":ro")
     files = [config.findtext(f"openSSL/{name}") for name in ("server/certificateFile", "server/privateKeyFile")]
     assert files == [f"{place}/server.pem", f"{place}/server.key"]
@@ -459,6 +499,26 @@ def test_targets_do_not_run_as_root(target: str) -> None:
     users = re.findall(r"^USER (\S+)$", STAGES[target], re.MULTILINE)
     assert users
     assert users[-1] == "50000:0"
+
+
+def test_images_of_a_checkout_with_a_strict_umask_are_readable(tmp_path: Path) -> None:
+    copies = [name for name, text in STAGES.items() if re.search(r"^COPY \S+ /opt/storeside/", text, re.MULTILINE)]
+    assert set(copies) == {"airflow", "transformer-code", "aistore", "s3"}
+    commands = set()
+    for name in copies:
+        after = re.split(r"^COPY .*\n", STAGES[name], flags=re.MULTILINE)[-1]
+        commands |= set(re.findall(r"^RUN (find /opt/storeside .*)$", after, re.MULTILINE))
+        assert "RUN find /opt/storeside " in after, f"{name}: COPY keeps the modes of the checkout"
+    (command,) = commands
+    folder = tmp_path / "package"
+    folder.mkdir(mode=0o700)
+    for file, mode in (("module.py", 0o600), ("program", 0o750), ("usual", 0o644)):
+        (folder / file).touch()
+        (folder / file).chmod(mode)
+    (folder / "link").symlink_to("/no/such/place")
+    subprocess.run(["/bin/sh", "-euc", command.replace("/opt/storeside", str(tmp_path))], check=True)
+    modes = {path.name: path.stat().st_mode & 0o777 for path in (folder, *folder.iterdir()) if path.name != "link"}
+    assert modes == {"package": 0o755, "module.py": 0o644, "program": 0o755, "usual": 0o644}
 
 
 def test_the_airflow_image_has_the_entrypoint_of_the_charts_probes(tmp_path: Path) -> None:

@@ -108,7 +108,7 @@ def check_one(command: str) -> str:
     words = shlex.split(re.sub(r'^eval "\$\((.*)\)"$', r"\1", command))
     while words and re.fullmatch(r"[A-Z_]+=.*", words[0]):
         words.pop(0)
-    if words[0] == "make":
+    if words[:1] in ([], ["make"]):
         missing = [w for w in words[1:] if "=" not in w and w not in make_targets()]
         return f"no target {missing}" if missing else ""
     if words[0].endswith("python"):
@@ -116,7 +116,9 @@ def check_one(command: str) -> str:
     if words[0] == "docker":
         return check_compose(words[2:]) if words[1] == "compose" else check_build(words)
     if words[0] == "kubectl":
-        return "; ".join(filter(None, (check_file(word, "kind:") for word in words if word.startswith("docs/"))))
+        suffix = "/kustomization.yaml" if "-k" in words else ""
+        faults = (check_file(word + suffix, "kind:") for word in words if word.startswith("docs/"))
+        return "; ".join(filter(None, faults))
     if words[0].endswith("airflow") and words[1:3] in (["dags", "trigger"], ["dags", "unpause"]):
         defined = any(f'DAG("{words[3]}"' in page.read_text() for page in PAGES)  # by the reader
         return "" if defined else check_file(f"dags/{words[3]}.py", "DAG(")
@@ -154,7 +156,7 @@ def check_code(text: str) -> str:
 
 def check_compose(words: list[str]) -> str:
     options = {
-        "build": set(), "config": set(), "down": {"--volumes"}, "restart": set(), "run": {"--rm"},
+        "build": set(), "config": set(), "down": {"--volumes"}, "logs": set(), "restart": set(), "run": {"--rm"},
         "up": {"--build", "--wait", "--detach"},
     }  # fmt: skip
     if words[0] == "--profile":
@@ -167,6 +169,8 @@ def check_compose(words: list[str]) -> str:
         if service not in services():
             return f"no service {service}"
         return check_file("docker-compose.yaml", f":{path.rpartition('/')[0]}:ro")
+    if verb == "exec":
+        return "" if rest[0] in services() else f"no service {rest[0]}"
     if verb not in options:
         return f"docker compose {verb} is not one of {sorted(options)}"
     wrong = [w for w in rest if w not in options[verb] and w not in services()]
@@ -244,7 +248,8 @@ def said() -> tuple[str, ...]:
 
 FOREIGN = (
     "the operation requires Kubernetes", "required variable … is missing a value", "Range of CPUs is from",
-    "No such image: ", "used capacity … exceeded", "token required", "invalid token ", "Invalid input for param ",
+    "No such image: ", "Bind for ", "listen tcp4 ", "Access to file denied", "used capacity … exceeded",
+    "password authentication", "token required", "invalid token ", "Invalid input for param ",
 )  # fmt: skip
 
 

@@ -216,6 +216,10 @@ def test_clickhouse_has_what_compose_gives_it() -> None:
         for grant in grants:
             assert f"{grant} {'FROM' if grant.startswith('REVOKE') else 'TO'} {name};" in page
     assert "storeside" not in configuration["users"]
+    text = (FOLDER / "clickhouse.yaml").read_text()
+    assert text.count("networks/ip: &pods") == 1, "a user of the file changes it in one place"
+    networks = [configuration["users"][f"{name}/networks/ip"] for name in (LOADER, LEDGER, PAGES)]
+    assert networks == [["10.0.0.0/8"]] * 3
     for table, condition in POLICIES.items():
         assert users.findtext(f"users/{PAGES}/databases/{table.replace('.', '/')}/filter") == condition
         assert configuration["users"][f"{PAGES}/databases/{table.replace('.', '/')}/filter"] == condition
@@ -239,9 +243,26 @@ def test_nothing_runs_what_only_airflows_own_image_has() -> None:
         assert values[part]["logGroomerSidecar"] == {"enabled": False}, part
 
 
+def test_targets_start_after_their_secret_exists() -> None:
+    """A reference to a Secret that may be absent is resolved once, when the container is created."""
+    (state,) = documents("aistore/target.yaml")
+    environment = state["spec"]["template"]["spec"]["containers"][0]["env"]
+    references = [v["valueFrom"]["secretKeyRef"] for v in environment if "secretKeyRef" in v.get("valueFrom", {})]
+    assert references
+    assert all(reference["optional"] for reference in references)
+    page = (CHECKOUT / "docs" / "kubernetes.md").read_text()
+    applied = re.findall(r"^ *kubectl apply (.*)$", page.partition("## Steps")[2].partition("\n## ")[0], re.MULTILINE)
+    secrets, manifests = (next(n for n, c in enumerate(applied) if part in c) for part in ("secrets.yaml", "-k "))
+    assert secrets < manifests
+
+
 def test_versions_are_those_of_the_code() -> None:
     values = documents("airflow-values.yaml")[0]
+    page = (CHECKOUT / "docs" / "kubernetes.md").read_text()
     pinned = (CHECKOUT / "requirements.txt").read_text()
     assert f"apache-airflow=={values['airflowVersion']}\n" in pinned
+    builds = re.findall(r"docker build .*registry.example.com/storeside/(.*)", page)
+    assert builds
+    assert all('$TAG"' in build for build in builds), "nodes would keep the image of an earlier build"
     assert values["defaultAirflowTag"] == TRANSFORMER_IMAGE.rpartition(":")[2]
-    assert TRANSFORMER_IMAGE in (CHECKOUT / "docs" / "kubernetes.md").read_text()
+    assert TRANSFORMER_IMAGE in page

@@ -13,6 +13,9 @@ ETL = Peer("10.1.0.1", "ais", {"app.kubernetes.io/name": "etl"})
 TARGET = Peer("10.1.0.2", "ais", {"app.kubernetes.io/name": "ais", "app.kubernetes.io/component": "target"})
 DNS = Peer("10.1.0.3", "kube-system", {"k8s-app": "kube-dns"})
 WORKER = Peer("10.1.0.4", "airflow", {"component": "worker"})
+CLICKHOUSE = Peer("10.1.0.6", "clickhouse", {"clickhouse.altinity.com/app": "chop"})
+OPERATOR = Peer("10.1.0.7", "kube-system", {"app": "clickhouse-operator"})
+OPERATOR_OF_CHART = Peer("10.1.0.8", "kube-system", {"app.kubernetes.io/name": "altinity-clickhouse-operator"})
 STRANGER = Peer("10.1.0.5", "default", {"app": "stranger"})
 
 
@@ -32,6 +35,15 @@ STRANGER = Peer("10.1.0.5", "default", {"app": "stranger"})
         (WORKER, TARGET, 51081, "TCP", True),
         (WORKER, TARGET, 51082, "TCP", False),
         (STRANGER, TARGET, 51081, "TCP", False),
+        (WORKER, CLICKHOUSE, 8123, "TCP", True),
+        (WORKER, CLICKHOUSE, 8443, "TCP", True),
+        (WORKER, CLICKHOUSE, 9000, "TCP", False),
+        (CLICKHOUSE, CLICKHOUSE, 9009, "TCP", True),
+        (OPERATOR, CLICKHOUSE, 8123, "TCP", True),
+        (OPERATOR_OF_CHART, CLICKHOUSE, 8443, "TCP", True),
+        (OPERATOR, CLICKHOUSE, 9000, "TCP", False),
+        (DNS, CLICKHOUSE, 8123, "TCP", False),
+        (STRANGER, CLICKHOUSE, 8123, "TCP", False),
         (STRANGER, WORKER, 80, "TCP", True),  # no policy selects either
     ],
 )

@@ -81,7 +81,7 @@ TRUST_XML = """\
     <invalidCertificateHandler><name>RejectCertificateHandler</name></invalidCertificateHandler>
   </client></openSSL>"""
 LOG_XML = (
-    "<{0}><database>system</database><table>{0}</table>"
+    "<{0}><database>system</database><table>{0}</table><ttl>event_date + INTERVAL 7 DAY</ttl>"
     "<flush_interval_milliseconds>1000</flush_interval_milliseconds></{0}>"
 )
 SYSTEM_PATHS = (

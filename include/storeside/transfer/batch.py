@@ -117,7 +117,7 @@ class BatchLoad:
             try:
                 publish(
                     self.staging.destination, self.work.loads, self.work.token, staged.table, staged.loaded,
-                    replace_older=self.request.on_overwrite == "replace", has_bad=staged.has_bad,
+                    self.work.s3, has_bad=staged.has_bad,
                     again=staged.adopted or attempt > 0, mirror=self.work.mirror,
                 )  # fmt: skip
                 break
@@ -140,4 +140,5 @@ def _divided(objects: list[Planned], error: LoadObjectError, source: Source) -> 
     named = [o for o in objects if o.key == key]
     others = [o for o in objects if o.key != key]
     middle = (len(others) + 1) // 2
-    return [part for part in (named, others[:middle], others[middle:]) if part]
+    # A listing may have two versions of an object.
+    return [part for part in (named[:1], named[1:], others[:middle], others[middle:]) if part]

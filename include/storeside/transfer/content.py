@@ -6,9 +6,11 @@ import copy
 import functools
 import io
 from collections.abc import Iterator
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, cast
 
 from storeside.copying.errors import passes
+from storeside.copying.s3 import head_object
 from storeside.transfer.aistore_objects import open_object
 from storeside.transfer.archives import Archive, Members, kind_by_name
 from storeside.transfer.errors import (
@@ -63,6 +65,20 @@ def s3_error(error: Any, bucket: str, key: str) -> TransferError:
     if code in _DENIED:
         return NoAccessError(DENIED)
     return LoadObjectError(_REASONS.get(code, f"S3 answered {code}: {error}"))
+
+
+def current_version(client: S3Client, bucket: str, key: str) -> str | None:
+    """Return the ETag that an object of S3 has now; None if the object does not exist. Raises TransferError."""
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    try:
+        return head_object(client, bucket, key)["ETag"].strip('"')  # type: ignore[no-any-return]
+    except ClientError as e:
+        if e.response["ResponseMetadata"]["HTTPStatusCode"] == HTTPStatus.NOT_FOUND:
+            return None
+        raise s3_error(e, bucket, key) from e
+    except BotoCoreError as e:
+        raise s3_error(e, bucket, key) from e
 
 
 class Content(io.RawIOBase):

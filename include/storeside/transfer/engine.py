@@ -52,11 +52,9 @@ log = logging.getLogger(__name__)
 
 # The result of each batch: an error, or its unpublished staging tables.
 Outcomes = queue.SimpleQueue[BaseException | list[tuple[BatchLoad, Staged]]]
-REPORT_SECONDS = 5.0
-_TICK_SECONDS = 0.5
+REPORT_SECONDS, _TICK_SECONDS = 5.0, 0.5
 MOST_FAILURES = 20
-# Plans with up to this number of objects are read in one query.
-_LISTED_AT_ONCE = 5000
+_LISTED_AT_ONCE = 5000  # plans with up to this number of objects are read in one query
 
 
 @dataclass(frozen=True)
@@ -117,7 +115,10 @@ class Transfer:
         if request.read.columns:  # no run may continue a statement that had other options
             text += f"\0{request.read.columns}"
         self.id = hashlib.sha256(text.encode()).hexdigest()[:16]
-        self.loads = Loads(ledger or client, self.id, request.table, source, run_id, request.after_load.action)
+        self.loads = Loads(
+            ledger or client, self.id, request.table, source, run_id, request.after_load.action,
+            replaces=request.on_overwrite == "replace",
+        )  # fmt: skip
         self.plan = Plan(self.loads)
         self._preparation = Preparation(request, client, s3, self.plan, servers)
         self.started = time.time()
@@ -177,8 +178,8 @@ class Transfer:
         form = self.request.form(prepared.format) if prepared.planned else None
         mirror = Mirror(self.loads, prepared.listed, prepared.since) if self.request.is_lake else None
         validation = self.validation or (validation_of(self.request) if prepared.planned else None)
-        if self.request.source.by_url and not prepared.push:  # another process may have prepared it
-            aistore_urls.configure(self.client)
+        if self.request.source.by_url and not prepared.push:
+            aistore_urls.configure(self.client)  # another process may have prepared the load
         if form is not None:
             work = Work(
                 _with_partitions(self.request, prepared), form, self.client, self.plan, uuid.uuid4().hex[:8],
@@ -196,10 +197,11 @@ class Transfer:
         removed = 0
         if mirror is not None and self.request.on_overwrite == "replace":
             removed = mirror.remove_gone(look_up(self.client, self.request.table, self.servers))
-        totals = self.loads.totals()
+        totals = self.loads.last_totals(prepared.planned)
         failures = tuple(self.loads.failures(MOST_FAILURES)) if totals.failed else ()
         handled = self.source_actions.run(self._given)
-        self.sweep()  # also staging tables that an unavailable server kept
+        with suppress(DatabaseError, OperationalError):
+            self.sweep()  # otherwise, the next run does it
         return Report(
             prepared.listed, prepared.listed - prepared.planned, totals.loaded, totals.failed, totals.rows,
             totals.rejected, totals.bytes, time.time() - self.started, failures,
@@ -240,11 +242,11 @@ class Transfer:
             kept += outcome
             done += 1
         if self.request.at_once:
-            self._publish_at_once(kept)
+            self._publish_at_once(kept, prepared)
 
-    def _publish_at_once(self, kept: list[tuple[BatchLoad, Staged]]) -> None:
+    def _publish_at_once(self, kept: list[tuple[BatchLoad, Staged]], prepared: Prepared) -> None:
         """Publish the staging tables of all batches in one step, unless an object has failed with all-or-nothing."""
-        if self.request.all_or_none and (failed := self.loads.totals().failed):
+        if self.request.all_or_none and (failed := self.loads.last_totals(prepared.planned).failed):
             for load, staged in kept:
                 load.staging.drop(staged.table)
             raise TransferInputError(
@@ -319,8 +321,9 @@ def validation_of(request: Request) -> Validation | None:
     given = request.expectations
     if not given.suite:
         return None
-    quarantine = given.on_failed == "quarantine"
-    return Validation(given.suite, request.source.bucket, quarantine=quarantine, by_object=given.by_object)
+    return Validation(
+        given.suite, request.source.bucket, quarantine=given.on_failed == "quarantine", by_object=given.by_object
+    )  # fmt: skip
 
 
 def _with_partitions(request: Request, prepared: Prepared) -> Request:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from storeside.transfer import queries, staging
 from storeside.transfer.loads import Loads
 from storeside.transfer.lock import locked
 from storeside.transfer.publishing import settle
-from storeside.transfer.request import Request
 from storeside.transfer.table import Destination
 
 if TYPE_CHECKING:
@@ -26,10 +25,10 @@ def sweep(clients: Sequence[Client], transfer: str) -> None:
             staging.sweep(client, mine)
 
 
-def settle_doubtful(destination: Destination | None, loads: Loads, request: Request) -> None:
+def settle_doubtful(destination: Destination | None, loads: Loads, s3: Any) -> None:
     """Compare loads whose publication was interrupted with the table, and record their outcome."""
     if destination is None or not loads.doubtful():
         return
     owner = uuid.uuid4().hex[:8]
     with locked(destination.client, destination.name, owner, "nothing", destination.others) as hold:
-        settle(destination, loads, loads.doubtful(), hold, replace_older=request.on_overwrite == "replace")
+        settle(destination, loads, loads.doubtful(), hold, s3)

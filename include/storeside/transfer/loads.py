@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from storeside.sql.answers import first_row
 from storeside.sql.migrate import migrate
-from storeside.transfer.errors import FailureKind
+from storeside.transfer.errors import FailureKind, TransferTransientError
 from storeside.transfer.source import Source, literal
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ _LEDGER = {
     **dict.fromkeys(("rows", "rejected", "filtered", "bytes"), "UInt64"),
     "modified": "DateTime64(3)",
     **dict.fromkeys(("reason", "run_id", "after_load"), "String"),
+    "replaces": "Bool",
 }
 # Rows that this try has recorded: each plan includes the objects again that earlier tries of the run failed to load.
 NOW = (
@@ -57,8 +58,8 @@ class Loaded:
     """An object whose rows are ready to be published; `nulls` has its footer's number of NULLs by column.
 
     `filtered` counts the rows that the load's condition excludes, which are not in `rows`.
-    `recorded_at`, in microseconds since the epoch, is the time of its row in the ledger if it comes from there, and
-    `after_load` is the action of the run that wrote that row.
+    `recorded_at`, in microseconds since the epoch, is the time of its row in the ledger if it comes from there,
+    `after_load` the action of the run that wrote that row, and `replaces` whether that run replaces older versions.
     """
 
     planned: Planned
@@ -68,11 +69,15 @@ class Loaded:
     recorded_at: int = 0
     filtered: int = 0
     after_load: str = "none"
+    replaces: bool = False
 
 
 @dataclass(frozen=True)
 class Totals:
-    """Objects, rows and bytes that a run has loaded so far, and objects that failed."""
+    """Objects, rows and bytes that a run has loaded so far, and objects that failed.
+
+    `planned` is the number of objects in the plan. It is 0 if the plan was dropped, and then `failed` is 0, too.
+    """
 
     loaded: int
     failed: int
@@ -80,20 +85,26 @@ class Totals:
     rejected: int
     bytes: int
     filtered: int = 0
+    planned: int = 0
 
 
 class Loads:
-    """Reads and writes ``storeside.loads`` for one transfer: one destination, one source, one run."""
+    """Reads and writes ``storeside.loads`` for one transfer: one destination, one source, one run.
+
+    `replaces` states whether the run replaces older versions of its objects.
+    """
 
     def __init__(
-        self, client: Client, transfer: str, destination: str, source: Source, run_id: str, after_load: str = "none"
-    ) -> None:
+        self, client: Client, transfer: str, destination: str, source: Source, run_id: str,
+        after_load: str = "none", *, replaces: bool = False,
+    ) -> None:  # fmt: skip
         self.client = client
         self.transfer = transfer
         self.destination = destination
         self.source = source
         self.run_id = run_id
         self.after_load = after_load
+        self.replaces = replaces
 
     @property
     def parameters(self) -> dict[str, Any]:
@@ -135,9 +146,12 @@ class Loads:
         """Return the loads whose publication began and did not end, for these objects or for all."""
         rows = self._ledger("state = 'publishing'", objects, by="load_id")
         return [
-            Loaded(Planned(*row[:5]), row[5], row[6], recorded_at=row[8], filtered=row[9], after_load=row[10])
+            Loaded(
+                Planned(*row[:5]), row[5], row[6],
+                recorded_at=row[8], filtered=row[9], after_load=row[10], replaces=row[11],
+            )
             for row in rows
-        ]
+        ]  # fmt: skip
 
     def others(self, objects: Sequence[Planned]) -> list[Planned]:
         """Return the loaded versions of the same keys other than these versions."""
@@ -157,7 +171,8 @@ class Loads:
                 those += f" AND load_id IN ({ids_text(some)})" if by == "load_id" else ""
             rows = self.client.query(
                 "SELECT key, version, bytes, toFloat64(modified), load_id, rows, rejected, toString(state),"
-                " toUnixTimestamp64Micro(recorded_at), filtered, toString(after_load) FROM storeside.loads FINAL"
+                " toUnixTimestamp64Micro(recorded_at), filtered, toString(after_load), replaces"
+                " FROM storeside.loads FINAL"
                 f" WHERE destination = {{destination:String}} AND bucket = {{bucket:String}}{those} AND {where}",
                 parameters=self.parameters,
                 settings={"max_query_size": LONG_STATEMENT},
@@ -187,7 +202,7 @@ class Loads:
             [
                 self.destination, self.source.bucket, o.key, o.version, o.load_id, state, kind.value, counts.rows,
                 counts.rejected, counts.filtered, o.size, _moment(o.modified), reason, self.run_id,
-                self.after(counts),
+                self.after(counts), self.replaces,
             ]
             for counts, state, kind, reason in rows
             for o in [counts.planned]
@@ -222,17 +237,31 @@ class Loads:
         self._insert((Loaded(o, 0), "replaced", FailureKind.NONE, "") for o in objects)
 
     def totals(self) -> Totals:
-        """Return the totals of this run so far. The count of failures is correct only until the plan is dropped."""
+        """Return the totals of this run so far."""
         row = first_row(
             self.client.query(
                 f"SELECT countIf(state = 'loaded'), countIf(state = 'failed' AND {NOW}),"
-                f" {', '.join(_sum(name) for name in ('rows', 'rejected', 'bytes', 'filtered'))}"
+                f" {', '.join(_sum(name) for name in ('rows', 'rejected', 'bytes', 'filtered'))},"
+                " (SELECT count() FROM storeside.load_plan WHERE transfer = {transfer:String})"
                 " FROM storeside.loads FINAL"
                 f" WHERE {_MINE}",
                 parameters=self.parameters,
             )
         )
         return Totals(*(int(value) for value in row))
+
+    def last_totals(self, planned: int) -> Totals:
+        """Return the totals at the end of a run with so many planned objects.
+
+        Raises TransferTransientError if the plan was dropped, because failed objects are not counted then.
+        """
+        totals = self.totals()
+        if planned and not totals.planned:
+            raise TransferTransientError(
+                f"another process has ended this load into {self.destination}, so it is unknown which objects failed:"
+                " the next try loads these objects again"
+            )
+        return totals
 
     def failures(self, limit: int) -> list[tuple[str, str]]:
         """Return up to `limit` objects that this run could not load, with their reasons."""

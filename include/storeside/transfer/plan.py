@@ -24,11 +24,18 @@ _SELECTED = (
     "match(key, {regex:String}) AND NOT (size = 0 AND endsWith(key, '/'))"
     " AND parseDateTime64BestEffortOrZero(modified, 3) >= fromUnixTimestamp64Milli({modified_from:Int64})"
 )
-# The planned objects that this try must still load.
-_UNFINISHED = (
-    "(key, version) NOT IN (SELECT key, version FROM storeside.loads FINAL"
+# The outcomes of objects that this try need not load any more.
+_FINISHED = (
+    "SELECT key, version FROM storeside.loads FINAL"
     " WHERE destination = {destination:String} AND bucket = {bucket:String}"
-    f" AND (state = 'loaded' OR state IN ('failed', 'replaced') AND {NOW}))"
+    f" AND (state = 'loaded' OR state IN ('failed', 'replaced') AND {NOW})"
+)
+# The planned objects that this try must still load.
+_UNFINISHED = f"(key, version) NOT IN ({_FINISHED})"
+# The same of one batch: the ledger may have many millions of other keys.
+_UNFINISHED_OF_BATCH = (
+    f"batch = {{batch:UInt32}} AND (key, version) NOT IN ({_FINISHED} AND key IN"
+    " (SELECT key FROM storeside.load_plan WHERE transfer = {transfer:String} AND batch = {batch:UInt32}))"
 )
 
 
@@ -112,8 +119,17 @@ class Plan:
         or later, are selected. Those that failed for good in other runs are not planned, unless `retry_failed`.
         Raises TransferInputError if an object has no version, and TransferTransientError unless the listing arrived
         exactly once.
+
+        The plan of an earlier try of the run is deleted after the new one is stored: with an overlap, the next
+        listing begins before the objects that it names.
         """
-        self.forget("load_plan")
+        earlier = first_row(
+            self.loads.client.query(
+                "SELECT groupUniqArray(toUnixTimestamp64Micro(planned_at)) FROM storeside.load_plan"
+                " WHERE transfer = {transfer:String}",
+                parameters=self.loads.parameters,
+            )
+        )[0]
         selection = {**self.loads.parameters, "modified_from": since * 1000}
         self.loads.client.command(
             sql.query("plan_loads"),
@@ -126,6 +142,13 @@ class Plan:
                 "wild": WILD,
             },
         )
+        if earlier:
+            self.loads.client.command(
+                "DELETE FROM storeside.load_plan WHERE transfer = {transfer:String}"
+                " AND toUnixTimestamp64Micro(planned_at) IN {earlier:Array(Int64)}",
+                parameters={**self.loads.parameters, "earlier": earlier},
+                settings={"lightweight_deletes_sync": 2},
+            )
         row = first_row(
             self.loads.client.query(
                 f"SELECT (SELECT (countIf({_SELECTED}), count()) FROM storeside.load_listings"
@@ -167,7 +190,7 @@ class Plan:
 
     def objects(self, batch: int) -> list[Planned]:
         """Return the objects of a batch that are not finished."""
-        return self._planned(f"batch = {{batch:UInt32}} AND {_UNFINISHED} ORDER BY key", batch=batch)
+        return self._planned(f"{_UNFINISHED_OF_BATCH} ORDER BY key", batch=batch)
 
     def unfinished(self) -> list[Planned]:
         """Return the objects of the plan that are not finished."""

@@ -135,7 +135,7 @@ class Preparation:
         is_whole, pulls, _ = queries.at_once(
             lambda: self._list(objects),
             lambda: self.pulls,
-            lambda: settle_doubtful(destination, self.loads, self.request),
+            lambda: settle_doubtful(destination, self.loads, self.s3),
         )
         push = not pulls
         listed, planned, size = self.plan.make(
