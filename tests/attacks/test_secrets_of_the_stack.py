@@ -93,7 +93,7 @@ def test_a_kernel_that_confines_nothing_is_reported(
     """Without Landlock the attacks above succeed: the owner of the stack must know it."""
     component = Component("clickhouse", ("x",), lambda: True)
     status = Status("clickhouse", "running", True, 1, 1.0)
-    monkeypatch.setattr(cli, "stages", lambda stack, only: [[component]])
+    monkeypatch.setattr(cli, "stages", lambda stack, only, start: [[component]])
     monkeypatch.setattr(Supervisor, "status", lambda self, components: [status])
     folder = ["--folder", str(Path(server.state).parent)]
     assert cli.main([*folder, "status"]) == 0

@@ -72,9 +72,9 @@ def clickhouse(project: Project) -> Any:
     )  # fmt: skip
 
 
-def s3_of(project: Project) -> Any:
+def s3_of(project: Project, service: str = "s3") -> Any:
     keys = (project.secrets["S3_ACCESS_KEY"], project.secrets["S3_SECRET_KEY"])
-    return s3.client("s3", project.url("s3"), *keys, authority=project.trusted())
+    return s3.client(service, project.url("s3"), *keys, authority=project.trusted())
 
 
 def run_of(api: AirflowApi, dag: str, conf: dict[str, Any]) -> str:

@@ -36,6 +36,7 @@ TAG = "previous"
 BUILT = ("airflow-init", "aistore", "s3")
 MANIFEST = "speech.manifest"
 TABLES = ("storeside.objects", "storeside.runs", MANIFEST)
+DEAD_LETTERS = f"{s3.QUEUE}-dlq"
 FORMER_NAMES = {MANIFEST: "storeside.speech"}
 OBJECTS = """
 import hashlib, json, os
@@ -138,6 +139,8 @@ def _work(previous: Project) -> None:
     run_of(api, DAG, {"prefix": "demo/"})  # as its demo does, which gives up when Airflow is slow
     api.request("PATCH", f"dags/{DAG}", json={"is_paused": True})
     until(lambda: all(run["state"] in FINAL for run in api.runs(DAG)), RUN_SECONDS, "end of all runs", interval=1)
+    sqs = s3_of(previous, "sqs")
+    sqs.send_message(QueueUrl=sqs.get_queue_url(QueueName=DEAD_LETTERS)["QueueUrl"], MessageBody="a dead letter")
 
 
 def _contents(project: Project, names: dict[str, str]) -> Contents:
@@ -200,6 +203,14 @@ def test_objects_and_the_history_of_airflow_are_kept(upgrade: Upgrade) -> None:
     assert upgrade.before.in_s3
     assert upgrade.before.logs
     assert _lost(upgrade.before, _contents(upgrade.project, FORMER_NAMES)) == []
+
+
+def test_queues_keep_their_messages(upgrade: Upgrade) -> None:
+    sqs = s3_of(upgrade.project, "sqs")
+    url = sqs.get_queue_url(QueueName=DEAD_LETTERS)["QueueUrl"]
+    assert url.startswith("https://")
+    found = sqs.receive_message(QueueUrl=url, MaxNumberOfMessages=10, VisibilityTimeout=0).get("Messages", [])
+    assert [message["Body"] for message in found] == ["a dead letter"]
 
 
 def test_the_old_cluster_gets_tls_and_requires_tokens(upgrade: Upgrade) -> None:

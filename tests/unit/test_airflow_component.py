@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
+import subprocess
+import sys
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -11,8 +14,10 @@ from pathlib import Path
 import pytest
 from cryptography.fernet import Fernet, InvalidToken
 
+from storeside.stack import airflow
 from storeside.stack.airflow import DATABASE_FILE, components, environment, prepare
-from storeside.stack.settings import Stack
+from storeside.stack.processes import MARK, mark
+from storeside.stack.settings import Stack, StackError, default_folder
 
 
 def test_all_processes_of_a_stack_encrypt_with_one_key(tmp_path: Path) -> None:
@@ -38,7 +43,9 @@ def test_passwords_are_those_of_the_record(tmp_path: Path, monkeypatch: pytest.M
         stack = Stack.create(tmp_path, 1)
         passwords = stack.state / "airflow" / "passwords.json"
         passwords.parent.mkdir(parents=True, exist_ok=True)
-        (passwords.parent / DATABASE_FILE).touch()
+        database = passwords.parent / DATABASE_FILE
+        database.touch()
+        monkeypatch.setattr(airflow, "template", lambda cache, same=database: same)
         prepare(stack)
         wanted = {user: stack.secrets[f"airflow_{user}"] for user in ("admin", "viewer")}
         assert json.loads(passwords.read_text()) == wanted
@@ -63,6 +70,42 @@ def test_a_new_stack_has_the_settings_of_the_speech_pipeline(tmp_path: Path, mon
         database.commit()
         prepare(stack)
         assert not database.execute("SELECT * FROM variable").fetchall()
+
+
+def _revisions(folder: Path) -> dict[str, str]:
+    """Return the revision of each of Airflow's databases in a folder."""
+    found = {}
+    for path in folder.glob(f"{DATABASE_FILE}*"):
+        with closing(sqlite3.connect(path)) as database:
+            ((found[path.name],),) = database.execute("SELECT version_num FROM alembic_version")
+    return found
+
+
+def test_the_database_of_an_earlier_airflow_is_migrated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(airflow, "compile_packages", lambda tell: None)
+    stack = replace(Stack.create(tmp_path, 1), cache=default_folder() / "cache")
+    prepare(stack)
+    home = stack.state / "airflow"
+    ((_, current),) = _revisions(home).items()
+    said: list[str] = []
+    prepare(stack, said.append)
+    assert said == []
+    variables = {**os.environ, **environment(stack)}
+    down = [sys.executable, "-m", "airflow", "db", "downgrade", "--to-version", "3.2.0", "--yes"]
+    subprocess.run(down, env=variables, cwd=tmp_path, check=True, capture_output=True)
+    ((_, old),) = _revisions(home).items()
+    assert old != current
+    with subprocess.Popen(["sleep", "60"], env={MARK: mark(stack.state, "scheduler")}) as scheduler:
+        try:
+            with pytest.raises(StackError, match="Airflow has another version now, and runs: run 'make down'"):
+                prepare(stack)
+        finally:
+            scheduler.kill()
+    prepare(stack, said.append)
+    assert _revisions(home) == {DATABASE_FILE: current, f"{DATABASE_FILE}.{old}": old}
+    assert "migrating Airflow's database" in said[0]
+    with closing(sqlite3.connect(home / DATABASE_FILE)) as database:
+        assert database.execute("SELECT key FROM variable").fetchall() == [("storeside_speech_pipeline",)]
 
 
 def test_a_stack_of_an_older_version_gets_the_ports_it_lacks(tmp_path: Path) -> None:

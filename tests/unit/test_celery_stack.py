@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from storeside.stack import airflow_celery, choices, cli, packages, postgres, redis
+from storeside.stack import airflow, airflow_celery, choices, cli, packages, postgres, redis
 from storeside.stack.settings import Stack, StackError
 
 
@@ -102,3 +102,18 @@ def test_secrets_are_in_no_command_line(stack: Stack, monkeypatch: pytest.Monkey
     configuration = stack.state / "redis" / "redis.conf"
     assert f"requirepass {stack.secrets['redis']}" in configuration.read_text()
     assert configuration.stat().st_mode & 0o077 == 0
+
+
+def test_the_tables_of_an_earlier_airflow_are_migrated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stack = Stack.create(tmp_path, 1, executor="celery")
+    commands: list[tuple[str, ...]] = []
+    monkeypatch.setattr(airflow, "prepare_files", lambda stack, tell: None)
+    monkeypatch.setattr(airflow_celery, "_run", lambda stack, *command: commands.append(command))
+    airflow_celery.prepare(stack)
+    assert [command[:2] for command in commands] == [("db", "migrate"), ("variables", "import")]
+    airflow_celery.prepare(stack)
+    assert len(commands) == 2
+    (stack.state / "airflow" / "migrated").write_text("")  # as earlier versions of Storeside wrote it
+    airflow_celery.prepare(stack)
+    airflow_celery.prepare(stack)
+    assert commands[2:] == [("db", "migrate")]

@@ -248,7 +248,7 @@ def said() -> tuple[str, ...]:
 
 FOREIGN = (
     "the operation requires Kubernetes", "required variable … is missing a value", "Range of CPUs is from",
-    "No such image: ", "Bind for ", "listen tcp4 ", "Access to file denied",
+    "No such image: ", "Bind for ", "listen tcp4 ", "Access to file denied", "used capacity … exceeded",
     "password authentication", "token required", "invalid token ", "Invalid input for param ",
 )  # fmt: skip
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -98,6 +99,34 @@ def test_clean_removes_a_folder_that_holds_nothing_else(checkout: Path) -> None:
     assert not (checkout / ".storeside").exists()
 
 
+def test_clean_deletes_what_tests_and_options_put_into_the_cache(checkout: Path) -> None:
+    names = ("atheris-cp311", "axe", "bench", "celery-3.11-1", "containers", "go-1", "govulncheck-1", "kubernetes")
+    cache = checkout / ".storeside" / "cache"
+    put(cache / "govulncheck.lock", *(cache / name / "folder" / "file" for name in names))
+    assert make(checkout, "clean").returncode == 0
+    assert not cache.exists()
+
+
+def test_clean_removes_the_stacks_of_tests(checkout: Path) -> None:
+    for name in ("test", "test-gw1", "test-backends", "chaos"):
+        put(checkout / ".storeside" / name / "state" / "stack.json", checkout / ".storeside" / name / "allowed.txt")
+    own = checkout / ".storeside" / "allowed.txt"
+    put(checkout / ".storeside" / "state" / "stack.json", own)
+    assert make(checkout, "clean").returncode == 0
+    assert list((checkout / ".storeside").iterdir()) == [own], "the owner wrote it"
+
+
+def test_clean_does_not_delete_a_stack_that_it_cannot_stop(checkout: Path) -> None:
+    record = checkout / ".storeside" / "state" / "stack.json"
+    put(record)
+    (checkout / ".venv" / "bin").mkdir(parents=True)
+    (checkout / ".venv" / "bin" / "python").symlink_to("/usr/bin/python3.0")
+    done = make(checkout, "clean")
+    assert done.returncode != 0
+    assert "error: the Python of .venv was removed: run 'make install' first" in done.stderr
+    assert record.exists()
+
+
 def test_clean_of_a_home_that_was_never_used_deletes_nothing(checkout: Path, tmp_path: Path) -> None:
     theirs = [tmp_path / "data" / name / "mine" for name in ("cache", "state", "uv", "test", "bench")]
     put(*theirs)
@@ -134,7 +163,7 @@ def test_uv_brings_a_python_where_none_fits(checkout: Path, version: str, wanted
     assert done.returncode == 0, done.stderr
     assert "--require-hashes" in (checkout / "pip-asked").read_text()
     first = (checkout / "asked").read_text().splitlines()[0]
-    assert first == f"venv --quiet --python {wanted} .venv"
+    assert first == f"venv --quiet --clear --python {wanted} .venv"
     assert os.path.exists(checkout / ".venv" / ".installed")
 
 
@@ -144,7 +173,33 @@ def test_an_interpreter_without_venv_is_no_obstacle_where_another_has_it(checkou
     (programs / "python3.12").chmod(0o755)
     done = make(checkout, "install", VERSION="3.13")
     assert done.returncode == 0, done.stderr
-    assert (checkout / "asked").read_text().startswith("venv --quiet --python python3.12 .venv\n")
+    assert (checkout / "asked").read_text().startswith("venv --quiet --clear --python python3.12 .venv\n")
+
+
+def test_an_environment_that_moved_or_lost_its_python_is_created_again(checkout: Path) -> None:
+    moved = checkout.with_name("moved")
+    for expected in (1, 1):
+        assert make(checkout, "install", VERSION="3.12").returncode == 0
+        assert (checkout / "asked").read_text().count("venv --quiet --clear") == expected
+    checkout.rename(moved)
+    assert make(moved, "install", VERSION="3.12").returncode == 0
+    assert (moved / "asked").read_text().count("venv --quiet --clear") == 2
+    (moved / ".venv" / "bin" / "python").unlink()
+    (moved / ".venv" / "bin" / "python").symlink_to("/usr/bin/python3.0")
+    assert make(moved, "status", VERSION="3.12").returncode == 0
+    assert (moved / "asked").read_text().count("venv --quiet --clear") == 3
+
+
+def test_a_copied_checkout_imports_its_own_code(checkout: Path) -> None:
+    uv = checkout.parent / "bin" / "uv"
+    uv.write_text(f"#!/bin/bash\n[[ $1 != venv ]] || {sys.executable} -m venv --without-pip --clear .venv\n")
+    assert make(checkout, "install", VERSION="3.12").returncode == 0
+    copy = checkout.with_name("copy")
+    shutil.copytree(checkout, copy, symlinks=True)
+    for folder in (checkout, copy):
+        asked = [folder / ".venv" / "bin" / "python", "-c", "import storeside; print(*storeside.__path__)"]
+        done = subprocess.run(asked, env={}, capture_output=True, text=True, check=True)
+        assert done.stdout.strip() == str(folder / "include" / "storeside")
 
 
 def test_what_is_missing_is_said(checkout: Path) -> None:

@@ -468,6 +468,21 @@ def test_memory_limit_counts_children(runner: Runner) -> None:
     assert "100 MiB" in end["message"]
 
 
+def test_limits_hold_after_a_user_deleted_the_logs(runner: Runner) -> None:
+    code = "import time; print('ready', flush=True); time.sleep({}); held = bytearray(120 << 20); time.sleep(60)"
+    names = [
+        runner.python(code.format(seconds), resources={"limits": {"memory": {"string": "100Mi"}}})
+        for seconds in (3, 60)
+    ]
+    logs = [component.folder(runner.stack) / "logs" / f"{name}.log" for name in names]
+    wait_for(lambda: all(log.exists() for log in logs))
+    for log in logs:
+        log.unlink()
+    end = runner.end(names[0])
+    assert (end["exitCode"], end["reason"]) == (137, "OOMKilled")
+    assert runner.session.delete(f"{runner.pods}/{names[1]}").ok
+
+
 def test_memory_below_the_limit_is_left_alone(runner: Runner) -> None:
     name = runner.python("import time; time.sleep(60)", resources={"limits": {"memory": {"string": "1Gi"}}})
     time.sleep(2.5)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import http.server
 import os
 import signal
 import socket
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import psutil
 import pytest
@@ -97,7 +99,7 @@ def test_trouble_of_a_component_that_answers_is_in_the_status(
     Supervisor(stack).start([[one]])
     (status,) = Supervisor(stack).status([one])
     assert (status.healthy, status.trouble) == (False, troubles[0])
-    monkeypatch.setattr(cli, "stages", lambda stack, only: [[one]])
+    monkeypatch.setattr(cli, "stages", lambda stack, only, start: [[one]])
     folder = ["--folder", str(stack.state.parent)]
     assert cli.main([*folder, "status"]) == 1
     out = capsys.readouterr().out
@@ -138,6 +140,41 @@ def test_taken_port(stack: Stack) -> None:
         )
         with pytest.raises(StackError, match=message):
             Supervisor(stack).start([[web("web", port)]])
+
+
+class _Foreign(http.server.BaseHTTPRequestHandler):
+    """A program that has the supervisor's port; it records the logins that it receives, and answers with an error."""
+
+    logins: ClassVar[list[str]] = []
+
+    def do_POST(self) -> None:
+        self.logins.append(self.headers["Authorization"])
+        self.send_error(500, "broken")
+
+    def log_message(self, *given: Any) -> None: ...
+
+
+def test_another_program_at_the_port_gets_no_password(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
+    supervisor = Supervisor(stack)
+    supervisor.logs.mkdir()
+    with http.server.HTTPServer(("127.0.0.1", stack.ports["supervisor"]), _Foreign) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        assert not supervisor.running()
+        assert supervisor.status() == supervisor.names() == _Foreign.logins == []
+        supervisor.stop()
+        assert _Foreign.logins == []
+        monkeypatch.setattr("storeside.stack.supervisor.runs", lambda state: True)
+        with (
+            pytest.raises(
+                StackError, match=r"the supervisor failed: <ProtocolError for /RPC2: 500 broken>"
+            ) as failed,
+            supervisor._locked(),
+        ):
+            supervisor._call("getPID")
+        server.shutdown()
+    monkeypatch.undo()
+    assert _Foreign.logins
+    assert stack.secrets["supervisor"] not in str(failed.value)
 
 
 def test_supervisor_killed(stack: Stack) -> None:

@@ -2,7 +2,8 @@
 
 The command reads Airflow's variables AIRFLOW_CONN_CLICKHOUSE_DEFAULT, AIRFLOW_CONN_AWS_DEFAULT,
 AIRFLOW_CONN_AISTORE_DEFAULT and AIRFLOW_CONN_HSDS_DEFAULT. Connections that are stored elsewhere are checked by the
-DAG check_connections. The doctor removes all objects and tables that it creates for its checks.
+DAG check_connections. The doctor removes all objects and tables that it creates for its checks; it leaves
+Storeside's databases, which it creates if they are absent.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--queue", default="recordings-events", help="SQS queue of its events, '' for none; default: %(default)s"
     )
     parser.add_argument("--json", action="store_true", help="print each finding as a line of JSON")
-    parser.add_argument("--read-only", action="store_true", help="write no test objects")
+    parser.add_argument("--read-only", action="store_true", help="write no test objects and tables")
     for system, conn_id in connections.IDS.items():
         parser.add_argument(f"--{system}-conn-id", default=conn_id, metavar="ID", help="default: %(default)s")
     given = parser.parse_args(arguments)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
+from threading import Event
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -31,6 +32,7 @@ _LOGIN_REMEDY = (
     " login and its password"
 )
 _UNREACHABLE = re.compile(r"deadline exceeded|timed? ?out|i/o timeout|connection refused|no such host", re.IGNORECASE)
+_TARGETS = "let this machine reach the addresses of AIStore's targets, to which the proxy redirects it"
 _TLS = "its schema, and the extra ca_cert"
 _REFUSED = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
 _here = System("AIStore")
@@ -194,21 +196,25 @@ def path_style(client: Client, bucket: Bucket, endpoint: str, text: str = "") ->
 
 @contextmanager
 def probe(client: Client, report: Report) -> Iterator[Probe | None]:
-    """Create a bucket with one object and remove it at the end; yield None if AIStore refuses."""
-    name, content = f"storeside-doctor-{uuid.uuid4().hex[:12]}", uuid.uuid4().hex.encode()
+    """Create a bucket with one object and remove it at the end; yield None if that fails.
+
+    Unless AIStore refuses to create it, the bucket is removed in any case: a check that exceeds its time may have
+    created it.
+    """
+    name, content, refused = f"storeside-doctor-{uuid.uuid4().hex[:12]}", uuid.uuid4().hex.encode(), Event()
     handle = client.bucket(name)
-    if not report.check(_here, "buckets", lambda: _fill(handle, content)):
-        yield None
-        return
     try:
-        yield Probe(f"{name}/probe", content)
+        filled = report.check(_here, "buckets", lambda: _fill(handle, content, refused), remedy=_TARGETS)
+        yield Probe(f"{name}/probe", content) if filled else None
     finally:
-        report.check(_here, "cleaning up", lambda: _remove(handle))
+        if not refused.is_set():
+            report.check(_here, "cleaning up", lambda: _remove(handle))
 
 
-def _fill(handle: Any, content: bytes) -> Finding:
-    """Create the bucket and put the object; without the object, remove the bucket."""
+def _fill(handle: Any, content: bytes, refused: Event) -> Finding:
+    """Create the bucket and put the object; sets `refused` if AIStore does not create the bucket."""
     from aistore.sdk.errors import AISError
+    from requests import RequestException
 
     doing = "create buckets"
     try:
@@ -216,19 +222,23 @@ def _fill(handle: Any, content: bytes) -> Finding:
         doing = "put objects"
         handle.object("probe").get_writer().put_content(content)
     except AISError as e:
-        with suppress(AISError):
-            handle.delete(missing_ok=True)
+        if doing == "create buckets":
+            refused.set()
         return _here.failed("buckets", said(e), _remedy(e, f"allow the AIStore connection's user to {doing}"))
+    except RequestException as e:
+        return _here.failed("buckets", e, reach(e, _TARGETS, tls=_TLS))
     return _here.ok("buckets", f"the user can create {handle.name} and put an object")
 
 
 def _remove(handle: Any) -> Finding:
     """Remove the test bucket."""
     from aistore.sdk.errors import AISError
+    from requests import RequestException
 
     try:
         handle.delete(missing_ok=True)
-    except AISError as e:
-        remedy = _remedy(e, "allow the AIStore connection's user to delete buckets")
+    except (AISError, RequestException) as e:
+        allow = "allow the AIStore connection's user to delete buckets"
+        remedy = _remedy(e, allow) if isinstance(e, AISError) else reach(e, _TARGETS, tls=_TLS)
         return _here.failed("cleaning up", f"{handle.name}: {said(e)}", f"{remedy}; then delete the bucket")
     return _here.ok("cleaning up", "the bucket is removed")

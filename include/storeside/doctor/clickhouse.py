@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from storeside.doctor.findings import Finding, System
 from storeside.doctor.remedies import TIME_OUT, reach
+from storeside.doctor.roles import may
 from storeside.sql.answers import first_row
 from storeside.transfer.errors import ACCESS_DENIED, code_of, is_transient, plain
 from storeside.transfer.source import Source, identifier, literal
@@ -24,6 +25,7 @@ LEDGER = "storeside"
 # Settings that Storeside's statements use and older servers lack.
 SETTINGS = ("s3_validate_etag_on_read", "insert_allow_materialized_columns", "input_format_parquet_preserve_order")
 
+_RIGHTS = ("SELECT", "INSERT", "ALTER DELETE", "CREATE DATABASE", "CREATE TABLE", "DROP TABLE")
 _UNKNOWN_DATABASE, _READ_ONLY, _AUTHENTICATION, _NO_COLLECTION = 81, 164, 516, 669
 _NO_ROOM = (241, 243)
 # How ClickHouse words S3's errors and network errors: all of them have the same error code.
@@ -61,10 +63,11 @@ def _login_remedy(error: BaseException) -> str:
     return reach(error, ways, tls="secure, and ca_cert in client_kwargs")
 
 
-def examine(client: Client, ledger: Client | None = None) -> Iterator[Finding]:
+def examine(client: Client, ledger: Client | None = None, write: bool = True) -> Iterator[Finding]:
     """Check the server's settings and the users' rights in Storeside's databases.
 
     `ledger` is the client of the user that writes Storeside's tables. With it, `client` needs no rights on them.
+    Without `write` the grants are read instead of used.
     """
     from clickhouse_connect.driver.exceptions import ClickHouseError
 
@@ -84,9 +87,14 @@ def examine(client: Client, ledger: Client | None = None) -> Iterator[Finding]:
     ):
         names = " and ".join(sorted({database, STAGING}))
         try:
-            _use_databases(user, database)
+            missing = [] if write else list(_missing_rights(user, database))
+            if write:
+                _use_databases(user, database)
         except ClickHouseError as e:
             yield _here.failed(check, plain(e), _rights_remedy(user, database, e))
+            continue
+        if missing:
+            yield _here.failed(check, f"the user lacks {', '.join(missing)}", _grants(user, database))
         else:
             yield _here.ok(check, f"the user can create, fill, attach and drop tables in {names}")
 
@@ -139,6 +147,18 @@ def _use_databases(client: Client, database: str) -> None:
             with suppress(ClickHouseError):  # a user without the right to create a table may not drop it either
                 client.command(statement)
         raise
+
+
+def _missing_rights(client: Client, database: str) -> Iterator[str]:
+    """Yield the rights for the statements of `_use_databases` that the user lacks; changes nothing."""
+    if int(first_row(client.query("SELECT getSetting('readonly')"))[0]):
+        yield "a profile in which readonly is 0"
+    wanted = [(right, f"{where}.*") for where in (database, STAGING) for right in _RIGHTS]
+    if database == LEDGER:
+        wanted += [(right, f"{LEDGER}.*") for right in ("CREATE VIEW", "DROP VIEW")]
+    for right, where in dict.fromkeys([*wanted, ("TABLE ENGINE", "MergeTree")]):
+        if not may(client, right, where):
+            yield f"{right} ON {where}"
 
 
 def _rights_remedy(client: Client, database: str, error: BaseException) -> str:

@@ -28,7 +28,8 @@ class Systems:
     `clickhouse`, `ledger`, `pages`, `s3`, `sqs` and `aistore` are functions that connect. `ledger` and `pages` are
     separate ClickHouse users, if configured. `source` is the S3 bucket with ClickHouse's endpoint and credentials.
     `aistore_endpoint` is the cluster's URL for ClickHouse if it differs, and `aistore_collection` is ClickHouse's
-    named collection with a token for AIStore. Without `write` the doctor puts no objects. A check may take
+    named collection with a token for AIStore. Without `write` the doctor puts no objects and
+    creates no tables. A check may take
     `check_seconds`, and an S3 event `event_seconds` to arrive. `secrets` are removed from all findings.
     """
 
@@ -100,7 +101,8 @@ class _Examination:
                 clients[role] = client
         self.ledger = clients.get("ledger", self.clickhouse)
         self.report.check(_clickhouse, "one server", lambda: clickhouse.one_server(make))
-        self.report.each(_clickhouse, clickhouse.examine(self.clickhouse, clients.get("ledger")))
+        rights = clickhouse.examine(self.clickhouse, clients.get("ledger"), self.systems.write)
+        self.report.each(_clickhouse, rights)
         self.report.each(_clickhouse, roles.examine(clients))
 
     def _login(self, role: str, make: Callable[[], Any]) -> Client | None:

@@ -68,9 +68,9 @@ def _restricted(role: str, client: Client) -> Finding:
     check = f"limits of {role}"
     try:
         user = first_row(client.query("SELECT currentUser()"))[0]
-        allowed = _grouped([(right, where) for right, where in FORBIDDEN[role] if _may(client, right, where)])
+        allowed = _grouped([(right, where) for right, where in FORBIDDEN[role] if may(client, right, where)])
         if role == "pages":
-            if hidden := [table for table in visibility.POLICIES if not _may(client, "SELECT", table)]:
+            if hidden := [table for table in visibility.POLICIES if not may(client, "SELECT", table)]:
                 remedy = f"GRANT {', '.join(f'SELECT ON {table}' for table in hidden)} TO {user}"
                 return _here.failed(check, f"{user} may not read {', '.join(hidden)}", remedy)
             allowed += _beyond_reading(client)
@@ -112,5 +112,6 @@ def _grouped(allowed: Sequence[tuple[str, str]]) -> list[str]:
     return [f"{what} on {', '.join(where)}" for what, where in places.items()]
 
 
-def _may(client: Client, right: str, where: str) -> bool:
+def may(client: Client, right: str, where: str) -> bool:
+    """Return whether the user of a client has a right on a database, a table or another object."""
     return bool(first_row(client.query(f"CHECK GRANT {right} ON {where}"))[0])

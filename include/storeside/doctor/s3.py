@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
+from threading import Event
 from typing import TYPE_CHECKING, Any
 
 from storeside.aistore.names import PROBES
@@ -68,17 +69,30 @@ def connect(make: Callable[[], Any], bucket: str) -> tuple[Any, Finding]:
 
 @contextmanager
 def probe(client: S3Client, bucket: str, report: Report) -> Iterator[Probe | None]:
-    """Put an object, read it back, and delete it at the end; yield None if the object cannot be put."""
-    name = uuid.uuid4().hex
+    """Put an object, read it back, and delete it at the end; yield None if the object cannot be put.
+
+    Unless S3 refuses to put it, the object is deleted in any case: a check that exceeds its time may have put it.
+    """
+    from botocore.exceptions import ClientError
+
+    name, refused = uuid.uuid4().hex, Event()
     made = Probe(bucket, f"{PROBES}{name}", name.encode())
-    if not _tried("put", bucket, report, partial(client.put_object, Bucket=bucket, Key=made.key, Body=made.content)):
-        yield None
-        return
+
+    def put() -> None:
+        try:
+            client.put_object(Bucket=bucket, Key=made.key, Body=made.content)
+        except ClientError:
+            refused.set()
+            raise
+
     try:
-        _tried("get", bucket, report, partial(client.get_object, Bucket=bucket, Key=made.key))
-        yield made
+        done = _tried("put", bucket, report, put)
+        if done:
+            _tried("get", bucket, report, partial(client.get_object, Bucket=bucket, Key=made.key))
+        yield made if done else None
     finally:
-        _tried("delete", bucket, report, partial(client.delete_object, Bucket=bucket, Key=made.key))
+        if not refused.is_set():
+            _tried("delete", bucket, report, partial(client.delete_object, Bucket=bucket, Key=made.key))
 
 
 def _tried(check: str, bucket: str, report: Report, do: Callable[[], Any]) -> bool:

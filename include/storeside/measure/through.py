@@ -232,7 +232,7 @@ def _measure(subject: Through, operation: str, key: str, size: int, stop: thread
 @contextmanager
 def _errors(bucket: Bucket, key: str = "") -> Iterator[None]:
     """Raise errors of AIStore as CopyInputError for a refusal, otherwise as CopyTransientError."""
-    from aistore.sdk.errors import AISError
+    from aistore.sdk.errors import AISError, JobInfoNotFound, Timeout
     from requests import RequestException
 
     from storeside.aistore.errors import is_refusal
@@ -243,5 +243,5 @@ def _errors(bucket: Bucket, key: str = "") -> Iterator[None]:
     except AISError as e:
         kind = CopyInputError if is_refusal(e.status_code) else CopyTransientError
         raise kind(f"{what} through AIStore: {said(e)}") from e
-    except (RequestException, TimeoutError) as e:
+    except (RequestException, TimeoutError, Timeout, JobInfoNotFound) as e:
         raise CopyTransientError(f"{what} through AIStore: {e}") from e

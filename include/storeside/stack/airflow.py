@@ -13,7 +13,7 @@ import sqlite3
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -34,6 +34,7 @@ from storeside.stack.clickhouse_users import (
 from storeside.stack.component import Component
 from storeside.stack.podrunner.component import NAMESPACE, kube_config
 from storeside.stack.probes import json_of
+from storeside.stack.processes import marked
 from storeside.stack.s3 import BUCKET, QUEUE, REGION, keys
 from storeside.stack.settings import CHECKOUT, HOST, SOURCES, Stack, StackError
 from storeside.stack.trouble import of_scheduler
@@ -205,18 +206,56 @@ def passwords_file(stack: Stack) -> Path:
 def prepare(stack: Stack, tell: Callable[[str], object] = lambda text: None) -> None:
     """Write the passwords, create folders and a migrated database for new state, and compile the packages once.
 
-    Calls `tell` before steps that take long.
+    The database of an earlier version of Airflow is copied and then migrated. Calls `tell` before steps that take
+    long.
 
     Raises:
         StackError: the database cannot be migrated.
     """
     prepare_files(stack, tell)
-    database = stack.state / "airflow" / DATABASE_FILE
+    database, current = stack.state / "airflow" / DATABASE_FILE, template(stack.cache)
     if not database.exists():
         new = database.with_suffix(".new")
-        shutil.copyfile(template(stack.cache), new)
+        shutil.copyfile(current, new)
         _write_variables(new)
         new.replace(database)
+    elif (revision := _revision(database)) != _revision(current):
+        refuse_running(stack)
+        kept = database.with_name(f"{DATABASE_FILE}.{revision}")
+        tell(f"migrating Airflow's database (half a minute); {kept} keeps a copy of the old one")
+        _copy_database(database, kept)
+        _migrate(stack.state, {**os.environ, **environment(stack)})
+
+
+def refuse_running(stack: Stack) -> None:
+    """Raise StackError if Airflow runs: its processes cannot use the tables of another version."""
+    if any(marked(stack.state, name) for name in PROCESSES):
+        raise StackError("Airflow has another version now, and runs: run 'make down', then 'make up' again")
+
+
+def _revision(database: Path) -> str | None:
+    """Return the revision of the tables in a database of Airflow; None if there are none."""
+    with closing(sqlite3.connect(database)) as connection:
+        try:
+            return str(connection.execute("SELECT version_num FROM alembic_version").fetchone()[0])
+        except (sqlite3.OperationalError, TypeError):
+            return None
+
+
+def _copy_database(database: Path, to: Path) -> None:
+    """Copy a database to one file, including the content of its write-ahead log."""
+    to.unlink(missing_ok=True)
+    with closing(sqlite3.connect(database)) as connection:
+        connection.execute("VACUUM INTO ?", (str(to),))
+
+
+def _migrate(folder: Path, variables: Mapping[str, str]) -> None:
+    """Migrate the database that the variables name. Raises StackError if that fails."""
+    command = [sys.executable, "-m", "airflow", "db", "migrate"]
+    result = subprocess.run(command, env=variables, cwd=folder, capture_output=True, text=True, check=False)
+    if result.returncode:
+        said = " | ".join((result.stdout + result.stderr).strip().splitlines()[-3:])
+        raise StackError(f"airflow db migrate failed: {said}")
 
 
 def prepare_files(stack: Stack, tell: Callable[[str], object] = lambda text: None) -> None:
@@ -281,16 +320,9 @@ def template(cache: Path) -> Path:
         "AIRFLOW__CORE__PLUGINS_FOLDER": str(work / "plugins"),
         "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": _database_url(work),
     }
-    command = [sys.executable, "-m", "airflow", "db", "migrate"]
-    result = subprocess.run(command, env=variables, cwd=work, capture_output=True, text=True, check=False)
-    if result.returncode:
-        said = " | ".join((result.stdout + result.stderr).strip().splitlines()[-3:])
-        raise StackError(f"airflow db migrate failed: {said}")
+    _migrate(work, variables)
     new = path.with_suffix(".new")
-    new.unlink(missing_ok=True)
-    with sqlite3.connect(work / DATABASE_FILE) as connection:
-        connection.execute("VACUUM INTO ?", (str(new),))  # one file, including the content of the write-ahead log
-    connection.close()
+    _copy_database(work / DATABASE_FILE, new)
     new.replace(path)
     shutil.rmtree(work)
     return path

@@ -8,6 +8,7 @@ embedded S3 keeps the logs, because a task may be deferred by one worker and res
 from __future__ import annotations
 
 import hashlib
+import importlib.metadata
 import json
 import os
 import subprocess
@@ -20,7 +21,7 @@ from storeside.stack import airflow, own_address, packages, postgres, redis, s3
 from storeside.stack.component import Component
 from storeside.stack.probes import answers, listens
 from storeside.stack.settings import SOURCES, Stack, StackError
-from storeside.stack.supervisord import write
+from storeside.stack.supervisord import read, write
 
 SERVERS = ("postgres", "redis")
 LOCK = Path(__file__).with_name("images") / "celery.lock"
@@ -105,7 +106,9 @@ def components(stack: Stack) -> list[Component]:
 
 
 def prepare(stack: Stack, tell: Callable[[str], object] = lambda text: None) -> None:
-    """Write the passwords, create the folders, and migrate the database of new state, which must run.
+    """Write the passwords, create the folders, and migrate the database of new state or of an earlier Airflow.
+
+    The database must run.
 
     Calls `tell` before steps that take long.
 
@@ -116,8 +119,14 @@ def prepare(stack: Stack, tell: Callable[[str], object] = lambda text: None) -> 
     for name in ADDRESSES:
         for folder in ("logs", "tmp", "work"):
             (stack.state / "airflow" / name / folder).mkdir(parents=True, exist_ok=True)
-    done = stack.state / "airflow" / "migrated"
+    done, version = stack.state / "airflow" / "migrated", importlib.metadata.version("apache-airflow")
+    if read(done) == version:
+        return
     if done.exists():
+        airflow.refuse_running(stack)
+        tell("migrating Airflow's tables (half a minute)")
+        _run(stack, "db", "migrate")
+        write(done, version)
         return
     tell("creating Airflow's tables (half a minute)")
     variables = {name: {"value": value, "description": told} for name, (value, told) in airflow.VARIABLES.items()}
@@ -125,7 +134,7 @@ def prepare(stack: Stack, tell: Callable[[str], object] = lambda text: None) -> 
     write(file, json.dumps(variables))
     _run(stack, "db", "migrate")
     _run(stack, "variables", "import", "--action-on-existing-key", "skip", str(file))
-    done.touch()
+    write(done, version)
 
 
 def finish(stack: Stack) -> None:

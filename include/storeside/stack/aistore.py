@@ -28,6 +28,9 @@ BACKEND = ("S3_ENDPOINT", "AWS_REGION", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_
 # Bits of `features`, see AIStore's cmn/feat/feat.go: S3-API-via-Root, S3-Reverse-Proxy, S3-Use-Path-Style.
 FEATURES = 1 << 3 | 1 << 13 | 1 << 14
 
+# Percent of the disk above which AIStore creates no bucket and no ETL, and copies nothing.
+HIGH_WATERMARK = 98
+
 # Files in which a node remembers the cluster's settings and map, see AIStore's cmn/fname/fname.go.
 _REMEMBERED = (".ais.conf", ".ais.override_config", ".ais.smap")
 # Runs a command whose new files its group can read; the supervisor sets a stricter mask.
@@ -58,9 +61,9 @@ def data_folder(stack: Stack) -> Path:
 
 
 def components(
-    stack: Stack, binary: Path, hosts: Hosts = Hosts(), backend: Mapping[str, str] | None = None
+    stack: Stack, binary: Path, hosts: Hosts = Hosts(), backend: Mapping[str, str] | None = None, write: bool = True
 ) -> list[Component]:
-    """Write the configuration of all nodes and return their components.
+    """Write the configuration of all nodes and return their components; without `write` only return them.
 
     `backend` has values for the variables `BACKEND`; None uses the embedded S3.
     """
@@ -76,15 +79,17 @@ def components(
         healthy=partial(answers, f"{proxy_up}?prr=true", authority=stack.authority),
         stop_signal="INT",
     )
-    _write_join_secret(stack)
-    _write(stack, "proxy", ("ais_proxy", "ais_proxy_control", "ais_proxy_data"), hosts)
+    if write:
+        _write_join_secret(stack)
+        _write(stack, "proxy", ("ais_proxy", "ais_proxy_control", "ais_proxy_data"), hosts)
     mask = _GROUP_READS if hosts.pods != HOST else ()
     control_plane = ControlPlane(stack)
     targets = []
     for number in range(stack.targets):
         name = f"target-{number}"
         ports = tuple(f"ais_target{number}_{kind}" for kind in ("public", "control", "data"))
-        _write(stack, name, ports, hosts, instance=number + 1)
+        if write:
+            _write(stack, name, ports, hosts, instance=number + 1)
         targets.append(
             Component(
                 name=f"ais-{name}",
@@ -220,7 +225,7 @@ def _cluster(stack: Stack) -> dict[str, Any]:
         "space": {
             "cleanupwm": 97,
             "lowwm": 97,
-            "highwm": 98,
+            "highwm": HIGH_WATERMARK,
             "out_of_space": 99,
             "batch_size": 32768,
             "dont_cleanup_time": "15m",  # AIStore's minimum

@@ -29,8 +29,13 @@ def build(cache: Path, tell: Callable[[str], object] = lambda text: None) -> Pat
     see `aistore_backends`. Raises StackError for an unknown backend, or if the build fails.
     """
     tags = _tags(aistore_backends.chosen(os.environ))
-    binary = cache / f"aisnode-{VERSION}-{_patch_set(tags)}" / "aisnode"
-    return built_once(binary, f"AIStore {VERSION}", tell, partial(_build, tags))
+    return built_once(path(cache), f"AIStore {VERSION}", tell, partial(_build, tags))
+
+
+def path(cache: Path) -> Path:
+    """Return the path of `aisnode`, which may not exist yet. Raises StackError for an unknown backend."""
+    tags = _tags(aistore_backends.chosen(os.environ))
+    return cache / f"aisnode-{VERSION}-{_patch_set(tags)}" / "aisnode"
 
 
 def _tags(backends: Sequence[str]) -> str:

@@ -45,25 +45,14 @@ def folder(stack: Stack) -> Path:
     return stack.state / "authn"
 
 
-def components(stack: Stack, binary: Path, host: str = HOST) -> list[Component]:
-    """Write AuthN's configuration and return its component.
+def components(stack: Stack, binary: Path, host: str = HOST, write: bool = True) -> list[Component]:
+    """Write AuthN's configuration and return its component; without `write` only return it.
 
     `binary` is the path of `aisnode`. AuthN listens at `host`; on all interfaces if it is empty.
     """
     home = folder(stack)
-    home.mkdir(parents=True, exist_ok=True, mode=0o700)
-    home.chmod(0o700)
-    settings = {
-        "auth": {
-            "expiration_time": "24h",
-            "max_token_age": f"{_TOKEN_SECONDS}s",
-            "db": {"type": "BuntDB", "filepath": str(home / "users.db")},
-        },
-        "log": {"dir": str(home / "log"), "level": "3"},
-        "net": {"http": {"port": stack.ports["authn"], **tls.go_settings(stack)}},
-        "timeout": {"default_timeout": "10s"},
-    }
-    (home / "authn.json").write_text(json.dumps(settings, indent=1))
+    if write:
+        _configure(stack, home)
     return [
         Component(
             name="authn",
@@ -79,6 +68,22 @@ def components(stack: Stack, binary: Path, host: str = HOST) -> list[Component]:
             ports=(stack.ports["authn"],),
         )
     ]
+
+
+def _configure(stack: Stack, home: Path) -> None:
+    home.mkdir(parents=True, exist_ok=True, mode=0o700)
+    home.chmod(0o700)
+    settings = {
+        "auth": {
+            "expiration_time": "24h",
+            "max_token_age": f"{_TOKEN_SECONDS}s",
+            "db": {"type": "BuntDB", "filepath": str(home / "users.db")},
+        },
+        "log": {"dir": str(home / "log"), "level": "3"},
+        "net": {"http": {"port": stack.ports["authn"], **tls.go_settings(stack)}},
+        "timeout": {"default_timeout": "10s"},
+    }
+    (home / "authn.json").write_text(json.dumps(settings, indent=1))
 
 
 def prepare(stack: Stack) -> None:

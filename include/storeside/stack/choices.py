@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
-from storeside.stack import postgres, redis
+from storeside.stack import aistore, aistore_backends, postgres, redis
 from storeside.stack.settings import Stack, StackError
 
 TARGETS = 2
@@ -19,17 +21,26 @@ def settle(
 
     Raises:
         StackError: the folder cannot be written, disk space is too low, the machine lacks a server for the executor,
-            or the existing stack has made another choice.
+            or the existing stack has made another choice or was in another folder.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as e:
         raise StackError(f"{folder}: {e.strerror}: set STORESIDE_HOME to a new folder where you may write") from e
-    free = shutil.disk_usage(folder).free
+    total, _, free = shutil.disk_usage(folder)
     if free < FREE_BYTES:
         raise StackError(f"only {free / 1e9:.1f} GB are free in {folder}: free at least 2 GB first")
+    percent = 100 * (total - free) // total
+    if percent >= aistore.HIGH_WATERMARK:
+        needed = total * (101 - aistore.HIGH_WATERMARK) / 100 - free
+        raise StackError(
+            f"{percent} % of the disk of {folder} are in use, and AIStore writes nothing above"
+            f" {aistore.HIGH_WATERMARK} %: free at least {needed / 1e9:.1f} GB first, or set STORESIDE_HOME to a new"
+            " folder on another disk"
+        )
     stack = Stack.load(folder)
     if stack is not None:
+        stack = _at_its_place(stack, folder)
         _compare(stack, folder, {"targets": targets, "secure": secure, "executor": executor, "tls": tls})
         return stack
     if executor == "celery":
@@ -37,6 +48,40 @@ def settle(
         postgres.folder_of_programs()
     stack = Stack.create(folder, targets or TARGETS, secure is not False, executor or "local", bool(tls))
     stack.save()
+    return stack
+
+
+def _at_its_place(stack: Stack, folder: Path) -> Stack:
+    """Return the stack with its folder, which AIStore's targets also record: they refuse data at another path."""
+    here = str(folder.resolve())
+    if stack.folder not in ("", here):
+        raise StackError(
+            f"the stack in {here} was created in {stack.folder}, and cannot start elsewhere: move it back, or delete"
+            f" {stack.state}, with its data, to create another stack"
+        )
+    if not stack.folder:
+        stack = replace(stack, folder=here)
+        stack.save()
+    return stack
+
+
+def with_backends(stack: Stack) -> Stack:
+    """Return the stack with the backends of AIStore that the environment chooses, and record them.
+
+    Raises:
+        StackError: the environment chooses none, and AIStore of the stack has some: it would restart without them.
+    """
+    variable = aistore_backends.VARIABLE
+    if stack.backends and variable not in os.environ:
+        value = stack.backends.replace(" ", ",")
+        raise StackError(
+            f"AIStore of this stack has the backends {stack.backends}: set {variable}={value} and their settings, or"
+            f" {variable}=aws for S3 alone"
+        )
+    chosen = " ".join(aistore_backends.chosen(os.environ))
+    if chosen != stack.backends:
+        stack = replace(stack, backends=chosen)
+        stack.save()
     return stack
 
 

@@ -43,10 +43,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
 
 
-def stages(stack: Stack, only: Collection[str] = PARTS) -> list[list[Component]]:
-    """Return the components of the chosen parts, grouped by stage, in start order."""
+def stages(stack: Stack, only: Collection[str] = PARTS, start: bool = True) -> list[list[Component]]:
+    """Return the components of the chosen parts, grouped by stage, in start order.
+
+    With `start`, their binaries are built and their files written. Without it, nothing changes that running
+    processes use: the components have the probes of the processes only.
+    """
     return [
-        [component for part in stage if part in only for component in _components(stack, part)] for stage in STAGES
+        [component for part in stage if part in only for component in _components(stack, part, start)]
+        for stage in STAGES
     ]
 
 
@@ -67,6 +72,8 @@ def up(
         StackError: see `choices.settle`; or a part cannot be built or started.
     """
     stack = choices.settle(folder, targets, secure, executor, tls)
+    if "aistore" in only:
+        stack = choices.with_backends(stack)
     stack = ports.renew(stack, only, _tell)
     certificates.prepare(stack)
     if stack.secure and "aistore" in only:
@@ -171,7 +178,7 @@ def _restart(options: argparse.Namespace) -> int:
     stack = _load(options.folder)
     supervisor = Supervisor(stack)
     name = options.component
-    of_part = stages(stack, [_part(name)]) if name in supervisor.names() else []
+    of_part = stages(stack, [_part(name)], start=False) if name in supervisor.names() else []
     supervisor.restart(name, (component for stage in of_part for component in stage))
     print(f"{name} was restarted and is healthy")
     return 0
@@ -196,18 +203,19 @@ def _env(options: argparse.Namespace) -> int:
     return 0
 
 
-def _components(stack: Stack, part: str) -> list[Component]:
+def _components(stack: Stack, part: str, start: bool = True) -> list[Component]:
     if part in hsds.PARTS:
-        return hsds.components(stack, part, _tell)
+        return hsds.components(stack, part, _tell, start)
     if part == "podrunner":
         from storeside.stack.podrunner import component as podrunner
 
-        return podrunner.components(stack, IMAGES)
+        return podrunner.components(stack, IMAGES, start)
     if part in ("authn", "aistore"):
-        return _of_aistore(stack, part)
+        return _of_aistore(stack, part, start)
+    if part == "clickhouse":
+        return clickhouse.components(stack, start)
     simple: Mapping[str, Callable[[Stack], list[Component]]] = {
         "s3": s3.components,
-        "clickhouse": clickhouse.components,
         "celery": airflow_celery.servers,
         "airflow": _airflow(stack).components,
     }
@@ -219,13 +227,15 @@ def _airflow(stack: Stack) -> ModuleType:
     return airflow_celery if stack.executor == "celery" else airflow
 
 
-def _of_aistore(stack: Stack, part: str) -> list[Component]:
+def _of_aistore(stack: Stack, part: str, start: bool) -> list[Component]:
     from storeside.stack import aistore, aistore_build
 
     if part == "authn" and not stack.secure:
         return []
-    binary = aistore_build.build(stack.cache, _tell)
-    return authn.components(stack, binary) if part == "authn" else aistore.components(stack, binary)
+    binary = aistore_build.build(stack.cache, _tell) if start else aistore_build.path(stack.cache)
+    if part == "authn":
+        return authn.components(stack, binary, write=start)
+    return aistore.components(stack, binary, write=start)
 
 
 def _part(name: str) -> str:
@@ -234,6 +244,8 @@ def _part(name: str) -> str:
         return name
     if name in airflow_celery.SERVERS:
         return "celery"
+    if name.startswith("clickhouse"):
+        return "clickhouse"
     if name.startswith("hsds"):
         return name.rpartition("-")[0]
     return "aistore" if name.startswith("ais-") else "airflow"
@@ -249,7 +261,7 @@ def _load(folder: Path) -> Stack:
 def _print_status(stack: Stack, as_json: bool = False) -> int:
     supervisor = Supervisor(stack)
     parts = {_part(name) for name in supervisor.names()}
-    found = supervisor.status(component for stage in stages(stack, parts) for component in stage)
+    found = supervisor.status(component for stage in stages(stack, parts, start=False) for component in stage)
     if not found:
         left = len(marked(stack.state))
         print(f"the supervisor died, {left} processes are left: run up or down" if left else "the stack is down")

@@ -21,8 +21,11 @@ from storeside.stack.supervisord import write
 MEMORY_RATIO = 0.4
 
 
-def components(stack: Stack) -> list[Component]:
-    """Return the ClickHouse server; writes its settings to a file that its owner can read but its SQL cannot."""
+def components(stack: Stack, write_settings: bool = True) -> list[Component]:
+    """Return the ClickHouse server; writes its settings to a file that its owner can read but its SQL cannot.
+
+    Without `write_settings` only return the server.
+    """
     folder = stack.state / "clickhouse"
     config = Config(
         folder=str(folder),
@@ -37,7 +40,8 @@ def components(stack: Stack) -> list[Component]:
     )
     path = stack.state / "run" / "clickhouse.json"
     text = json.dumps(asdict(config), indent=1)
-    write(path, text)
+    if write_settings:
+        write(path, text)
     (folder / "launcher.json").unlink(missing_ok=True)  # written by version 0.1.0
     return [
         Component(

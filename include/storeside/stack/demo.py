@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 import time
 from collections.abc import Mapping
@@ -92,6 +93,13 @@ def bytes_sent_to_clients(stack: Stack) -> int:
 
 def _upload(stack: Stack, prefix: str, own: Path | None, count: int) -> Upload:
     folder = stack.state / "demo"
+    try:
+        return _uploaded(stack, prefix, own, count, folder)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)  # S3 has the files now; also deletes those of earlier demos
+
+
+def _uploaded(stack: Stack, prefix: str, own: Path | None, count: int, folder: Path) -> Upload:
     broken: Mapping[str, str] = {}
     if own is None:
         speech_corpus.make(RECORDINGS, folder / prefix, count, seed=int(time.time()))

@@ -71,18 +71,23 @@ def connection(stack: Stack) -> dict[str, Any] | None:
     }
 
 
-def components(stack: Stack, part: str, tell: Callable[[str], object] = lambda text: None) -> list[Component]:
+def components(
+    stack: Stack, part: str, tell: Callable[[str], object] = lambda text: None, write: bool = True
+) -> list[Component]:
     """Write HSDS's configuration and return its nodes, data nodes first; install HSDS if it is absent.
+
+    Without `write` only return the nodes.
 
     Raises:
         StackError: HSDS cannot be installed, or the stack's path is too long for sockets.
     """
-    python = install(stack.cache, tell)
-    home = _home(stack, part)
-    for folder in (home, home / "data" / BUCKET):
-        folder.mkdir(parents=True, exist_ok=True)
-    home.chmod(0o700)
-    _configure(stack, part)
+    home, python = _home(stack, part), _python(stack.cache)
+    if write:
+        install(stack.cache, tell)
+        for folder in (home, home / "data" / BUCKET):
+            folder.mkdir(parents=True, exist_ok=True)
+        home.chmod(0o700)
+        _configure(stack, part)
     nodes = [f"dn{number}" for number in range(DATA_NODES)]
     sockets = [_socket(stack, part, node) for node in nodes]
     shared = (
@@ -137,9 +142,8 @@ def install(cache: Path, tell: Callable[[str], object] = lambda text: None) -> P
     Raises:
         StackError: uv is absent or the packages cannot be installed.
     """
-    version = hashlib.sha256(REQUIREMENTS.read_bytes()).hexdigest()[:10]
-    folder = cache / f"hsds-{sys.version_info.major}.{sys.version_info.minor}-{version}"
-    python = folder / "bin" / "python"
+    python = _python(cache)
+    folder = python.parents[1]
     if folder.exists():
         return python
     command = uv("HSDS")
@@ -167,6 +171,11 @@ def install(cache: Path, tell: Callable[[str], object] = lambda text: None) -> P
     finally:
         shutil.rmtree(new, ignore_errors=True)
     return python
+
+
+def _python(cache: Path) -> Path:
+    version = hashlib.sha256(REQUIREMENTS.read_bytes()).hexdigest()[:10]
+    return cache / f"hsds-{sys.version_info.major}.{sys.version_info.minor}-{version}" / "bin" / "python"
 
 
 def _configure(stack: Stack, part: str) -> None:

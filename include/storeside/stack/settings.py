@@ -7,7 +7,7 @@ import os
 import secrets
 import socket
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 
 # The folder from which Python imports the package, and the root of the checkout.
@@ -95,6 +95,8 @@ class Stack:
     tokens from AuthN, and its nodes sign their requests to each other. A record without this field belongs to a stack
     that is not secure. `executor` is one of `EXECUTORS`: the executor of Airflow. With `tls`, AIStore, AuthN,
     ClickHouse, S3 and SQS use HTTPS with a certificate of the stack's own authority (`storeside.stack.tls`).
+    `backends` are those of AIStore besides S3, separated by spaces (`storeside.stack.aistore_backends`).
+    `folder` is the one in which the stack was created; a record without it is from an older version.
     `certificates`, which is not recorded, is the folder of the certificates if the stack did not create them.
     """
 
@@ -106,6 +108,8 @@ class Stack:
     secure: bool = False
     executor: str = "local"
     tls: bool = False
+    backends: str = ""
+    folder: str = ""
     certificates: Path | None = None
 
     @classmethod
@@ -128,15 +132,31 @@ class Stack:
             secure=secure,
             executor=executor,
             tls=tls,
+            folder=str(folder.resolve()),
         )
 
     @classmethod
     def load(cls, folder: Path) -> Stack | None:
-        """Read the recorded stack below `folder`; None if there is no record."""
+        """Read the recorded stack below `folder`; None if there is no record.
+
+        Raises:
+            StackError: another user owns the record, or a newer version of Storeside wrote it.
+        """
+        path = folder / "state" / "stack.json"
         try:
-            record = json.loads((folder / "state" / "stack.json").read_text())
+            record = json.loads(path.read_text())
         except FileNotFoundError:
             return None
+        except PermissionError as e:
+            raise StackError(
+                f"{path} cannot be read: the stack belongs to another user, for example because a command ran with"
+                f" sudo: run this command as that user, or give {folder} to yourself with chown -R"
+            ) from e
+        if new := sorted(record.keys() - {one.name for one in fields(cls)}):
+            raise StackError(
+                f"a newer version of Storeside wrote {path}, with {', '.join(new)}: check that version out, or delete"
+                f" {path.parent}, with its data, to create another stack"
+            )
         # An older version of Storeside with fewer ports and secrets may have written the record.
         wanted = (*PORTS, *EXECUTORS[record.get("executor", "local")], *(TLS_PORTS if record.get("tls") else ()))
         missing = [name for name in wanted if name not in record["ports"]]

@@ -11,6 +11,7 @@ from urllib.parse import urlencode
 import requests
 
 from storeside.stack.clickhouse_users import USER
+from storeside.stack.processes import marked
 from storeside.stack.settings import Stack, StackError
 
 PROMPT, MORE = "sql> ", "...> "
@@ -21,6 +22,7 @@ class Query:
     """Sends statements to the stack's ClickHouse and returns the answers as text in a ClickHouse format."""
 
     def __init__(self, stack: Stack, *, as_json: bool) -> None:
+        self.stack = stack
         self.url = stack.url("clickhouse_http")
         self.password = stack.secrets["clickhouse"]
         self.verify = str(stack.authority) if stack.tls else True
@@ -28,6 +30,8 @@ class Query:
 
     def __call__(self, statement: str) -> str:
         """Run one statement. Raises StackError with ClickHouse's message."""
+        if not marked(self.stack.state, "clickhouse"):  # another program at the port must not get the password
+            raise StackError("ClickHouse does not run: see 'make status'")
         parameters = {"default_format": self.format, "output_format_pretty_color": 0}
         try:
             answer = requests.post(

@@ -6,11 +6,9 @@ import contextlib
 import fcntl
 import http.client
 import json
-import os
 import re
 import shlex
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -20,10 +18,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from storeside.stack.component import Component
 from storeside.stack.processes import end, listener, marked
 from storeside.stack.settings import HOST, SOURCES, Stack, StackError
-from storeside.stack.supervisord import PROGRAM, SUPERVISORD, Transport, environment, escape, read, tail, write
+from storeside.stack.supervisord import PROGRAM, SUPERVISORD, Transport, environment, escape, read, runs, tail, write
 
 UNANSWERED = (OSError, xmlrpc.client.Error, http.client.HTTPException)
 RETRIES = 3
@@ -83,7 +83,7 @@ class Supervisor:
                 daemon = self._call("getPID")
                 with contextlib.suppress(*UNANSWERED):
                     self._call("shutdown")
-                _until(lambda: not _alive(daemon), 10)
+                _until(lambda: not psutil.pid_exists(daemon), 10)
             end(marked(self.stack.state))
             shutil.rmtree(self._run / "programs", ignore_errors=True)
 
@@ -132,9 +132,9 @@ class Supervisor:
                 self._wait([probed[name]])
 
     def running(self) -> bool:
-        """Return whether this stack's supervisor answers."""
+        """Return whether this stack's supervisor answers; any other program at its port receives no password."""
         try:
-            return bool(self._call("getState")["statecode"] == 1)
+            return runs(self.stack.state) and bool(self._call("getState")["statecode"] == 1)
         except UNANSWERED:
             return False
 
@@ -339,12 +339,4 @@ def _until(condition: Callable[[], bool], seconds: float) -> bool:
         if time.monotonic() > deadline:
             return False
         time.sleep(0.1)
-    return True
-
-
-def _alive(pid: int) -> bool:
-    try:
-        os.kill(pid, signal.SIG_DFL)
-    except OSError:
-        return False
     return True

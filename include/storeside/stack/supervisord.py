@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from storeside.stack.probes import Connection
 from storeside.stack.processes import MARK, mark
 from storeside.stack.proxies import direct
@@ -60,7 +62,15 @@ stdout_logfile_backups = 2
 
 
 class Transport(xmlrpc.client.Transport):
-    """A transport that raises an error if the supervisor does not answer."""
+    """A transport that raises an error if the supervisor does not answer, without the password."""
+
+    def single_request(self, host: Any, handler: str, request_body: Any, verbose: bool = False) -> Any:
+        """Send a request and return the answer."""
+        try:
+            return super().single_request(host, handler, request_body, verbose)
+        except xmlrpc.client.ProtocolError as error:
+            error.url = handler  # the host has the login
+            raise
 
     def make_connection(self, host: Any) -> http.client.HTTPConnection:
         """Return a connection with a time-out of ten seconds."""
@@ -73,6 +83,15 @@ def environment(state: Path) -> Mapping[str, str]:
     """Return the environment of all components: the caller's variables that they need, and the stack's mark."""
     kept = {name: value for name, value in os.environ.items() if WANTED.fullmatch(name)}
     return {**kept, **direct(kept), MARK: mark(state, "supervisord")}
+
+
+def runs(state: Path) -> bool:
+    """Return whether the supervisor of the stack with this state folder runs as a process of this user."""
+    try:
+        pid = int((state / "run" / "supervisord.pid").read_text())
+        return psutil.Process(pid).environ().get(MARK) == mark(state, "supervisord")
+    except (OSError, ValueError, psutil.Error):
+        return False
 
 
 def escape(value: object) -> str:

@@ -54,9 +54,9 @@ def pod_name(target: int) -> str:
     return f"ais-target-{target}"
 
 
-def components(stack: Stack, images: Images) -> list[Component]:
-    """Write the runner's files and return its component."""
-    config = write(stack, images)
+def components(stack: Stack, images: Images, write_files: bool = True) -> list[Component]:
+    """Write the runner's files and return its component; without `write_files` only return it."""
+    config = write(stack, images) if write_files else folder(stack) / "config.json"
     return [
         Component(
             name="podrunner",

@@ -206,9 +206,12 @@ class Pod:
         self._terminated(code if code >= 0 else 128 - code, reason, message)
 
     def _tail(self) -> str:
-        with self.log.open("rb") as log:
-            log.seek(max(0, log.seek(0, os.SEEK_END) - TAIL_BYTES))
-            return log.read().decode(errors="replace")
+        try:
+            with self.log.open("rb") as log:
+                log.seek(max(0, log.seek(0, os.SEEK_END) - TAIL_BYTES))
+                return log.read().decode(errors="replace")
+        except FileNotFoundError:  # a user deleted it
+            return ""
 
     def enforce(self) -> None:
         """Kill the pod if it exceeds its memory limit, and truncate its log if it exceeds `LOG_BYTES`."""
@@ -219,8 +222,9 @@ class Pod:
             if resident > self._limit:
                 self._verdict = f"killed: {resident >> 20} MiB in use, the limit is {int(self._limit) >> 20} MiB"
                 kill_tree(self.process.pid)
-        if self.log.stat().st_size > LOG_BYTES:
-            os.truncate(self.log, 0)
+        with suppress(FileNotFoundError):  # a user may delete the log
+            if self.log.stat().st_size > LOG_BYTES:
+                os.truncate(self.log, 0)
 
     async def stop(self, grace: float) -> None:
         """End the process and its descendants: send SIGTERM, and SIGKILL after `grace` seconds."""

@@ -1,0 +1,150 @@
+"""The doctor's test objects: it removes them also after a failed check, and writes none without permission."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import requests
+from aistore.sdk.errors import AISError
+from botocore.exceptions import ClientError, EndpointConnectionError
+
+from storeside.doctor import aistore, clickhouse, s3
+from storeside.doctor.findings import Finding
+from storeside.doctor.report import Report
+from tests.unit.test_sql import Client, Engine
+
+DENIED = AISError(403, "no access", "", None)  # type: ignore[arg-type]
+
+
+def fail(error: Exception) -> Callable[[], None]:
+    def do() -> None:
+        raise error
+
+    return do
+
+
+class Storage:
+    """A bucket of AIStore and a client of S3 that record the calls; `put` and `create` are what these calls do."""
+
+    name = "storeside-doctor-x"
+
+    def __init__(self, put: Callable[[], Any] = str, create: Callable[[], Any] = str) -> None:
+        self.calls: list[str] = []
+        self._put, self._create = put, create
+
+    def bucket(self, name: str) -> Storage:
+        return self
+
+    object = bucket
+
+    def get_writer(self) -> Storage:
+        return self
+
+    def create(self) -> None:
+        self.calls.append("create")
+        self._create()
+
+    def put_content(self, content: bytes) -> None:
+        self.calls.append("put")
+        self._put()
+
+    def delete(self, missing_ok: bool) -> None:
+        self.calls.append("delete")
+
+    def put_object(self, **given: Any) -> None:
+        self.put_content(b"")
+
+    def get_object(self, **given: Any) -> None:
+        self.calls.append("get")
+
+    def delete_object(self, **given: Any) -> None:
+        self.calls.append("delete")
+
+
+@pytest.fixture
+def blocked() -> Iterator[Callable[[], Any]]:
+    """A call that blocks until the test ends."""
+    ended = threading.Event()
+    yield ended.wait
+    ended.set()
+
+
+def probed(module: Any, storage: Storage, *given: str) -> tuple[bool, list[Finding]]:
+    """Run a probe; return whether it was yielded, and the findings."""
+    findings: list[Finding] = []
+    with module.probe(storage, *given, Report(0.2, findings.append)) as probe:
+        pass
+    return probe is not None, findings
+
+
+def test_a_bucket_of_aistore_is_removed(blocked: Callable[[], Any]) -> None:
+    unreachable = fail(requests.ConnectionError("10.0.0.7 refused"))
+    for put, remedy in ((blocked, "AIStore's targets"), (unreachable, "AIStore's targets"), (fail(DENIED), "user")):
+        storage = Storage(put)
+        yielded, findings = probed(aistore, storage)
+        assert not yielded
+        assert storage.calls == ["create", "put", "delete"]
+        assert [(f.check, f.state) for f in findings] == [("buckets", "failed"), ("cleaning up", "ok")]
+        assert remedy in findings[0].remedy
+    storage = Storage()
+    assert probed(aistore, storage)[0]
+    assert storage.calls == ["create", "put", "delete"]
+
+
+def test_a_bucket_that_is_refused_is_not_removed() -> None:
+    storage = Storage(create=fail(DENIED))
+    assert [(f.check, f.state) for f in probed(aistore, storage)[1]] == [("buckets", "failed")]
+    assert storage.calls == ["create"]
+
+
+def test_an_object_of_s3_is_removed(blocked: Callable[[], Any]) -> None:
+    for put in (blocked, fail(EndpointConnectionError(endpoint_url="https://s3"))):
+        storage = Storage(put)
+        yielded, findings = probed(s3, storage, "trips")
+        assert not yielded
+        assert storage.calls == ["put", "delete"]
+        assert [(f.check, f.state) for f in findings] == [("put", "failed"), ("delete", "ok")]
+    storage = Storage()
+    assert probed(s3, storage, "trips")[0]
+    assert storage.calls == ["put", "get", "delete"]
+
+
+def test_an_object_that_is_refused_is_not_removed() -> None:
+    storage = Storage(fail(ClientError({"Error": {"Code": "AccessDenied"}}, "PutObject")))
+    assert [(f.check, f.state) for f in probed(s3, storage, "trips")[1]] == [("put", "failed")]
+    assert storage.calls == ["put"]
+
+
+class Recorded(Client):
+    """ClickHouse in process, which records the statements and refuses one right."""
+
+    def __init__(self, refused: str = "no right") -> None:
+        super().__init__(Engine())
+        self.statements: list[str] = []
+        self._refused = refused
+
+    def command(self, text: str, parameters: Any = None) -> None:
+        self.statements.append(text)
+        super().command(text, parameters)
+
+    def query(self, text: str, parameters: Any = None) -> Any:
+        self.statements.append(text)
+        return super().query("SELECT 0" if self._refused in text else text, parameters)
+
+
+def test_nothing_is_written_to_clickhouse_if_nothing_may_be() -> None:
+    client = Recorded()
+    findings = list(clickhouse.examine(client, write=False))  # type: ignore[arg-type]
+    assert [(f.check, f.state) for f in findings][1:] == [("databases", "ok")]
+    assert {text.split()[0] for text in client.statements} == {"SELECT", "CHECK"}
+    assert client.query("SHOW DATABASES LIKE 'storeside%'").result_rows == []
+
+
+@pytest.mark.parametrize("right", ["CREATE VIEW ON storeside.*", "TABLE ENGINE ON MergeTree"])
+def test_a_missing_right_is_found_without_writing(right: str) -> None:
+    finding = list(clickhouse.examine(Recorded(right), write=False))[-1]  # type: ignore[arg-type]
+    assert finding.found == f"the user lacks {right}"
+    assert finding.remedy.startswith("GRANT SELECT, INSERT, ALTER, CREATE, DROP")

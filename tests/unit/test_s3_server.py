@@ -1,0 +1,75 @@
+"""The embedded S3 and SQS server: its queues keep their messages when its address changes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from storeside.stack import s3, tls
+from storeside.stack.settings import Stack, free_ports
+from tests.support import until
+
+
+@contextmanager
+def sqs_of(stack: Stack) -> Iterator[Any]:
+    """Run the server of a stack and yield a client of its SQS."""
+    (component,) = s3.components(stack)
+    with subprocess.Popen(
+        component.command, env={**os.environ, **component.environment}, cwd=component.directory
+    ) as server:
+        try:
+            until(component.healthy, 60, "the server")
+            s3.prepare(stack)  # a server with saved notifications is healthy before it has created missing queues
+            yield s3.of_stack("sqs", stack)
+        finally:
+            server.terminate()
+
+
+def bodies(sqs: Any, name: str) -> list[str]:
+    """Receive the messages of a queue, and leave them in it."""
+    url = sqs.get_queue_url(QueueName=name)["QueueUrl"]
+    answer = sqs.receive_message(QueueUrl=url, MaxNumberOfMessages=10, VisibilityTimeout=0)
+    found = [message["Body"] for message in answer.get("Messages", [])]
+    return [body for body in found if "s3:TestEvent" not in body]
+
+
+def send(sqs: Any, name: str, body: str) -> None:
+    """Send a message to a queue."""
+    sqs.send_message(QueueUrl=sqs.get_queue_url(QueueName=name)["QueueUrl"], MessageBody=body)
+
+
+def test_messages_move_with_the_server(tmp_path: Path) -> None:
+    stack = Stack.create(tmp_path, 1)
+    dead = f"{s3.QUEUE}-dlq"
+    with sqs_of(stack) as sqs:
+        send(sqs, s3.QUEUE, "event")
+        send(sqs, dead, "dead letter")
+    moved = replace(stack, tls=True, ports=stack.ports | {"s3": free_ports(1)[0]})
+    tls.prepare(moved)
+    with sqs_of(moved) as sqs:
+        assert bodies(sqs, s3.QUEUE) == ["event"]
+        assert bodies(sqs, dead) == ["dead letter"]
+        urls = sqs.list_queues()["QueueUrls"]
+        assert len(urls) == 4
+        assert all(url.startswith(moved.url("s3")) for url in urls)
+
+
+def test_queues_that_an_earlier_version_made_twice_are_joined(tmp_path: Path) -> None:
+    stack = Stack.create(tmp_path, 1)
+    with sqs_of(stack) as sqs:
+        send(sqs, s3.QUEUE, "second")
+    file = stack.state / "s3" / "services" / "sqs.json"
+    record = json.loads(file.read_text())
+    present = record["payload"]["queues"]["data"]
+    former = json.dumps(present).replace(stack.url("s3"), "http://127.0.0.1:9").replace('"second"', '"first"')
+    record["payload"]["queues"]["data"] = json.loads(former) | present
+    file.write_text(json.dumps(record))
+    with sqs_of(stack) as sqs:
+        assert bodies(sqs, s3.QUEUE) == ["first", "second"]
+        assert len(sqs.list_queues()["QueueUrls"]) == 4
