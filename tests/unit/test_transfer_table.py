@@ -52,6 +52,7 @@ class Ledger:
         self.client = client
         self.at_work: list[str] = []
         self.states_of: list[str] = []
+        self.replaces = False
 
     def states(self, objects: Sequence[Planned]) -> dict[int, str]:
         self.at_work += self.client.at_work
@@ -95,7 +96,7 @@ def test_what_an_earlier_try_still_publishes_is_waited_for(monkeypatch: pytest.M
     client = Client(at_work=[f"storeside-{STAGING}-1"] * 3)
     ledger: Any = Ledger(client)
     o = Planned("key", "etag", 10, 0.0, 7)
-    publish(destination(client), ledger, "token", STAGING, [Loaded(o, 1)], replace_older=False)
+    publish(destination(client), ledger, "token", STAGING, [Loaded(o, 1)], None)
     assert ledger.at_work == []
     assert ledger.states_of == ["publishing", "loaded"]
     (settings,) = [settings for statement, settings in client.done if "ATTACH PARTITION ALL" in statement]

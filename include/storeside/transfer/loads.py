@@ -251,7 +251,7 @@ class Loads:
         return Totals(*(int(value) for value in row))
 
     def last_totals(self, planned: int) -> Totals:
-        """Return the totals at the end of a run with so many planned objects.
+        """Return the totals at the end of a run, of which `planned` objects were planned.
 
         Raises TransferTransientError if the plan was dropped, because failed objects are not counted then.
         """
