@@ -150,9 +150,8 @@ class AISTransformBucketOperator(BucketJobOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**{"workers": ALL_WORKERS, **kwargs})
-        is_spec = etl is None or isinstance(etl, EtlSpec)  # otherwise a name, or the result of another task
-        self.etl = etl if is_spec else None
-        self.existing_etl = "" if is_spec else etl
+        self.etl = etl if isinstance(etl, EtlSpec) else None
+        self.existing_etl = "" if etl is None or isinstance(etl, EtlSpec) else etl  # or the result of another task
         self.image = image
         self.command = command
         self.environment = environment

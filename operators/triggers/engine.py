@@ -67,8 +67,9 @@ async def goes_on_elsewhere(trigger: BaseTrigger) -> bool:
         )
     )  # fmt: skip
     name = task.task_id if index < 0 else f"{task.task_id}_{index}"
-    if waits := states.get(task.run_id, {}).get(name) == "deferred":
-        trigger.log.info("another triggerer has taken this task over, so its work goes on")
+    waits = bool(states.get(task.run_id, {}).get(name) == "deferred")
+    if waits:
+        trigger.log.info("another triggerer has taken this task over, so its work continues")
     return waits
 
 

@@ -6,18 +6,14 @@ import json
 from typing import Any
 
 import pytest
-from botocore.awsrequest import AWSResponse
 
 from storeside.events.deliveries import Delivery
-from storeside.events.processed import settle_processed
 from storeside.operators import (
     AISTransformBucketOperator,
     S3ToClickHouseOperator,
     SqsLeaseS3EventsOperator,
     SqsSettleS3EventsOperator,
 )
-from storeside.operators.shared import run_key
-from storeside.stack import s3
 from storeside.stack.settings import Stack
 from tests.mailboxes import Mailbox
 from tests.support import small_spec, task_context, unique
@@ -117,35 +113,6 @@ def test_objects_that_a_run_loads(mailbox: Mailbox) -> None:
     again.lease(4)
     assert again.load(run.source)["loaded"] == 2
     assert again.settle(table=mailbox.table) == (4, 0, 0)
-
-
-def test_an_object_that_s3_cannot_read_now_holds_no_settlement_up(mailbox: Mailbox) -> None:
-    run = Run(mailbox)
-    put(mailbox, loaded='{"a": 1}\n')
-    mailbox.arrive(1)
-    put(mailbox, busy='{"a": 2}\n')
-    run.lease(2)
-    load = S3ToClickHouseOperator(
-        task_id="load",
-        source=f"{run.source}/in/loaded",
-        table=mailbox.table,
-        format="jsonl",
-        on_failed_objects="report",
-    )
-    assert run.execute(load)["loaded"] == 1
-    client = s3.of_stack("s3", mailbox.stack)
-
-    def answer(request: Any, **_: Any) -> Any:
-        return AWSResponse(request.url, 503, {}, None) if request.url.endswith("/busy.jsonl") else None
-
-    client.meta.events.register("before-send.s3", answer)
-    settled = settle_processed(
-        mailbox.queue, mailbox.client(), client, run_key({"dag_run": run.dag_run}), run.source, "in/",
-        table=mailbox.table, complete=True,
-    )  # fmt: skip
-    assert (settled.deleted, settled.released, settled.dead) == (1, 1, 0)
-    ((state, reason),) = mailbox.events()["in/busy.jsonl", "ObjectCreated:Put"]
-    assert (state, reason.partition(":")[0]) == ("released", "it cannot be read at the moment")
 
 
 def test_objects_that_other_tasks_process(mailbox: Mailbox) -> None:
