@@ -19,7 +19,6 @@ from .audio_errors import AudioError
 from .audio_input import CONTAINERS, SOURCE_RATES, Input
 from .audio_limits import Limits
 
-
 _STRICT = {"err_detect": "explode+crccheck"}
 _THREADS = "NONE"
 _HEADERS = "new_extradata"

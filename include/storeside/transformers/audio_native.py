@@ -123,7 +123,7 @@ def _header(target: AudioFormat, size: int, mask: int) -> bytes:
 
 def _meaning(e: ConversionError, target: AudioFormat, limits: Limits) -> errors.AudioError:
     error = _MEANING[e.status](e, target, limits)
-    # Older versions lack decoders, and take packets for damage that newer ones know, such as those of a chain of Opus.
+    # Older versions lack decoders, and take packets for damage that newer ones know, as of a chain of Opus.
     if e.status in (Status.UNKNOWN_CODEC, Status.NO_SAMPLES, Status.DAMAGED) or (
         e.is_not_implemented and not e.samples
     ):

@@ -83,6 +83,9 @@ class _Service:
         if job.needs_content and size > self._settings.largest_body:
             return self._failed(too_large(job, self._settings), HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
         content = body.read(size) if job.needs_content else b""
+        return self._transformed(job, content, size)
+
+    def _transformed(self, job: Job, content: bytes, size: int) -> HttpAnswer:
         if job.needs_content and len(content) < size:
             reason = f"the connection ended after {len(content)} of {size} bytes"
             return self._failed(job.failure(reason, final=False), HTTPStatus.BAD_REQUEST)

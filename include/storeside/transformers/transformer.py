@@ -68,5 +68,5 @@ def source_of(descriptor: int) -> str:
 
 
 def utf8(text: str) -> str:
-    """Return a text, such as the name of an object, with escapes for bytes that are not UTF-8: no table takes them."""
+    """Return a text, such as a name, with escapes for bytes that are not UTF-8: no table takes them."""
     return text.encode("utf-8", "backslashreplace").decode()

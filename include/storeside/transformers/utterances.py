@@ -118,7 +118,8 @@ def shard(
         audio = cut.encoded(target)
         facts = cut.facts(audio, target)
         member = f"{stem}.{target.container}"
-        line = json.dumps({**known, "member": utf8(member), "utterance": number, **facts}, allow_nan=False).encode() + b"\n"
+        told = {**known, "member": utf8(member), "utterance": number, **facts}
+        line = json.dumps(told, allow_nan=False).encode() + b"\n"
         for member_name, content in ((member, audio), (f"{stem}.json", line)):
             written.write(tar_archive.header(Member(member_name, 0, 0, _MODE, 0), member_name, len(content)))
             written.write(content)
