@@ -37,6 +37,8 @@ log = logging.getLogger(__name__)
 
 _HEAD = 1 << 12
 _UNLIMITED = 1 << 62
+_BLANK = b" \t\r\n"
+_BINARY = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f]")
 
 
 def recognise(request: Request, contents: Sequence[Content]) -> tuple[Format, list[Content]]:
@@ -240,6 +242,8 @@ def _rows(sample: bytes, form: Format) -> list[bytes]:
                 f"its first row does not end within a sample of {len(sample)} bytes: close its quotes, or increase"
                 " `sample_bytes`"
             )
+        if len(rows) <= _headers(form):
+            _refuse_lost_rows(sample, rows)
         return rows
     rows = []
     try:
@@ -249,6 +253,32 @@ def _rows(sample: bytes, form: Format) -> list[bytes]:
         if not rows or not is_array(sample):
             raise
     return rows
+
+
+def _refuse_lost_rows(text: bytes, rows: Sequence[bytes]) -> None:
+    """Raise LoadObjectError for CSV in UTF-8 without a row of data if its only line cannot be a header."""
+    line = text.strip(_BLANK)
+    if b"\r" in line and b"\n" not in line:
+        raise LoadObjectError("its rows end with carriage returns alone: convert them to line feeds")
+    for row in rows:
+        if row.lstrip(_BLANK).startswith(b"<"):
+            raise LoadObjectError("its only row is XML or HTML, such as an error of a server: upload it again")
+        if _BINARY.search(row) or not _is_utf8(row):
+            raise LoadObjectError("its only row is no text in UTF-8: set `format`, or its encoding (csv.encoding)")
+
+
+def _is_utf8(text: bytes) -> bool:
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def refuse_lost_rows(content: Content, form: Format) -> None:
+    """Raise LoadObjectError for an object of which a load read no row, but which is no CSV without rows."""
+    if form.name == "csv":
+        _rows(content.sample(CHUNK), form)
 
 
 def _in_utf8(sample: bytes, csv: Csv) -> bytes:
