@@ -1,4 +1,4 @@
-"""Objects that other tools wrote, or damaged: their rows are loaded as they are, or the reason states what is wrong."""
+"""Objects that other tools wrote, or damaged: rows are loaded as they are, or the reason states what is wrong."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import pytest
 from storeside.transfer.after_load import AfterLoad
 from storeside.transfer.columns import Columns
 from storeside.transfer.errors import TransferInputError
-from tests.transfers import Loading
+from storeside.transfer.formats import Csv
+from tests.transfers import Loading, jsonl, parquet
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -44,7 +45,9 @@ def test_a_text_that_is_no_header_alone_keeps_its_object(loading: Loading, loade
 
 @pytest.mark.parametrize("loader", LOADERS)
 @pytest.mark.parametrize(
-    "options", [{"on_drift": "add"}, {"on_drift": "rest"}, {"chosen": Columns(select=("b",))}], ids=["add", "rest", "b"]
+    "options",
+    [{"on_drift": "add"}, {"on_drift": "rest"}, {"chosen": Columns(select=("b",))}],
+    ids=["add", "rest", "b"],
 )
 def test_a_text_that_is_no_header_keeps_its_object_beside_a_table(
     loading: Loading, loader: str, options: dict[str, Any]
@@ -55,3 +58,70 @@ def test_a_text_that_is_no_header_keeps_its_object_beside_a_table(
     assert (report.loaded, report.rows, list(loading.reasons())) == (2, 1, ["a.csv"])
     assert keys(loading) == ["a.csv"]
     assert not any("\r" in name for name in loading.types())
+
+
+MONTH_FIRST = b"n,d,t\n1,1/2/2024,2024-01-02 10:00:00\n2,1/13/2024,2024-01-02T10:00:00Z\n"
+TYPES_OF_MONTH_FIRST = {
+    "n": "Nullable(Int64)", "d": "Nullable(String)", "t": "Nullable(DateTime64(6))",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("loader", LOADERS)
+@pytest.mark.parametrize("table", [True, False])
+def test_new_columns_of_dates_without_a_known_order_are_text(loading: Loading, loader: str, table: bool) -> None:
+    if table:
+        loading.create("n Nullable(Int64)")
+    loading.put({"a.csv": MONTH_FIRST})
+    loading.load(loader=loader, on_drift="add")
+    assert loading.types() == TYPES_OF_MONTH_FIRST
+    assert loading.rows("d") == [("1/13/2024",), ("1/2/2024",)]
+
+
+@pytest.mark.parametrize("loader", LOADERS)
+@pytest.mark.parametrize("table", [True, False])
+def test_new_json_columns_of_dates_without_a_known_order_are_text(loading: Loading, loader: str, table: bool) -> None:
+    if table:
+        loading.create("n Nullable(Int64)")
+    row = {"n": 1, "d": "01-02-24 10:00", "o": {"d": "1/2/2024"}, "l": ["1/2/2024"], "t": "2024-01-02 10:00:00"}
+    loading.put({"a.jsonl": jsonl([row])})
+    loading.load(loader=loader, on_drift="add")
+    assert loading.types() == {
+        "n": "Nullable(Int64)", "d": "Nullable(String)", "o": "Nullable(Tuple(d Nullable(String)))",
+        "l": "Array(Nullable(String))", "t": "Nullable(DateTime64(6))",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("loader", LOADERS)
+@pytest.mark.parametrize("kind", ["DateTime", "Nullable(DateTime64(3))"])
+def test_dates_without_a_known_order_are_refused(loading: Loading, loader: str, kind: str) -> None:
+    loading.create(f"n Int64, d {kind}, t String")
+    loading.put({"a.csv": MONTH_FIRST})
+    assert loading.load(loader=loader).failed == 1
+    unclear = "column 'd' has a date without a year, or with an unknown order of day and month"
+    assert loading.reasons() == {"a.csv": f"row 0, {unclear}: see csv.timestamp_formats"}
+    loading.load(loader=loader, retry_failed=True, csv=Csv(timestamp_formats=("%m/%d/%Y",)))
+    assert loading.rows("toString(toDate(d))") == [("2024-01-02",), ("2024-01-13",)]
+
+
+@pytest.mark.parametrize("loader", LOADERS)
+@pytest.mark.parametrize("options", [{}, {"on_drift": "add"}], ids=["new", "add"])
+def test_deep_json_fails_alone_and_at_once(loading: Loading, loader: str, options: dict[str, str]) -> None:
+    deep = b'{"a":' * 30 + b"1" + b"}" * 30 + b"\n"
+    loading.put({"a.jsonl": deep})
+    with pytest.raises(TransferInputError, match=r"'a\.jsonl': row 0 has 30 levels of objects"):
+        loading.load(loader=loader)
+    loading.put({"b.jsonl": b'{"b":1,"t":"{{{{{{{{{{{{{{{{{{"}\n'})
+    loading.load(loader=loader, **options)
+    assert loading.rows("b") == [(1,)]
+    assert list(loading.reasons()) == ["a.jsonl"]
+
+
+@pytest.mark.parametrize("loader", LOADERS)
+@pytest.mark.parametrize("name", ["it's", "back\\slash", "line\nfeed", 'double"quote', "a(b", "tab\there"])
+def test_fields_of_structs_have_any_name(loading: Loading, loader: str, name: str) -> None:
+    loading.put({"a.parquet": parquet({"a": [1, 2], "s": [{name: 1}, {name: 2}]})})
+    loading.load(loader=loader)
+    loading.put({"b.parquet": parquet({"a": [3], "s": [{name: 3}]})})
+    loading.load(loader=loader)
+    assert loading.reasons() == {}
+    assert loading.rows("tupleElement(assumeNotNull(s), 1)") == [(1,), (2,), (3,)]

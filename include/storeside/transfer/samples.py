@@ -18,7 +18,7 @@ from storeside.transfer.columnar import ColumnarObject
 from storeside.transfer.content import Content
 from storeside.transfer.errors import LoadObjectError, TransferInputError, is_transient, plain
 from storeside.transfer.formats import BY_SCHEMA, Csv, Format, FormatName, format_of
-from storeside.transfer.inference import NoTypeError, deduced, merge, text_columns
+from storeside.transfer.inference import NoTypeError, deduced, merge, refuse_deep, text_columns, unordered
 from storeside.transfer.json_array import is_array
 from storeside.transfer.members import about_member, members_of
 from storeside.transfer.messages import message_columns
@@ -163,7 +163,12 @@ def _taken(request: Request, form: Format, content: Content) -> Any:
     """Return the columns of an object with types, or the sampled rows of a text. Raises LoadObjectError."""
     if form.by_schema:
         return []
-    return _rows(content.sample(request.read.sample_bytes), form) if form.is_text else typed_columns(form, content)
+    if not form.is_text:
+        return typed_columns(form, content)
+    rows = _rows(content.sample(request.read.sample_bytes), form)
+    if form.name == "jsonl" and request.read.nested != "string":
+        refuse_deep(rows)
+    return rows
 
 
 def _merged(client: Client, request: Request, form: Format, taken: Sequence[Any]) -> list[Column]:
@@ -312,16 +317,21 @@ def is_without_rows(content: Content, form: Format, *, fits: bool) -> bool:
         return False
 
 
-def whole_columns(client: Client, request: Request, form: Format, key: str) -> list[Column]:
-    """Return the columns that ClickHouse infers from every row of a text object."""
-    rows = client.query(
-        f"DESCRIBE TABLE {request.source.objects([key], form.clickhouse)}",
-        settings={
-            **form.settings(),
-            "input_format_max_rows_to_read_for_schema_inference": _UNLIMITED,
-            "input_format_max_bytes_to_read_for_schema_inference": _UNLIMITED,
-            "use_hive_partitioning": 0,
-            **({"log_queries": 0} if request.read.columns.mask else {}),
-        },
-    ).result_rows
-    return [Column(row[0], deduced(row[1], request.read.nested)) for row in rows]  # type: ignore[arg-type]
+def whole_columns(client: Client, request: Request, form: Format, content: Content) -> list[Column]:
+    """Return the columns that ClickHouse infers from every row of a text object. Raises LoadObjectError."""
+    _taken(request, form, content)
+    settings = {
+        **form.settings(),
+        "input_format_max_rows_to_read_for_schema_inference": _UNLIMITED,
+        "input_format_max_bytes_to_read_for_schema_inference": _UNLIMITED,
+        "use_hive_partitioning": 0,
+        **({"log_queries": 0} if request.read.columns.mask else {}),
+    }
+
+    def source(columns: str) -> str:
+        return request.source.objects([content.key], form.clickhouse, columns)
+
+    rows = client.query(f"DESCRIBE TABLE {source('')}", settings=settings).result_rows
+    texts = unordered(client, source, rows, settings)
+    nested: Any = request.read.nested
+    return [Column(row[0], deduced(texts.get(row[0], row[1]), nested)) for row in rows]

@@ -215,6 +215,7 @@ class Staging:
 
     def _refuse_lost(self, objects: Sequence[Planned]) -> None:
         """Raise LoadObjectError if one of these objects of CSV, of which no row arrived, is not without rows."""
+
         def refuse(o: Planned) -> None:
             try:
                 refuse_lost_rows(self.work.content(o), self.work.form)
