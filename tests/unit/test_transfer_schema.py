@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from storeside.transfer.arrow_types import arrow_columns, arrow_type
-from storeside.transfer.conversion import converted, fits, reading, whole
+from storeside.transfer.conversion import converted, fits, guessed, reading, whole
 from storeside.transfer.errors import TransferInputError
 from storeside.transfer.formats import Csv, Format
 from storeside.transfer.inference import deduced, merge, wider
@@ -401,6 +401,22 @@ def test_values_within_lists_of_csv(engine: Engine, target: str, text: str, valu
     else:
         with pytest.raises(DatabaseError):
             load(engine, form, target, f'"{text}"\n')
+
+
+@pytest.mark.parametrize(
+    ("text", "taken"),
+    [
+        ("1/2/2024", False), ("13/1/2024", False), ("1-2-24", False), ("01-02-2024T10:00:00Z", False),
+        ("10:00 1/2/2024", False), ("Tue 1/2/2024 1:00 PM", False), (" 1/2/2024", False), ("1/2", False),
+        ("1-2 10:00", False), ("12.5", False), ("10:00", False), ("10:00:00.5", False),
+        ("2024-1-2", True), ("2024/01/02", True), ("2024-01-02 10:00:00-01", True),
+        ("2024-01-02T10:00:00.12-01:00", True),
+        ("1.2.2024 10:00", True), ("31-Jan-2024", True), ("1700000000.25", True), ("", True),
+    ],
+)  # fmt: skip
+def test_moments_without_a_clear_date(engine: Engine, text: str, taken: bool) -> None:
+    condition = guessed(literal(text), "Nullable(String)", "DateTime64(3, 'Asia/Tokyo')", padded=True)
+    assert engine.run(f"SELECT toUInt8({condition})") == [[int(not taken)]]
 
 
 def test_numbers_in_json_are_seconds(engine: Engine) -> None:

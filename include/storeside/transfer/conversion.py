@@ -50,6 +50,10 @@ PARSED = f"DateTime64({_MICROSECONDS}, 'UTC')"
 # A date with a time that a date can hold; ClickHouse ignores any time after a date.
 _MIDNIGHT = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}[ T]00:00(:00(\.0*)?)?$"
 _DECIMAL = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
+# Texts of a moment of which ClickHouse guesses a part: the year, the date, or the order of day and month: it is day
+# first unless the second number exceeds 12. Dates with points are day first by convention.
+UNORDERED = "(^|[^0-9])[0-9]{1,2}[-/][0-9]{1,2}[-/][0-9]"
+_GUESSED = f"^[0-9]{{1,2}}[-/.][0-9]{{1,2}}([^-/.0-9]|$)|^[0-9]{{1,2}}:[0-9:.]*$|{UNORDERED}"
 # Types that accept any text, or raise an error for it, whether they are Nullable or not.
 _TAKES_TEXT = re.compile(r"String|Enum|Variant\(|Dynamic|JSON|Bool")
 
@@ -232,6 +236,14 @@ def _valid_text(text: str, b: str, target: str) -> list[str]:
     if b.startswith("Decimal"):  # ClickHouse parses 1.5.5 as 1.55, and e5 as 0
         valid.append(f"match({text}, {literal(_DECIMAL)})")
     return valid
+
+
+def guessed(value: str, source: str, target: str, *, padded: bool = False) -> str:
+    """Return the condition that a text has no clear date; empty if `source` is no text or `target` no moment."""
+    if bare(source) != "String" or not MOMENT.fullmatch(bare(target)):
+        return ""
+    text = f"assumeNotNull({_unpadded(value) if padded else value})"  # an empty text for NULL
+    return f"substring({text}, 5, 1) != '-' AND match({text}, {literal(_GUESSED)})"  # 2026-01-02 takes no match
 
 
 def _has_few_digits(text: str, scale: int) -> str:

@@ -248,7 +248,7 @@ class Mending:
             return typed_columns(self.work.form, content)
         if self.staging.reader.pushed or not self.work.form.is_native:
             return sample_columns(self.work.client, self.request, self.work.form, [self.work.content(o)])
-        return whole_columns(self.work.client, self.request, self.work.form, o.key)
+        return whole_columns(self.work.client, self.request, self.work.form, self.work.content(o))
 
     def _hint(self, o: Planned) -> str:
         """Return the likely cause of a failure, by the object's first bytes; empty if they suggest none."""

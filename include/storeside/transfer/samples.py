@@ -18,7 +18,7 @@ from storeside.transfer.columnar import ColumnarObject
 from storeside.transfer.content import Content
 from storeside.transfer.errors import LoadObjectError, TransferInputError, is_transient, plain
 from storeside.transfer.formats import BY_SCHEMA, Csv, Format, FormatName, format_of
-from storeside.transfer.inference import NoTypeError, deduced, merge, text_columns
+from storeside.transfer.inference import NoTypeError, deduced, merge, refuse_deep, text_columns, unordered
 from storeside.transfer.json_array import is_array
 from storeside.transfer.members import about_member, members_of
 from storeside.transfer.messages import message_columns
@@ -37,6 +37,8 @@ log = logging.getLogger(__name__)
 
 _HEAD = 1 << 12
 _UNLIMITED = 1 << 62
+_BLANK = b" \t\r\n"
+_BINARY = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f]")
 
 
 def recognise(request: Request, contents: Sequence[Content]) -> tuple[Format, list[Content]]:
@@ -161,7 +163,12 @@ def _taken(request: Request, form: Format, content: Content) -> Any:
     """Return the columns of an object with types, or the sampled rows of a text. Raises LoadObjectError."""
     if form.by_schema:
         return []
-    return _rows(content.sample(request.read.sample_bytes), form) if form.is_text else typed_columns(form, content)
+    if not form.is_text:
+        return typed_columns(form, content)
+    rows = _rows(content.sample(request.read.sample_bytes), form)
+    if form.name == "jsonl" and request.read.nested != "string":
+        refuse_deep(rows)
+    return rows
 
 
 def _merged(client: Client, request: Request, form: Format, taken: Sequence[Any]) -> list[Column]:
@@ -240,6 +247,8 @@ def _rows(sample: bytes, form: Format) -> list[bytes]:
                 f"its first row does not end within a sample of {len(sample)} bytes: close its quotes, or increase"
                 " `sample_bytes`"
             )
+        if len(rows) <= _headers(form):
+            _refuse_lost_rows(sample, rows)
         return rows
     rows = []
     try:
@@ -249,6 +258,32 @@ def _rows(sample: bytes, form: Format) -> list[bytes]:
         if not rows or not is_array(sample):
             raise
     return rows
+
+
+def _refuse_lost_rows(text: bytes, rows: Sequence[bytes]) -> None:
+    """Raise LoadObjectError for CSV in UTF-8 without a row of data if its only line cannot be a header."""
+    line = text.strip(_BLANK)
+    if b"\r" in line and b"\n" not in line:
+        raise LoadObjectError("its rows end with carriage returns alone: convert them to line feeds")
+    for row in rows:
+        if row.lstrip(_BLANK).startswith(b"<"):
+            raise LoadObjectError("its only row is XML or HTML, such as an error of a server: upload it again")
+        if _BINARY.search(row) or not _is_utf8(row):
+            raise LoadObjectError("its only row is no text in UTF-8: set `format`, or its encoding (csv.encoding)")
+
+
+def _is_utf8(text: bytes) -> bool:
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def refuse_lost_rows(content: Content, form: Format) -> None:
+    """Raise LoadObjectError for an object of which a load read no row, but which is no CSV without rows."""
+    if form.name == "csv":
+        _rows(content.sample(CHUNK), form)
 
 
 def _in_utf8(sample: bytes, csv: Csv) -> bytes:
@@ -282,16 +317,21 @@ def is_without_rows(content: Content, form: Format, *, fits: bool) -> bool:
         return False
 
 
-def whole_columns(client: Client, request: Request, form: Format, key: str) -> list[Column]:
-    """Return the columns that ClickHouse infers from every row of a text object."""
-    rows = client.query(
-        f"DESCRIBE TABLE {request.source.objects([key], form.clickhouse)}",
-        settings={
-            **form.settings(),
-            "input_format_max_rows_to_read_for_schema_inference": _UNLIMITED,
-            "input_format_max_bytes_to_read_for_schema_inference": _UNLIMITED,
-            "use_hive_partitioning": 0,
-            **({"log_queries": 0} if request.read.columns.mask else {}),
-        },
-    ).result_rows
-    return [Column(row[0], deduced(row[1], request.read.nested)) for row in rows]  # type: ignore[arg-type]
+def whole_columns(client: Client, request: Request, form: Format, content: Content) -> list[Column]:
+    """Return the columns that ClickHouse infers from every row of a text object. Raises LoadObjectError."""
+    _taken(request, form, content)
+    settings = {
+        **form.settings(),
+        "input_format_max_rows_to_read_for_schema_inference": _UNLIMITED,
+        "input_format_max_bytes_to_read_for_schema_inference": _UNLIMITED,
+        "use_hive_partitioning": 0,
+        **({"log_queries": 0} if request.read.columns.mask else {}),
+    }
+
+    def source(columns: str) -> str:
+        return request.source.objects([content.key], form.clickhouse, columns)
+
+    rows = client.query(f"DESCRIBE TABLE {source('')}", settings=settings).result_rows
+    texts = unordered(client, source, rows, settings)
+    nested: Any = request.read.nested
+    return [Column(row[0], deduced(texts.get(row[0], row[1]), nested)) for row in rows]

@@ -15,6 +15,7 @@ TIME = re.compile(r"(?:Date|DateTime|Date32|DateTime64)(?:\(.*\))?")
 MOMENT = re.compile(r"DateTime(?:64\((\d)(?:, '[^']*')?\)|\('[^']*'\))?")
 CLOCK = re.compile(r"Time(?:64\((\d)\))?")
 NUMBER = re.compile(r"U?Int\d+|Float\d+|BFloat16|Decimal.*")
+_ESCAPE = re.compile(r"\\(.)", re.DOTALL)
 # The type of a column that has only NULLs, until another object shows its type.
 NOTHING = "Nothing"
 # The name for unnamed columns, because every column of ClickHouse needs a name.
@@ -43,7 +44,19 @@ def bare(kind: str) -> str:
 
 def same(one: str, other: str) -> bool:
     """Return whether types differ at most in Nullable, LowCardinality, and quotes around names of tuple elements."""
-    return bare(one).replace("`", "") == bare(other).replace("`", "")
+    return _unquoted(bare(one)) == _unquoted(bare(other))
+
+
+def _unquoted(kind: str) -> str:
+    """Return a type without quotes around the names of tuple elements, and without escapes in them.
+
+    ClickHouse escapes apostrophes in these names, which `identifier` does not.
+    """
+    return re.sub(r"`((?:[^`\\]|\\.)*)`", lambda m: _ESCAPE.sub(_unescaped, m.group(1)), kind, flags=re.DOTALL)
+
+
+def _unescaped(found: re.Match[str]) -> str:
+    return {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "0": "\0"}.get(found.group(1), found.group(1))
 
 
 def nullable(kind: str) -> str:
@@ -92,7 +105,7 @@ def zoneless(kind: str) -> str:
 
 def loose(kind: str) -> str:
     """Return a type without Nullable and time zones, also for the fields of its structs."""
-    kind = zoneless(bare(kind).replace("`", ""))
+    kind = zoneless(_unquoted(bare(kind)))
     while (at := kind.find("Nullable(")) >= 0:
         depth, end = 1, at + len("Nullable(")
         while depth and end < len(kind):

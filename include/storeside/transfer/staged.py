@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Collection, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 from clickhouse_connect.driver.exceptions import DatabaseError, OperationalError
@@ -18,6 +19,7 @@ from storeside.transfer.errors import (
     LimitError,
     LoadObjectError,
     TransferCancelled,
+    TransferError,
     TransferTransientError,
     about,
     by_size,
@@ -29,6 +31,7 @@ from storeside.transfer.errors import (
 from storeside.transfer.grouping import Grouping
 from storeside.transfer.loads import LONG_STATEMENT, Loaded, Planned
 from storeside.transfer.reader import Reader
+from storeside.transfer.samples import refuse_lost_rows
 from storeside.transfer.source import identifier
 from storeside.transfer.staging import STAGING, bad_table
 from storeside.transfer.table import LOAD_ID, Destination, existing
@@ -42,6 +45,7 @@ ATTEMPTS = 5
 ALL_BITS = (1 << 64) - 1
 # Attempts for an object that needs too much time or memory: each may take minutes, and more attempts rarely help.
 _ATTEMPTS_BY_SIZE = 2
+_THREADS = 8
 
 
 @dataclass
@@ -205,7 +209,23 @@ class Staging:
                     raise about(LoadObjectError(f"column {name!r} has {count} NULLs, but {reason}"), o.planned.key)
             less = filtered.get(o.planned.load_id, 0)
             staged.loaded[n] = Loaded(o.planned, there - less, o.rejected, filtered=less)
+        if self.work.form.name == "csv":
+            none = (o.planned for o in staged.loaded if o.planned.load_id not in found and not o.rejected)
+            self._refuse_lost([o for o in none if o.size])
         self._remove(staged.table, filtered)
+
+    def _refuse_lost(self, objects: Sequence[Planned]) -> None:
+        """Raise LoadObjectError if one of these objects of CSV, of which no row arrived, is not without rows."""
+
+        def refuse(o: Planned) -> None:
+            try:
+                refuse_lost_rows(self.work.content(o), self.work.form)
+            except TransferError as e:
+                raise about(e, o.key) from e
+
+        if objects:
+            with ThreadPoolExecutor(_THREADS) as threads:
+                list(threads.map(refuse, objects))
 
     def _filtered(
         self, loaded: Sequence[Loaded], found: dict[int, int], arrived: dict[int, dict[str, int]]

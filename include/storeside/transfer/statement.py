@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from storeside.transfer import partitions
-from storeside.transfer.conversion import clock_time, converted, fits, reading, whole
+from storeside.transfer.conversion import clock_time, converted, fits, guessed, reading, whole
 from storeside.transfer.errors import DriftError, LoadObjectError
 from storeside.transfer.formats import Format
 from storeside.transfer.loads import LONG_STATEMENT, Planned
@@ -119,10 +119,14 @@ def in_keys(destination: Destination) -> tuple[Column, ...]:
 
 
 def whole_value(name: str, value: str, source: str, target: str, *, padded: bool = False) -> list[Check]:
-    """Return the check for values that the conversion would truncate; no check if it truncates none."""
+    """Return the checks for values that the conversion would truncate or guess; none if it takes each as it is."""
+    checks = []
+    if unclear := guessed(value, source, target, padded=padded):
+        reason = "without a year, or with an unknown order of day and month: see csv.timestamp_formats"
+        checks.append(Check(unclear, f"column {name!r} has a date {reason}"))
     if not (kept := whole(value, source, target, padded=padded)):
-        return []
-    return [Check(f"NOT ({kept})", f"column {name!r} has a value that {target} cannot hold whole")]
+        return checks
+    return [*checks, Check(f"NOT ({kept})", f"column {name!r} has a value that {target} cannot hold whole")]
 
 
 def _finite(name: str, kind: str) -> list[Check]:

@@ -1,0 +1,127 @@
+"""Objects that other tools wrote, or damaged: rows are loaded as they are, or the reason states what is wrong."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from storeside.transfer.after_load import AfterLoad
+from storeside.transfer.columns import Columns
+from storeside.transfer.errors import TransferInputError
+from storeside.transfer.formats import Csv
+from tests.transfers import Loading, jsonl, parquet
+
+pytestmark = pytest.mark.timeout(180)
+
+LOADERS = ("pull", "push")
+
+
+@pytest.fixture
+def loading(stack: Any, clickhouse: Any, s3_client: Any) -> Loading:
+    return Loading(stack, clickhouse, s3_client)
+
+
+def keys(loading: Loading) -> list[str]:
+    return [found["Key"] for found in loading.s3.list_objects_v2(Bucket=loading.bucket).get("Contents", [])]
+
+
+NOT_ONE_HEADER = {
+    b"a,b\r1,x\r2,y\r": "its rows end with carriage returns alone: convert them to line feeds",
+    b"\n<html>Error 403</html>": "its only row is XML or HTML, such as an error of a server: upload it again",
+    "größe,b".encode("cp1252"): "its only row is no text in UTF-8: set `format`, or its encoding (csv.encoding)",
+    b"a,\x01b\n": "its only row is no text in UTF-8: set `format`, or its encoding (csv.encoding)",
+}
+
+
+@pytest.mark.parametrize("loader", LOADERS)
+@pytest.mark.parametrize("content", NOT_ONE_HEADER)
+def test_a_text_that_is_no_header_alone_keeps_its_object(loading: Loading, loader: str, content: bytes) -> None:
+    loading.put({"a.csv": content})
+    with pytest.raises(TransferInputError, match=NOT_ONE_HEADER[content].replace("(", r"\(").replace(")", r"\)")):
+        loading.load(loader=loader, after_load=AfterLoad("delete"))
+    assert keys(loading) == ["a.csv"]
+
+
+@pytest.mark.parametrize("loader", LOADERS)
+@pytest.mark.parametrize(
+    "options",
+    [{"on_drift": "add"}, {"on_drift": "rest"}, {"chosen": Columns(select=("b",))}],
+    ids=["add", "rest", "b"],
+)
+def test_a_text_that_is_no_header_keeps_its_object_beside_a_table(
+    loading: Loading, loader: str, options: dict[str, Any]
+) -> None:
+    loading.create("a Nullable(Int64), b Nullable(String)")
+    loading.put({"a.csv": b"a,b\r1,x\r2,y\r", "b.csv": b"a,b\n3,z\n", "c.csv": b"a,b\n"})
+    report = loading.load(loader=loader, after_load=AfterLoad("delete"), **options)
+    assert (report.loaded, report.rows, list(loading.reasons())) == (2, 1, ["a.csv"])
+    assert keys(loading) == ["a.csv"]
+    assert not any("\r" in name for name in loading.types())
+
+
+MONTH_FIRST = b"n,d,t\n1,1/2/2024,2024-01-02 10:00:00\n2,1/13/2024,2024-01-02T10:00:00Z\n"
+TYPES_OF_MONTH_FIRST = {
+    "n": "Nullable(Int64)", "d": "Nullable(String)", "t": "Nullable(DateTime64(6))",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("loader", LOADERS)
+@pytest.mark.parametrize("table", [True, False])
+def test_new_columns_of_dates_without_a_known_order_are_text(loading: Loading, loader: str, table: bool) -> None:
+    if table:
+        loading.create("n Nullable(Int64)")
+    loading.put({"a.csv": MONTH_FIRST})
+    loading.load(loader=loader, on_drift="add")
+    assert loading.types() == TYPES_OF_MONTH_FIRST
+    assert loading.rows("d") == [("1/13/2024",), ("1/2/2024",)]
+
+
+@pytest.mark.parametrize("loader", LOADERS)
+@pytest.mark.parametrize("table", [True, False])
+def test_new_json_columns_of_dates_without_a_known_order_are_text(loading: Loading, loader: str, table: bool) -> None:
+    if table:
+        loading.create("n Nullable(Int64)")
+    row = {"n": 1, "d": "01-02-24 10:00", "o": {"d": "1/2/2024"}, "l": ["1/2/2024"], "t": "2024-01-02 10:00:00"}
+    loading.put({"a.jsonl": jsonl([row])})
+    loading.load(loader=loader, on_drift="add")
+    assert loading.types() == {
+        "n": "Nullable(Int64)", "d": "Nullable(String)", "o": "Nullable(Tuple(d Nullable(String)))",
+        "l": "Array(Nullable(String))", "t": "Nullable(DateTime64(6))",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("loader", LOADERS)
+@pytest.mark.parametrize("kind", ["DateTime", "Nullable(DateTime64(3))"])
+def test_dates_without_a_known_order_are_refused(loading: Loading, loader: str, kind: str) -> None:
+    loading.create(f"n Int64, d {kind}, t String")
+    loading.put({"a.csv": MONTH_FIRST})
+    assert loading.load(loader=loader).failed == 1
+    unclear = "column 'd' has a date without a year, or with an unknown order of day and month"
+    assert loading.reasons() == {"a.csv": f"row 0, {unclear}: see csv.timestamp_formats"}
+    loading.load(loader=loader, retry_failed=True, csv=Csv(timestamp_formats=("%m/%d/%Y",)))
+    assert loading.rows("toString(toDate(d))") == [("2024-01-02",), ("2024-01-13",)]
+
+
+@pytest.mark.parametrize("loader", LOADERS)
+@pytest.mark.parametrize("options", [{}, {"on_drift": "add"}], ids=["new", "add"])
+def test_deep_json_fails_alone_and_at_once(loading: Loading, loader: str, options: dict[str, str]) -> None:
+    deep = b'{"a":' * 30 + b"1" + b"}" * 30 + b"\n"
+    loading.put({"a.jsonl": deep})
+    with pytest.raises(TransferInputError, match=r"'a\.jsonl': row 0 has 30 levels of objects"):
+        loading.load(loader=loader)
+    loading.put({"b.jsonl": b'{"b":1,"t":"{{{{{{{{{{{{{{{{{{"}\n'})
+    loading.load(loader=loader, **options)
+    assert loading.rows("b") == [(1,)]
+    assert list(loading.reasons()) == ["a.jsonl"]
+
+
+@pytest.mark.parametrize("loader", LOADERS)
+@pytest.mark.parametrize("name", ["it's", "back\\slash", "line\nfeed", 'double"quote', "a(b", "tab\there"])
+def test_fields_of_structs_have_any_name(loading: Loading, loader: str, name: str) -> None:
+    loading.put({"a.parquet": parquet({"a": [1, 2], "s": [{name: 1}, {name: 2}]})})
+    loading.load(loader=loader)
+    loading.put({"b.parquet": parquet({"a": [3], "s": [{name: 3}]})})
+    loading.load(loader=loader)
+    assert loading.reasons() == {}
+    assert loading.rows("tupleElement(assumeNotNull(s), 1)") == [(1,), (2,), (3,)]
