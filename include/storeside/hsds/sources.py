@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 from storeside.hsds.errors import HsdsInputError, HsdsTransientError
 from storeside.hsds.export import s3_call
 from storeside.hsds.plan import Slab
+from storeside.hsds.variable import INEXPRESSIBLE, is_expressible
 from storeside.transfer import errors as transfer
 from storeside.transfer.content import Content
 from storeside.transfer.listing import list_objects
@@ -49,6 +50,10 @@ class Hdf5Source:
             raise HsdsInputError(
                 f"{file.filename}: {path!r} has references to objects of this file, which lead nowhere in HSDS:"
                 " import the datasets to which they refer"
+            )
+        if not is_expressible(found.dtype):
+            raise HsdsInputError(
+                f"{file.filename}: {path!r} has elements that HSDS's format cannot express: {INEXPRESSIBLE}"
             )
         status = Path(file.filename).stat()
         self._dataset = found
