@@ -1,4 +1,4 @@
-"""Elements of variable length: types that NumPy takes for equal, bounded reads, and values that HSDS cannot express."""
+"""Elements of variable length: types that NumPy takes for equal, bounded reads, and values that HSDS refuses."""
 
 from __future__ import annotations
 

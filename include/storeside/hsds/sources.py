@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
 
 LAYOUTS = ("table", "wide", "array")
-_INDEX = "i0"
+# The indexes that exports write: a column before the values, or several with the layout `long`.
+_INDEXES = {name: pa.field(name, pa.uint64(), nullable=False) for name in ("i0", "i1")}
 _CHUNK_BYTES = 2 << 20
 
 
@@ -101,7 +102,7 @@ class ParquetSource:
         self._lock = threading.Lock()
         self._held: tuple[int, pa.Table] | None = None
         rows, self._schema = self._look()
-        columns = [name for name in self._schema.names if name != _INDEX] or self._schema.names
+        columns = self._without_index()
         self._columns = columns
         self._kinds = [element_type(self._schema.field(name)) for name in columns]
         self.dtype, inner = self._element()
@@ -136,6 +137,17 @@ class ParquetSource:
                     self._groups.append((rows, number, group))
                     rows += file.metadata.row_group(group).num_rows
         return rows, schema
+
+    def _without_index(self) -> list[str]:
+        """Return the columns without the index ``i0``, if it is as exports write it."""
+        names: list[str] = self._schema.names
+        indexes = [n for n in names[:2] if n in _INDEXES and self._schema.field(n).equals(_INDEXES[n])]
+        if indexes == [*_INDEXES]:
+            raise HsdsInputError(
+                f"{self._files[0][0]}: has the layout 'long' of exports, whose rows are elements: export with 'wide'"
+                " or 'array', or rename the columns i0 and i1 to import them as values"
+            )
+        return names[1:] if indexes[:1] == names[:1] and len(names) > 1 else names
 
     @contextmanager
     def _opened(self, number: int) -> Iterator[pq.ParquetFile]:

@@ -1,6 +1,6 @@
 """Elements of variable length: their bytes in HSDS's format, and the comparison of their types.
 
-NumPy takes all types of variable length for one type, and h5json raises bare errors for values that it cannot convert.
+NumPy takes all types of variable length for one type, and h5json raises bare errors for values that do not fit.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from storeside.hsds.plan import Slab
 # Maximum bytes of one element in HSDS (`MAX_VLEN_ELEMENT` in h5json/array_util.py, which HSDS uses as well).
 MOST_ELEMENT_BYTES = 1_000_000
 INEXPRESSIBLE = (
-    "it has no sequences of sequences or strings, no compounds with a single field of variable length, and no elements"
-    f" of more than {MOST_ELEMENT_BYTES:,} bytes: store them as elements of fixed size, or as objects in S3"
+    "it has no sequences of sequences or strings, no compounds with a single field of variable length, and no"
+    f" elements of more than {MOST_ELEMENT_BYTES:,} bytes: store them as elements of fixed size, or as objects in S3"
 )
 _UNFIT = (ValueError, TypeError, AttributeError, IndexError, KeyError)
 
@@ -98,8 +98,8 @@ def decoded(content: bytes, dataset: Dataset, slab: Slab) -> np.ndarray[Any, Any
         raise _unfit(dataset, slab, e) from e
     if (size := size_of(found, dataset, slab)) != len(content):
         raise HsdsTransientError(
-            f"{dataset}, {slab.select}: HSDS sent {len(content)} bytes instead of {size}: see its logs, and those of a"
-            " proxy in front of it"
+            f"{dataset}, {slab.select}: HSDS sent {len(content)} bytes instead of {size}: see its logs, and those of"
+            " a proxy in front of it"
         )
     return found
 
