@@ -357,7 +357,9 @@ def test_parquet_of_an_export_comes_back(client: Client, loading: Loading, table
     exports.run()
     assert exports.read().drop("i0").to_pydict() == {**columns, "id": list(range(1000)), "x": columns["x"].tolist()}
 
-    pq.write_table(pa.table({"i0": [0, 1], "c0": [1.0, 2.0], "c1": [0.5, 1.5]}), tmp_path / "w.parquet")
+    kinds = [pa.field("i0", pa.uint64(), nullable=False), ("c0", pa.float64()), ("c1", pa.float64())]
+    wide = pa.table({"i0": [0, 1], "c0": [1.0, 2.0], "c1": [0.5, 1.5]}, pa.schema(kinds))
+    pq.write_table(wide, tmp_path / "w.parquet")
     Importer(client, None, Import(str(tmp_path / "w.parquet"), domain, "/wide", layout="wide"), "one").run()
     assert everything(client, domain, "/wide").tolist() == [[1, 0.5], [2, 1.5]]
 

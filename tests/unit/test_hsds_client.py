@@ -41,6 +41,12 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
+    def do_PUT(self) -> None:
+        self.send_response(int(self.path.split("/")[1]))
+        self.send_header("Location", f"http://user:secret@{self.headers['Host']}/plain/x?token=secret")
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
     def log_message(self, *_: object) -> None:
         pass
 
@@ -75,3 +81,12 @@ def test_what_is_compressed_all_the_same_is_refused(endpoint: str) -> None:
 def test_what_is_longer_than_the_slab_is_refused(endpoint: str) -> None:
     with pytest.raises(HsdsInputError, match=r"\[0:100000\]: the answer has more than the slab's 100000 bytes"):
         Client(Server(f"{endpoint}/more")).read_into(DATASET, SLAB, memoryview(bytearray(len(VALUES))))
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+def test_a_write_that_is_redirected_is_refused(endpoint: str, status: int) -> None:
+    client = Client(Server(f"{endpoint}/{status}"))
+    said = rf"redirects to http://127.0.0.1/plain/x \({status}\): set the connection's host"
+    for write in (lambda: client.write(DATASET, SLAB, VALUES), lambda: client.flush(DATASET.domain)):
+        with pytest.raises(HsdsInputError, match=said):
+            write()

@@ -76,13 +76,34 @@ def test_wide_rows_of_several_types_are_refused(tmp_path: Path, columns: Any, sa
 
 @pytest.mark.parametrize("columns", [{"a": [[1, 2], [3, 4]]}, {"i0": [0, 1], "a": [[1], [2]]}])
 def test_lists_are_no_elements_and_nothing_is_created(tmp_path: Path, columns: Any) -> None:
-    pq.write_table(pa.table(columns), tmp_path / "x.parquet")
+    pq.write_table(indexed(columns), tmp_path / "x.parquet")
     no_server: Any = None
     request = Import(str(tmp_path / "x.parquet"), "/d.h5", "/t")
     with pytest.raises(HsdsInputError, match=r"layout 'table': column 'a' has lists: choose 'array'$"):
         Importer(no_server, None, request, "one").run()
     with pytest.raises(HsdsInputError, match="column 'a' has lists: choose 'array', with files that have only this"):
         source_of(tmp_path, columns | {"b": [1, 2]}, "table")
+
+
+def indexed(columns: dict[str, Any]) -> pa.Table:
+    """Return a table whose columns i0, i1, … are indexes as exports write them."""
+    table = pa.table(columns)
+    kinds = [pa.field(f.name, pa.uint64(), nullable=False) if f.name in ("i0", "i1") else f for f in table.schema]
+    return table.cast(pa.schema(kinds))
+
+
+def test_only_the_index_of_exports_is_left_out(tmp_path: Path) -> None:
+    file = tmp_path / "x.parquet"
+    pq.write_table(indexed({"i0": [0, 1], "v": [5, 6]}), file)
+    assert values(local_parquet(file, "table")) == [5, 6]
+    assert values(source_of(tmp_path, {"i0": [1.5, 2.5], "v": [5.0, 6.0]}, "wide")) == [[1.5, 5], [2.5, 6]]
+    assert values(source_of(tmp_path, {"v": [5, 6], "i0": [1, 2]}, "wide")) == [[5, 1], [6, 2]]
+
+
+def test_the_layout_long_is_refused(tmp_path: Path) -> None:
+    pq.write_table(indexed({"i0": [0, 0], "i1": [0, 1], "value": [5, 6]}), tmp_path / "x.parquet")
+    with pytest.raises(HsdsInputError, match=r"x\.parquet: has the layout 'long' of exports"):
+        local_parquet(tmp_path / "x.parquet", "table")
 
 
 @pytest.mark.parametrize("path", ["storage", "link", "group/numbers", "virtual"])

@@ -730,6 +730,19 @@ def test_what_a_transform_has_done_is_known_to_its_events(engine: Engine) -> Non
     }
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "status"),
+    [("/sum", "/sum", "done"), ("1/sum", "1/sum", "failed"), ("1/sum", "2/sum", "done")],
+)
+def test_an_equal_copy_is_there_in_a_bucket_without_versioning(
+    engine: Engine, before: str, after: str, status: str
+) -> None:
+    for side, version in (("pending", "v"), ("copied", ""), ("before", before), ("after", after)):
+        list_(engine, side, "a", "a", version=version)
+    engine.run(sql.query("settle_copies"), PARAMETERS)
+    assert engine.run("SELECT object, status FROM storeside.objects") == [["a", status]]
+
+
 @pytest.mark.parametrize("name", ["settle", "settle_copies", "settle_in_place", "settle_invalid", "settle_refused"])
 def test_outcomes_have_the_time_when_the_listing_of_their_versions_began(engine: Engine, name: str) -> None:
     sides = ("pending", "after", "copied", "now", "refused")

@@ -77,6 +77,12 @@ def test_other_prefixes_are_sent_as_they_are(prefix: str) -> None:
     assert Prefetch(Cluster({}), Bucket("s3", "remote"), prefix).prefix == prefix
 
 
+def test_folder_markers_are_not_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    listed = [SimpleNamespace(name="2026/", size=0), SimpleNamespace(name="2026/a", size=10)]
+    monkeypatch.setattr(Cluster, "list_objects_iter", lambda *_, **__: iter(listed))
+    assert missing({"2026/a": None}) == Missing(1, 10, (("2026/a", NO_REASON),), 1)
+
+
 def test_a_name_that_no_cluster_holds_is_a_reason() -> None:
     found = missing({"a//b": None, "late": None})
     assert "empty component" in found.examples[0][1]

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 _CONFIG = ("user", "tenancy", "fingerprint", "region")
 _ATTEMPTS = 5
-_PIECE = 1 << 20
 
 
 def oci_client(config: Mapping[str, Any], connections: int, endpoint: str = "") -> Any:
@@ -135,9 +134,12 @@ class OCIStore:
             return self._body(key, answer, size)
 
     def _body(self, key: str, answer: Any, size: int) -> bytes:
-        body = b"".join(answer.data.raw.stream(_PIECE, decode_content=False))
+        # One read returns the whole body in one object; a join of pieces would hold it twice.
+        body: bytes = answer.data.raw.read(size + 1, decode_content=False)
         if len(body) != size:
-            raise CopyTransientError(f"{self.name}/{key}: received {len(body)} of {size} bytes")
+            answer.data.close()
+            more = "more than " if len(body) > size else f"{len(body)} of "
+            raise CopyTransientError(f"{self.name}/{key}: received {more}{size} bytes")
         return body
 
     def put(self, key: str, body: bytes, head: Head) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from storeside.aistore.buckets import PAGE, Bucket
 from storeside.aistore.errors import NO_REASON, PASSING, is_refusal, said
 from storeside.aistore.existence import require_bucket
-from storeside.aistore.names import unfit
+from storeside.aistore.names import is_folder_marker, unfit
 from storeside.copying.errors import CopyInputError
 
 if TYPE_CHECKING:
@@ -117,11 +117,11 @@ class Prefetch:
     def _missing(self) -> Iterator[Any]:
         from aistore.sdk.list_object_flag import ListObjectFlag
 
-        return iter(
-            self.bucket.handle(self.client).list_objects_iter(
-                prefix=self.prefix, props="name,size", page_size=PAGE, flags=[ListObjectFlag.NOT_CACHED]
-            )
+        found = self.bucket.handle(self.client).list_objects_iter(
+            prefix=self.prefix, props="name,size", page_size=PAGE, flags=[ListObjectFlag.NOT_CACHED]
         )
+        # AIStore's job does not fetch folder markers, but this listing has them.
+        return (entry for entry in found if not is_folder_marker(entry.name, int(entry.size)))
 
 
 def _literal(prefix: str) -> int:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import urlsplit
 
 from storeside.errors import BadInput
 from storeside.hsds.errors import HsdsError, HsdsInputError, HsdsTransientError
@@ -269,9 +270,19 @@ class Client:
                 headers=headers,
                 stream=True,
                 timeout=(10, self._timeout),
+                allow_redirects=False,  # requests would follow some with a GET, which writes nothing
             )
         except requests.RequestException as e:
             raise self._lost(e, what) from e
+        if HTTPStatus.MULTIPLE_CHOICES <= response.status_code < HTTPStatus.BAD_REQUEST:
+            with response:
+                place = urlsplit(response.headers.get("Location", ""))
+                to = f"{place.scheme}://{place.hostname}{place.path}" if place.hostname else "another address"
+                raise HsdsInputError(
+                    f"{what}: {self.server.endpoint} redirects to {to} ({response.status_code}): set the connection's"
+                    " host and schema to the address that it redirects to",
+                    response.status_code,
+                )
         if response.status_code >= HTTPStatus.BAD_REQUEST:
             with response:
                 raise self._refusal(response.status_code, response.reason, what)

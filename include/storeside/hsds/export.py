@@ -26,6 +26,7 @@ from storeside.hsds.mapping import LAYOUTS
 from storeside.hsds.mapping import Mapping as Columns
 from storeside.hsds.plan import Plan, Slab, plan
 from storeside.hsds.selection import parse
+from storeside.hsds.variable import decoded
 
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
@@ -36,7 +37,7 @@ SLAB_BYTES = 8 << 20
 LEAST_SLAB_BYTES, MOST_SLAB_BYTES = 1 << 10, 32 << 20
 REPORT_SECONDS = 5.0
 # As a multiple of `slab_bytes`: a slab is split if its variable-length elements need more.
-_OVERSIZE = 4
+OVERSIZE = 4
 _PARTS = "part-"
 _MARK, _SLAB, _RUN = "storeside-export", "storeside-slab", "storeside-run"
 _REFUSED = frozenset({301, 400, 401, 403, 404, 405})
@@ -184,7 +185,7 @@ class Exporter:
             if halves := slab.halves():
                 return halves
             raise HsdsInputError(
-                f"{job.dataset}: the element at {slab.select} is larger than {_OVERSIZE * self.export.slab_bytes}"
+                f"{job.dataset}: the element at {slab.select} is larger than {OVERSIZE * self.export.slab_bytes}"
                 " bytes: choose larger slabs"
             ) from None
         try:
@@ -200,11 +201,8 @@ class Exporter:
     def _read(self, dataset: Dataset, slab: Slab, buffer: bytearray) -> tuple[np.ndarray[Any, Any], int]:
         """Return a slab's elements and their number of bytes; `buffer` contains fixed-size elements."""
         if dataset.item_bytes is None:
-            from h5json.array_util import bytesToArray
-
-            content = self.client.read(dataset, slab, _OVERSIZE * self.export.slab_bytes)
-            array = bytesToArray(content, dataset.dtype, slab.shape)
-            return np.asarray(array).reshape(slab.shape), len(content)
+            content = self.client.read(dataset, slab, OVERSIZE * self.export.slab_bytes)
+            return decoded(content, dataset, slab), len(content)
         size = slab.count * dataset.item_bytes
         if len(buffer) < size:
             buffer.extend(bytes(size - len(buffer)))

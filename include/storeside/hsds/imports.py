@@ -19,10 +19,11 @@ import numpy as np
 
 from storeside.hsds.client import Client, Dataset
 from storeside.hsds.errors import HsdsCancelled, HsdsInputError
-from storeside.hsds.export import LEAST_SLAB_BYTES, MOST_SLAB_BYTES, SLAB_BYTES
+from storeside.hsds.export import LEAST_SLAB_BYTES, MOST_SLAB_BYTES, OVERSIZE, SLAB_BYTES
 from storeside.hsds.mapping import VARIABLE_BYTES
 from storeside.hsds.plan import Slab, plan
 from storeside.hsds.sources import Hdf5Source, ParquetSource, digest, local_parquet, s3_parquet
+from storeside.hsds.variable import description, encoded, size_of
 
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
@@ -33,6 +34,8 @@ log = logging.getLogger(__name__)
 PROGRESS = "storeside_import"
 CHECKPOINT_SECONDS = 5.0
 _TOGETHER = 16
+# Elements of variable length that an import reads of a slab to learn their size.
+_SAMPLE = 16
 _HDF5 = (".h5", ".hdf5", ".he5", ".nc", ".nc4", ".hdf")
 
 
@@ -135,6 +138,8 @@ class Importer:
         """Write a slab, in pieces if it exceeds HSDS's request size; return the number of bytes."""
         if self.stop.is_set():
             return 0
+        if dataset.dtype.hasobject and self._is_large(dataset, source, slab):
+            return sum(self._one(dataset, source, half) for half in slab.halves() or ())
         values = source.read(slab)
         if not dataset.dtype.hasobject:
             wanted = dataset.dtype.base
@@ -143,10 +148,8 @@ class Importer:
             view = content.reshape(-1).view(np.uint8).data
             self.client.write(dataset, slab, view)
             return len(view)
-        from h5json.array_util import arrayToBytes, getByteArraySize
-
         elements = values.astype(dataset.dtype, copy=False).view(dataset.dtype)
-        if getByteArraySize(elements) >= dataset.most_bytes:
+        if size_of(elements, dataset, slab) >= dataset.most_bytes:
             halves = slab.halves()
             if halves is None:
                 raise HsdsInputError(
@@ -154,9 +157,18 @@ class Importer:
                     f" {dataset.most_bytes} bytes: raise its max_request_size"
                 )
             return sum(self._one(dataset, source, half) for half in halves)
-        body = arrayToBytes(elements)
+        body = encoded(elements, dataset, slab)
         self.client.write(dataset, slab, body)
         return len(body)
+
+    def _is_large(self, dataset: Dataset, source: Hdf5Source | ParquetSource, slab: Slab) -> bool:
+        """Return whether a slab of variable-length elements has to be halved, by the mean size of some of them."""
+        if slab.count <= _SAMPLE or isinstance(source, ParquetSource):  # Parquet's row groups are in memory anyway
+            return False
+        some = slab.sample(_SAMPLE)
+        elements = source.read(some).astype(dataset.dtype, copy=False).view(dataset.dtype)
+        mean = size_of(elements, dataset, some) / some.count
+        return mean * slab.count > OVERSIZE * self.request.slab_bytes
 
     def _note(self, dataset: Dataset, mark: str, done: int) -> None:
         """Record the number of written slabs after HSDS has stored all of them."""
@@ -200,6 +212,7 @@ class Importer:
         try:
             kind = getTypeItem(stored(source.dtype))
             dtype = createDataType(kind)
+            wanted = description(dtype)
         except (TypeError, KeyError, ValueError) as e:
             raise HsdsInputError(f"{what}: HSDS has no type for {source.dtype}: {e}") from e
         try:
@@ -210,9 +223,12 @@ class Importer:
             body = {"type": kind, "shape": source.shape, "creationProperties": self._properties(source)}
             self.client.create(request.domain, request.path, body)
             found = self.client.dataset(request.domain, request.path)
-        if found.shape != source.shape or found.dtype != dtype:
+        # NumPy ignores the bases of variable-length types and the names of enums.
+        has = description(found.dtype)
+        if found.shape != source.shape or has != wanted:
+            types = (has, wanted) if found.dtype == dtype and has != wanted else (found.dtype, dtype)
             raise HsdsInputError(
-                f"{what}: exists with {found.dtype} {found.shape}, but the source has {dtype} {source.shape}:"
+                f"{what}: exists with {types[0]} {found.shape}, but the source has {types[1]} {source.shape}:"
                 " choose another path, or delete the dataset"
             )
         return found

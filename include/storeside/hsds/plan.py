@@ -33,6 +33,15 @@ class Slab:
         texts = [f"{d.start}:{d.stop}" + (f":{d.step}" if d.step > 1 else "") for d in self.dimensions]
         return f"[{','.join(texts)}]" if texts else ""
 
+    def sample(self, most: int) -> Slab:
+        """Return up to `most` elements of the slab, spread over it."""
+        dimensions = []
+        for indexes in self.dimensions:
+            step = -(-len(indexes) // most)
+            dimensions.append(_closed(indexes[::step]))
+            most //= len(dimensions[-1])
+        return Slab(tuple(dimensions))
+
     def halves(self) -> tuple[Slab, Slab] | None:
         """Split the slab across its first dimension with two or more indexes; None if there is no such dimension."""
         for n, indexes in enumerate(self.dimensions):

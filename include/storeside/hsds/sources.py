@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 from storeside.hsds.errors import HsdsInputError, HsdsTransientError
 from storeside.hsds.export import s3_call
 from storeside.hsds.plan import Slab
+from storeside.hsds.variable import INEXPRESSIBLE, is_expressible
 from storeside.transfer import errors as transfer
 from storeside.transfer.content import Content
 from storeside.transfer.listing import list_objects
@@ -27,7 +28,8 @@ if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
 
 LAYOUTS = ("table", "wide", "array")
-_INDEX = "i0"
+# The indexes that exports write: a column before the values, or several with the layout `long`.
+_INDEXES = {name: pa.field(name, pa.uint64(), nullable=False) for name in ("i0", "i1")}
 _CHUNK_BYTES = 2 << 20
 
 
@@ -49,6 +51,10 @@ class Hdf5Source:
             raise HsdsInputError(
                 f"{file.filename}: {path!r} has references to objects of this file, which lead nowhere in HSDS:"
                 " import the datasets to which they refer"
+            )
+        if not is_expressible(found.dtype):
+            raise HsdsInputError(
+                f"{file.filename}: {path!r} has elements that HSDS's format cannot express: {INEXPRESSIBLE}"
             )
         status = Path(file.filename).stat()
         self._dataset = found
@@ -96,7 +102,7 @@ class ParquetSource:
         self._lock = threading.Lock()
         self._held: tuple[int, pa.Table] | None = None
         rows, self._schema = self._look()
-        columns = [name for name in self._schema.names if name != _INDEX] or self._schema.names
+        columns = self._without_index()
         self._columns = columns
         self._kinds = [element_type(self._schema.field(name)) for name in columns]
         self.dtype, inner = self._element()
@@ -131,6 +137,17 @@ class ParquetSource:
                     self._groups.append((rows, number, group))
                     rows += file.metadata.row_group(group).num_rows
         return rows, schema
+
+    def _without_index(self) -> list[str]:
+        """Return the columns without the index ``i0``, if it is as exports write it."""
+        names: list[str] = self._schema.names
+        indexes = [n for n in names[:2] if n in _INDEXES and self._schema.field(n).equals(_INDEXES[n])]
+        if indexes == [*_INDEXES]:
+            raise HsdsInputError(
+                f"{self._files[0][0]}: has the layout 'long' of exports, whose rows are elements: export with 'wide'"
+                " or 'array', or rename the columns i0 and i1 to import them as values"
+            )
+        return names[1:] if indexes[:1] == names[:1] and len(names) > 1 else names
 
     @contextmanager
     def _opened(self, number: int) -> Iterator[pq.ParquetFile]:

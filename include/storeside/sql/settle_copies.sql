@@ -1,10 +1,12 @@
 -- Records copied objects as done in the ledger if the destination lists them as written, and otherwise as failed. If
--- the copy did not return the version that a listing shows, the version must differ from the version before the job.
+-- the copy did not return the version that a listing shows, the version must differ from the version before the job. A
+-- bucket of AIStore without versioning lists `/checksum`, which an equal copy leaves as it was; the worker has compared
+-- the checksum of what it wrote.
 INSERT INTO storeside.objects
     (source, destination, prepend, object, version, effect, destination_object, status, reason, bytes_in, bytes_out,
     result_version, listed_at, run_id)
 WITH c.is_copied = 1 AND a.destination_object != '' AND a.size = p.size
-    AND if(c.written = '', a.version != b.version, a.version = c.written) AS is_there
+    AND if(c.written = '', a.version != b.version OR startsWith(a.version, '/'), a.version = c.written) AS is_there
 SELECT
     {source:String}, {destination:String}, {prepend:String}, p.object, p.version, {effect:String}, p.destination_object,
     if(is_there, 'done', 'failed'),
