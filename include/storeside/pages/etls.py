@@ -102,7 +102,8 @@ def read(client: Client, name: str, listed: Any, jobs: Sequence[str] = (), *, as
     from requests import RequestException
 
     image = communication = ""
-    is_ours, errors, health = False, [], ()
+    is_ours, errors = False, []
+    health: tuple[tuple[str, str], ...] = ()
     try:
         for job in (jobs or ("",)) if ask else ():
             try:
