@@ -97,7 +97,7 @@ def _track_seconds(content: Bytes, start: int, end: int) -> float | None:
 _SEGMENT, _INFO, _TRACKS, _TRACK, _CLUSTER = 0x18538067, 0x1549A966, 0x1654AE6B, 0xAE, 0x1F43B675
 _SCALE, _DURATION = 0x2AD7B1, 0x4489
 _BLOCK_GROUP = 0xA0
-# What a segment, a cluster and a group of blocks may have; and a live recording, which may follow another one.
+# The elements of a segment, a cluster and a group of blocks; and those of a live recording that follows another one.
 _PARTS = frozenset((
     *(0x114D9B74, _INFO, _TRACKS, _CLUSTER, 0x1C53BB6B, 0x1941A469, 0x1043A770, 0x1254C367, 0xEC, 0xBF),
     *(0xE7, 0x5854, 0xA7, 0xAB, 0xA3, _BLOCK_GROUP, 0xAF),
@@ -218,10 +218,10 @@ def _matroska_seconds(content: Bytes, start: int, end: int) -> float | None:
 _ASF_PROPERTIES = bytes.fromhex("a1dcab8c47a9cf118ee400c00c205365")
 _ASF_DATA = bytes.fromhex("3626b2758e66cf11a6d900aa0062ce6c")
 _ASF_INDEXES = (
-    bytes.fromhex("90080033b1e5cf1189f400a0c90349cb"),  # simple index
-    bytes.fromhex("d329e2d6da35d111903400a0c90349be"),  # index
-    bytes.fromhex("f803b1fead12644c840f2a1d2f7ad48c"),  # media object index
-    bytes.fromhex("d03fb73c4a0c034895edf7b6228f0c5c"),  # timecode index
+    bytes.fromhex("90080033b1e5cf1189f400a0c90349cb"),  # simple
+    bytes.fromhex("d329e2d6da35d111903400a0c90349be"),  # plain
+    bytes.fromhex("f803b1fead12644c840f2a1d2f7ad48c"),  # of media objects
+    bytes.fromhex("d03fb73c4a0c034895edf7b6228f0c5c"),  # of time codes
 )
 _DATA_HEADER = 50
 # The first bytes of a packet with error correction data, which are empty.

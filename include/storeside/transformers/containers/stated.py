@@ -45,7 +45,7 @@ class Stated:
         return 0 < round(self.exact_seconds * rate) <= samples
 
     def completeness(self, seconds: float) -> str:
-        """Return whether a recording of which so many seconds were decoded is complete: "yes" or "unknown"."""
+        """Return whether a recording with this number of decoded seconds is complete: "yes" or "unknown"."""
         return "unknown" if seconds < (self.seconds or 0.0) - self.tolerance else self.complete
 
     def require(self, samples: int, rate: int) -> None:
