@@ -23,7 +23,7 @@ TEXT = h5py.string_dtype()
 
 
 class Hsds:
-    """A client of an HSDS that has one dataset, and keeps what is written to it."""
+    """A client of an HSDS that has one dataset, and keeps the written elements."""
 
     def __init__(self, kind: Any, shape: tuple[int, ...]) -> None:
         self.found = Dataset("/d.h5", "/v", "d-1", getTypeItem(np.dtype(kind)), shape, shape)

@@ -344,8 +344,7 @@ class Client:
 def _fill(response: requests.Response, buffer: memoryview) -> int:
     done = 0
     while done < len(buffer):
-        count = response.raw.readinto(buffer[done : done + _READ_BYTES])
-        if not count:
+        if not (count := response.raw.readinto(buffer[done : done + _READ_BYTES])):
             break
         done += count
     return done

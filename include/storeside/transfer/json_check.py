@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from storeside.transfer.errors import GoneError, LoadObjectError, about
 from storeside.transfer.loads import LONG_STATEMENT, Planned
-from storeside.transfer.statement import PULLED_VERSION
+from storeside.transfer.origin import PULLED_VERSION
 from storeside.transfer.streams import pieces
 from storeside.transfer.strict_json import checked
 from storeside.transfer.work import Work

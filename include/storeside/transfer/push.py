@@ -20,13 +20,14 @@ from storeside.transfer.formats import Csv, Format
 from storeside.transfer.inference import INTEGER_TEXT, of_digits
 from storeside.transfer.loads import Planned
 from storeside.transfer.nulls import emptied, wrapped
+from storeside.transfer.origin import pushed_columns
 from storeside.transfer.parquet import batches_of, columns_of, faults, renamed, row_groups
 from storeside.transfer.private import quiet
 from storeside.transfer.reading import Reading
 from storeside.transfer.records import one_column, records
 from storeside.transfer.schema import UNNAMED, Column, bare, structure
 from storeside.transfer.source import literal
-from storeside.transfer.statement import pushed_columns, settings
+from storeside.transfer.statement import settings
 from storeside.transfer.streams import CHUNK, gathered, pieces
 from storeside.transfer.strict_json import checked
 

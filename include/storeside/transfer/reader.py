@@ -21,10 +21,11 @@ from storeside.transfer.grouping import Grouping
 from storeside.transfer.json_check import JsonCheck
 from storeside.transfer.loads import LONG_STATEMENT, Loaded, Planned
 from storeside.transfer.members import about_member, members_of
+from storeside.transfer.origin import PULLED_VERSION, pulled_columns
 from storeside.transfer.push import WHOLE_PARQUET, push
 from storeside.transfer.reading import Check, Reading
 from storeside.transfer.schema import structure
-from storeside.transfer.statement import PULLED_VERSION, pulled_columns, settings
+from storeside.transfer.statement import settings
 from storeside.transfer.table import Destination
 from storeside.transfer.watch import watched
 from storeside.transfer.work import Group, How, Work, cached

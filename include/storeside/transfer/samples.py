@@ -334,4 +334,4 @@ def whole_columns(client: Client, request: Request, form: Format, content: Conte
     rows = client.query(f"DESCRIBE TABLE {source('')}", settings=settings).result_rows
     texts = unordered(client, source, rows, settings)
     nested: Any = request.read.nested
-    return [Column(row[0], deduced(texts.get(row[0], row[1]), nested)) for row in rows]
+    return [Column(row[0], deduced(texts.get(row[0]) or row[1], nested)) for row in rows]
