@@ -29,6 +29,10 @@ def one(**fields: Any) -> dict[str, Any]:
     return {"type": BETWEEN, "kwargs": {"column": "n", "max_value": 1}, **fields}
 
 
+def rows(least: Any) -> dict[str, Any]:
+    return {"type": "expect_table_row_count_to_be_between", "kwargs": {"min_value": least}}
+
+
 def test_a_yaml_file_is_read(tmp_path: Path) -> None:
     path = tmp_path / "suite.yaml"
     path.write_text(
@@ -78,6 +82,8 @@ def test_functions_that_return_no_suite_are_refused(function: str, reason: str) 
         ({"name": "x", "expectations": [one()], "unknown": 1}, "unknown fields unknown"),
         ({"name": "x", "expectations": [one(), one(type="expect_foo")]}, "expectation 2: 'expect_foo' cannot be"),
         ({"name": "x", "expectations": [one(typo=1)]}, "unknown fields typo"),
+        ({"name": "x", "expectations": [rows("ten")]}, "min_value 'ten': write a whole number of rows"),
+        ({"name": "x", "expectations": [rows(99.5)]}, "min_value 99.5: write a whole number of rows"),
         ({"name": "x", "expectations": [one(severity="grave")]}, "severity 'grave'"),
         ({"name": "x", "expectations": [one(kwargs={"column": "n"})]}, "needs min_value or max_value"),
         ({"name": "x", "expectations": [one(kwargs={"max_value": 1})]}, "needs column"),

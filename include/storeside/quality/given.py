@@ -194,6 +194,10 @@ def _check_arguments(kind: str, given: Mapping[str, Any]) -> None:
         raise QualityError(f"it needs {', '.join(missing)}")
     if others >= _BOUNDS and not given.keys() & {"min_value", "max_value"}:
         raise QualityError("it needs min_value or max_value")
+    if kind == "expect_table_row_count_to_be_between":
+        for name in given.keys() & {"min_value", "max_value"}:
+            if given[name] is not None and type(given[name]) is not int:
+                raise QualityError(f"{name} {given[name]!r}: write a whole number of rows")
 
 
 def _check_values(given: Mapping[str, Any]) -> None:
