@@ -153,7 +153,7 @@ def test_requests_of_the_operators(server: tuple[str, list[dict[str, str]]], mon
     copy = AISCopyBucketOperator(task_id="copy", source="s3://in", destination="ais://out")
     listing = copy.listing(Bucket.parse("s3://in"))
     assert listing is not None
-    listing()
+    list(listing())
 
     class Exporter:
         def __init__(self, client: Any, s3: Any, *_: Any) -> None:

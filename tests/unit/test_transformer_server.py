@@ -527,7 +527,7 @@ def test_a_name_need_not_be_utf_8(server: Server, mountpath: Mountpath) -> None:
     with server.connect() as ws:
         ws.send(b'{"path":"latin-\xe9/bad","fqn":"' + fqn.encode() + b'"}')
         assert ws.recv(timeout=10) == "failed"
-    assert server.failure(name).reason.startswith("no ")
+    assert server.failure(r"latin-\udce9/bad").reason.startswith("no ")
 
 
 def test_a_name_too_long_for_a_file_is_taken_from_the_request(server: Server, mountpath: Mountpath) -> None:
