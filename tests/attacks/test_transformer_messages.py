@@ -26,6 +26,7 @@ from storeside.transformers import job as jobs
 from storeside.transformers.failures import parse
 from storeside.transformers.job import BadRequestError, Job
 from storeside.transformers.settings import Settings
+from storeside.transformers.transformer import utf8
 from storeside.transformers.wire import Channel
 from tests.unit.test_transformer_server import CONTENT, Server, launch, mountpath, server, target
 
@@ -66,7 +67,7 @@ HOSTILE = [
 def require_harmless(found: Job) -> None:
     """Do with a job what the server, its journal and its channel to a worker do with each job."""
     for failure in parse(found.failure("a reason", final=True).line()):
-        assert failure.object == found.object
+        assert failure.object == utf8(found.object)
     one, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with one, other:
         try:
