@@ -28,9 +28,8 @@ class Systems:
     `clickhouse`, `ledger`, `pages`, `s3`, `sqs` and `aistore` are functions that connect. `ledger` and `pages` are
     separate ClickHouse users, if configured. `source` is the S3 bucket with ClickHouse's endpoint and credentials.
     `aistore_endpoint` is the cluster's URL for ClickHouse if it differs, and `aistore_collection` is ClickHouse's
-    named collection with a token for AIStore. Without `write` the doctor puts no objects and
-    creates no tables. A check may take
-    `check_seconds`, and an S3 event `event_seconds` to arrive. `secrets` are removed from all findings.
+    named collection with a token for AIStore. Without `write` the doctor puts no objects and creates no tables. A
+    check may take `check_seconds`, and an S3 event `event_seconds` to arrive. `secrets` are removed from findings.
     """
 
     clickhouse: Callable[[], Any] | None = None

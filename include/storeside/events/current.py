@@ -7,12 +7,10 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from http import HTTPStatus
 from typing import TYPE_CHECKING
 
 from storeside.aistore.buckets import common_prefix
-from storeside.copying.s3 import head_object
-from storeside.transfer.content import s3_error
+from storeside.transfer.content import head_of, s3_error
 from storeside.transfer.errors import (
     BUSY,
     BusyObjectError,
@@ -153,17 +151,11 @@ def _by_clickhouse(source: Source, keys: Sequence[str], client: Client) -> dict[
 
 
 def _head(s3: S3Client, bucket: str, key: str) -> Found:
-    from botocore.exceptions import BotoCoreError, ClientError
-
     try:
-        head = head_object(s3, bucket, key)
-    except ClientError as e:
-        if e.response["ResponseMetadata"]["HTTPStatusCode"] == HTTPStatus.NOT_FOUND:
-            return None
-        return _object_error(s3_error(e, bucket, key))
-    except BotoCoreError as e:
-        return _object_error(s3_error(e, bucket, key))
-    return Listed(key, head["ETag"].strip('"'), head["ContentLength"], _iso(head["LastModified"]))
+        head = head_of(s3, bucket, key)
+    except TransferError as e:
+        return _object_error(e)
+    return head and Listed(key, head["ETag"].strip('"'), head["ContentLength"], _iso(head["LastModified"]))
 
 
 def _object_error(error: TransferError) -> LoadObjectError:

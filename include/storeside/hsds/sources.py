@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from storeside.hsds.errors import HsdsInputError, HsdsTransientError
 from storeside.hsds.export import s3_call
 from storeside.hsds.plan import Slab
-from storeside.hsds.variable import INEXPRESSIBLE, is_expressible
+from storeside.hsds.variable import INEXPRESSIBLE, has_references, is_expressible
 from storeside.transfer import errors as transfer
 from storeside.transfer.content import Content
 from storeside.transfer.listing import list_objects
@@ -47,7 +47,7 @@ class Hdf5Source:
                 f"{file.filename}: {path!r} names other files or datasets, which have its values (an external link,"
                 " external storage or a virtual dataset): write the values into this file"
             )
-        if _has_references(found.dtype):
+        if has_references(found.dtype):
             raise HsdsInputError(
                 f"{file.filename}: {path!r} has references to objects of this file, which lead nowhere in HSDS:"
                 " import the datasets to which they refer"
@@ -70,18 +70,6 @@ class Hdf5Source:
             return np.asarray(self._dataset[selection], self.dtype.base)
         except OSError as e:
             raise HsdsInputError(f"{self._dataset.file.filename}, {slab.select}: cannot be read: {e}") from e
-
-
-def _has_references(kind: np.dtype[Any]) -> bool:
-    """Return whether elements are, or contain, HDF5's object or region references."""
-    import h5py
-
-    parts = [field[0] for field in (kind.fields or {}).values()]
-    if kind.subdtype:
-        parts.append(kind.base)
-    if (inner := h5py.check_vlen_dtype(kind)) is not None:
-        parts.append(np.dtype(inner))
-    return h5py.check_ref_dtype(kind) is not None or any(map(_has_references, parts))
 
 
 class ParquetSource:

@@ -45,15 +45,31 @@ def is_expressible(kind: np.dtype[Any]) -> bool:
     """Return whether HSDS's format, as h5json writes it, can express elements of this type."""
     import h5py
 
-    fields = [field[0] for field in (kind.fields or {}).values()]
-    if len(fields) == 1 and fields[0].hasobject:
+    inner = h5py.check_vlen_dtype(kind)
+    if inner is not None and np.dtype(inner).kind == "O":
         return False
-    parts = [*fields, *([kind.base] if kind.subdtype else [])]
+    if len(kind.fields or ()) == 1 and kind.hasobject:
+        return False
+    return all(map(is_expressible, _parts(kind)))
+
+
+def has_references(kind: np.dtype[Any]) -> bool:
+    """Return whether elements are, or contain, HDF5's object or region references."""
+    import h5py
+
+    return h5py.check_ref_dtype(kind) is not None or any(map(has_references, _parts(kind)))
+
+
+def _parts(kind: np.dtype[Any]) -> list[np.dtype[Any]]:
+    """Return the types of a compound's fields, of an array's elements, and of the elements of a sequence."""
+    import h5py
+
+    parts = [field[0] for field in (kind.fields or {}).values()]
+    if kind.subdtype:
+        parts.append(kind.base)
     if (inner := h5py.check_vlen_dtype(kind)) is not None:
-        if np.dtype(inner).kind == "O":
-            return False
         parts.append(np.dtype(inner))
-    return all(map(is_expressible, parts))
+    return parts
 
 
 def size_of(elements: np.ndarray[Any, Any], dataset: Dataset, slab: Slab) -> int:

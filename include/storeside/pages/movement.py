@@ -210,7 +210,7 @@ def outcomes(tables: Tables, stage: Movement, status: str = "", at: At = FIRST) 
         cursor = at.cursor(str, str)
         key, version = cursor or ("", "")
         rows = of_status(
-        tables,     directed(sql.query("pages_loaded"), descending=bool(at.back)),
+            tables, directed(sql.query("pages_loaded"), descending=bool(at.back)),
             destination=stage.table, bucket=stage.bucket, run=stage.run_id, is_first=cursor is None,
             status="loaded" if status == "done" else status, after_key=key, after_version=version,
         )  # fmt: skip

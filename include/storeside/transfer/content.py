@@ -69,18 +69,24 @@ def s3_error(error: Any, bucket: str, key: str) -> TransferError:
     return kind(_REASONS.get(code, f"S3 answered {code}: {error}"))
 
 
-def current_version(client: S3Client, bucket: str, key: str) -> str | None:
-    """Return the ETag that an object of S3 has now; None if the object does not exist. Raises TransferError."""
+def head_of(client: S3Client, bucket: str, key: str) -> Any:
+    """Return S3's answer to a HEAD for an object; None if the object does not exist. Raises TransferError."""
     from botocore.exceptions import BotoCoreError, ClientError
 
     try:
-        return head_object(client, bucket, key)["ETag"].strip('"')  # type: ignore[no-any-return]
+        return head_object(client, bucket, key)
     except ClientError as e:
         if e.response["ResponseMetadata"]["HTTPStatusCode"] == HTTPStatus.NOT_FOUND:
             return None
         raise s3_error(e, bucket, key) from e
     except BotoCoreError as e:
         raise s3_error(e, bucket, key) from e
+
+
+def current_version(client: S3Client, bucket: str, key: str) -> str | None:
+    """Return the ETag that an object of S3 has now; None if the object does not exist. Raises TransferError."""
+    head = head_of(client, bucket, key)
+    return None if head is None else str(head["ETag"].strip('"'))
 
 
 class Content(io.RawIOBase):

@@ -250,6 +250,17 @@ class Loads:
         )
         return Totals(*(int(value) for value in row))
 
+    def with_rows(self) -> int:
+        """Return the number of object versions, of any bucket, whose rows the table should have."""
+        row = first_row(
+            self.client.query(
+                "SELECT count() FROM storeside.loads FINAL WHERE destination = {destination:String}"
+                " AND state = 'loaded' AND rows > 0",
+                parameters=self.parameters,
+            )
+        )
+        return int(row[0])
+
     def last_totals(self, planned: int) -> Totals:
         """Return the totals at the end of a run, of which `planned` objects were planned.
 

@@ -179,14 +179,7 @@ class Preparation:
 
     def _check_never_loaded(self) -> None:
         """Raise TransferInputError if the ledger has loads with rows in the table, which does not exist."""
-        found = first_row(
-            self.loads.client.query(
-                "SELECT count() FROM storeside.loads FINAL WHERE destination = {destination:String}"
-                " AND state = 'loaded' AND rows > 0",
-                parameters=self.loads.parameters,
-            )
-        )[0]
-        if found:
+        if found := self.loads.with_rows():
             table = self.request.table
             raise TransferInputError(
                 f"{table} does not exist, but storeside.loads has {found} objects that were loaded into it, so no"

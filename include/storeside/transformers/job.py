@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from urllib.parse import parse_qs, unquote_to_bytes
 
 from .failures import Failure
+from .transformer import utf8
 
 # <mountpath>/@<provider>/[<namespace>/]<bucket>/%ob/<object name>: AIStore's docs/on_disk_layout.md
 _FILE = re.compile(r"/@([a-z]+)/(?:(@[^/#]*)?(#[^/]*)/)?([^@#/][^/]*)/%ob/(.+)", re.DOTALL)
@@ -88,8 +89,7 @@ def _checked(job: Job, fqn: str = "") -> Job:
         try:
             os.fsencode(text)
         except UnicodeEncodeError as e:
-            name = job.object.encode(errors="backslashreplace").decode()
-            raise BadRequestError(f"{text[:100]!r} is not Unicode", name) from e
+            raise BadRequestError(f"{text[:100]!r} is not Unicode", utf8(job.object)) from e
     if "\0" in job.object:
         raise BadRequestError(f"{job.object[:100]!r} is not a valid name in AIStore", job.object)
     return job
