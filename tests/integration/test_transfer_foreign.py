@@ -116,8 +116,11 @@ def test_deep_json_fails_alone_and_at_once(loading: Loading, loader: str, option
     assert list(loading.reasons()) == ["a.jsonl"]
 
 
+NAMES = ["it's", "back\\slash", "line\nfeed", 'double"quote', "a(b", "tab\there", "tick`, (x"]
+
+
 @pytest.mark.parametrize("loader", LOADERS)
-@pytest.mark.parametrize("name", ["it's", "back\\slash", "line\nfeed", 'double"quote', "a(b", "tab\there"])
+@pytest.mark.parametrize("name", NAMES)
 def test_fields_of_structs_have_any_name(loading: Loading, loader: str, name: str) -> None:
     loading.put({"a.parquet": parquet({"a": [1, 2], "s": [{name: 1}, {name: 2}]})})
     loading.load(loader=loader)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from contextlib import suppress
 from dataclasses import fields, is_dataclass
@@ -23,7 +24,7 @@ from storeside.transfer.request import Request
 from storeside.transfer.source import Source
 
 REQUEST = Request(Source("trips"), "data.trips")
-FIELD = params.TABLE["options"]
+FIELD = copy.deepcopy(params.TABLE["options"])  # `resolve` stores the value in the Param
 # A value of each kind that no option has by default.
 VALUES: dict[str, Any] = {
     "boolean": None,

@@ -26,6 +26,7 @@ from storeside.transfer.schema import (
     nullable,
     same,
     scale_of,
+    unquoted,
 )
 from storeside.transfer.source import literal
 
@@ -128,7 +129,7 @@ def parts_of(kind: str) -> list[tuple[str, str]]:
 
 def elements_of(kind: str) -> dict[str, str]:
     """Return the types within a struct by the names of its elements; an unnamed element has its number as a name."""
-    return {name.strip("` ") or str(n): part for n, (name, part) in enumerate(parts_of(kind))}
+    return {unquoted(name.strip()) or str(n): part for n, (name, part) in enumerate(parts_of(kind))}
 
 
 def clock_time(form: Format, value: str, target: str) -> tuple[str, str, str] | None:

@@ -28,6 +28,7 @@ from storeside.transfer.schema import (
     nullable,
     scale_of,
     structure,
+    unquoted,
     zoneless,
 )
 from storeside.transfer.source import identifier, literal
@@ -236,7 +237,7 @@ def wider(client: Client, one: str, other: str) -> str:
 
     The elements of lists, maps and structs get such a type. Raises NoTypeError for structs that differ.
     """
-    if zoneless(one.replace("`", "")) == zoneless(other.replace("`", "")):
+    if zoneless(unquoted(one)) == zoneless(unquoted(other)):
         return one
     a, b = bare(one), bare(other)
     if NOTHING in (a, b):

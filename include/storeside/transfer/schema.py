@@ -15,6 +15,8 @@ TIME = re.compile(r"(?:Date|DateTime|Date32|DateTime64)(?:\(.*\))?")
 MOMENT = re.compile(r"DateTime(?:64\((\d)(?:, '[^']*')?\)|\('[^']*'\))?")
 CLOCK = re.compile(r"Time(?:64\((\d)\))?")
 NUMBER = re.compile(r"U?Int\d+|Float\d+|BFloat16|Decimal.*")
+_QUOTED = r"`((?:[^`\\]|\\.)*)`"
+_TOKEN = re.compile(rf"{_QUOTED}|'(?:[^'\\]|\\.)*'|.", re.DOTALL)
 _ESCAPE = re.compile(r"\\(.)", re.DOTALL)
 # The type of a column that has only NULLs, until another object shows its type.
 NOTHING = "Nothing"
@@ -44,15 +46,15 @@ def bare(kind: str) -> str:
 
 def same(one: str, other: str) -> bool:
     """Return whether types differ at most in Nullable, LowCardinality, and quotes around names of tuple elements."""
-    return _unquoted(bare(one)) == _unquoted(bare(other))
+    return unquoted(bare(one)) == unquoted(bare(other))
 
 
-def _unquoted(kind: str) -> str:
+def unquoted(kind: str) -> str:
     """Return a type without quotes around the names of tuple elements, and without escapes in them.
 
     ClickHouse escapes apostrophes in these names, which `identifier` does not.
     """
-    return re.sub(r"`((?:[^`\\]|\\.)*)`", lambda m: _ESCAPE.sub(_unescaped, m.group(1)), kind, flags=re.DOTALL)
+    return re.sub(_QUOTED, lambda m: _ESCAPE.sub(_unescaped, m.group(1)), kind, flags=re.DOTALL)
 
 
 def _unescaped(found: re.Match[str]) -> str:
@@ -86,15 +88,13 @@ def resolved(kind: str) -> str:
 def arguments(kind: str) -> list[str]:
     """Return the arguments between the parentheses of a type, split at its commas."""
     inside = kind[kind.index("(") + 1 : -1] if kind.endswith(")") else ""
-    found, depth, start, quoted = [], 0, 0, False
-    for at, c in enumerate(inside):
-        if c == "`":
-            quoted = not quoted
-        elif not quoted:
-            depth += (c == "(") - (c == ")")
-            if c == "," and not depth:
-                found.append(inside[start:at].strip())
-                start = at + 1
+    found, depth, start = [], 0, 0
+    for token in _TOKEN.finditer(inside):
+        c = token.group()
+        depth += (c == "(") - (c == ")")
+        if c == "," and not depth:
+            found.append(inside[start : token.start()].strip())
+            start = token.end()
     return [*found, inside[start:].strip()] if inside else []
 
 
@@ -105,7 +105,7 @@ def zoneless(kind: str) -> str:
 
 def loose(kind: str) -> str:
     """Return a type without Nullable and time zones, also for the fields of its structs."""
-    kind = zoneless(_unquoted(bare(kind)))
+    kind = zoneless(unquoted(bare(kind)))
     while (at := kind.find("Nullable(")) >= 0:
         depth, end = 1, at + len("Nullable(")
         while depth and end < len(kind):
