@@ -455,6 +455,44 @@ def test_hostile_and_colliding_names(
     assert (again.done, again.failed, again.known_bad) == (0, 0, 1), again
 
 
+def test_a_result_of_another_object_is_not_overwritten_while_that_object_exists(
+    pair: Pair, corpus: dict[str, bytes], drive: Drive
+) -> None:
+    flac, other, *_ = recordings = list(corpus.values())
+    mp3 = recordings[8]
+    put(pair.client, pair.source, {"b.mp3": mp3, "other.flac": flac})
+    assert drive(pair.job("1", transcode_spec())).done == 2
+    result = versions(pair.client, pair.destination)
+
+    # the new object would be the first of the listing; it is refused also if only its own name or prefix is selected
+    put(pair.client, pair.source, {"b.flac": flac})
+    selections: dict[str, dict[str, Any]] = {"2": {}, "3": {"names": ["b.flac"]}, "4": {"prefix": "b.f"}}
+    for run, selected in selections.items():
+        found = drive(pair.job(run, transcode_spec(), retry_failed=True, **selected))
+        assert (found.done, found.failed, found.known_bad) == (0, 1, 0), (run, found)
+        assert versions(pair.client, pair.destination) == result, run
+        assert pair.reasons(run)["b.flac"].startswith("its result would be named b.wav, which is the result of b.mp3")
+        assert "keep_extension" in pair.reasons(run)["b.flac"]
+    again = drive(pair.job("5", transcode_spec()))
+    assert (again.done, again.failed, again.known_bad) == (0, 0, 1), again
+
+    # the remedy works, and so does the replacement of one source by another, also after the refusal
+    kept = drive(pair.job("6", transcode_spec(), names=["b.flac"], naming=Naming({"flac": "flac.wav"})))
+    assert (kept.done, kept.failed) == (1, 0), kept
+    pair.source.handle(pair.client).object("b.flac").delete()
+    put(pair.client, pair.source, {"b.ogg": other})
+    assert drive(pair.job("7", transcode_spec())).failed == 1
+    pair.source.handle(pair.client).object("b.mp3").delete()
+    replaced = drive(pair.job("8", transcode_spec(), names=["b.ogg"]))
+    assert (replaced.done, replaced.failed, replaced.known_bad) == (1, 0, 0), replaced
+
+    # now the result belongs to the other object
+    put(pair.client, pair.source, {"b.mp3": mp3})
+    returned = drive(pair.job("9", transcode_spec()))
+    assert (returned.done, returned.failed) == (0, 1), returned
+    assert "which is the result of b.ogg" in pair.reasons("9")["b.mp3"]
+
+
 def aistore_folders(stack: Stack) -> set[str]:
     from storeside.stack import aistore
 

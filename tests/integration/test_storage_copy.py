@@ -185,6 +185,21 @@ def test_bad_objects_fail_alone_with_their_reasons(copying: Copying) -> None:
     assert contents(b)["changing"] == b"other"
 
 
+def test_a_copy_with_a_prefix_does_not_overwrite_the_copy_of_another_object(copying: Copying) -> None:
+    source, destination = copying.s3("in"), copying.s3("out")
+    source.put("x/a", b"below x", NOTHING)
+    source.put("a", b"plain", NOTHING)
+    assert copying.copy(source, destination, prefix="x/").done == 1
+    found = copying.copy(source, destination, prefix="a", prepend="x/")
+    assert (found.done, found.failed) == (0, 1), found
+    assert found.examples[0][1].startswith("its result would be named x/a, which is the result of x/a: ")
+    assert contents(destination) == {"x/a": b"below x"}
+
+    source.delete("x/a")
+    assert copying.copy(source, destination, prefix="a", prepend="x/").done == 1
+    assert contents(destination) == {"x/a": b"plain"}
+
+
 def test_what_cannot_be_reached_for_now_is_left_for_another_try(copying: Copying) -> None:
     from oci.retry import NoneRetryStrategy
 

@@ -281,6 +281,14 @@ def test_damaged_headers_say_why(read: Callable[[Any], Any], content: bytes, why
         read(content)
 
 
+@every_reader
+def test_amr_with_pauses_is_not_called_damaged(read: Callable[[Any], Any]) -> None:
+    speech, pause = bytes([7 << 3 | 4]) + bytes(31), bytes([8 << 3 | 4]) + bytes(5)
+    why = r"libav cannot decode amr_?nb data after 320 samples, .*\(DTX\) of AMR: convert the object to WAV or FLAC"
+    with pytest.raises(AudioError, match=why):
+        read(b"#!AMR\n" + 2 * speech + pause + 2 * speech)
+
+
 @pytest.mark.parametrize("declared", [0, 0x7FFFFFFF - 36, 0xFFFFFFFF])
 def test_wav_from_a_pipe_is_read_to_its_end(declared: int) -> None:
     content = riff(s16(sine()).tobytes(), 1, 16_000, 2, declared=declared)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from storeside.transformers.audio import AudioError
 from storeside.transformers.audio_limits import Limits
 from storeside.transformers.ffmpeg import AudioFfmpeg
 from storeside.transformers.ffmpeg_settings import FfmpegSettings
-from storeside.transformers.formats import AudioFormat
+from storeside.transformers.formats import CODECS, AudioFormat
 from storeside.transformers.settings import Settings
 from tests.fuzz.differential import audio_corpus as corpus
 from tests.fuzz.differential.audio_corpus import UNSPECIFIED, Base
@@ -56,6 +57,47 @@ def test_both_engines_write_the_same_header(count: int, layout: str) -> None:
     target = AudioFormat(channels=count)
     native, pyav = (bytes(engine.transcode(content, target, Limits())) for engine in (audio_native, audio_libav))
     assert native == pyav
+
+
+@pytest.fixture(scope="module", params=["pcm_u8", "pcm_s16le", "pcm_s24le", "pcm_s32le", "pcm_f32le", "pcm_f64le"])
+def mixable(request: pytest.FixtureRequest) -> dict[tuple[int, int], tuple[bytes, np.ndarray]]:
+    """Recordings in one sample format, and their 16-bit samples from the ffmpeg command, by numbers of channels."""
+    made = {}
+    for count, layout in ((1, "mono"), (2, "stereo"), (6, "5.1")):
+        tones = "|".join(f"{0.9 - 0.1 * n}*sin(2*PI*{300 + 100 * n}*t)" for n in range(count))
+        content = ffmpeg(
+            "-f", "lavfi", "-i", f"aevalsrc={tones}:s=16000:c={layout}:d=0.5",
+            "-c:a", request.param, "-f", "wav", "-",
+        )  # fmt: skip
+        for wanted in (1, 2):
+            mixed = ffmpeg("-i", "-", "-ac", str(wanted), "-c:a", "pcm_s16le", "-f", "s16le", "-", content=content)
+            made[count, wanted] = content, np.frombuffer(mixed, "<i2").astype(float)
+    return made
+
+
+def ffmpeg(*arguments: str, content: bytes = b"") -> bytes:
+    command = ["ffmpeg", "-v", "error", *arguments]
+    return subprocess.run(command, input=content, capture_output=True, check=True).stdout
+
+
+@pytest.mark.skipif(not shutil.which("ffmpeg"), reason="no ffmpeg command")
+@pytest.mark.parametrize("form", [(c, codec) for c, codecs in CODECS.items() for codec in codecs], ids="-".join)
+def test_every_format_is_mixed_at_the_level_of_the_ffmpeg_command(
+    mixable: dict[tuple[int, int], tuple[bytes, np.ndarray]], form: tuple[str, str]
+) -> None:
+    """Without a limit, a mix to floating point is 3 dB louder from stereo, and 11 dB from 5.1."""
+    for (count, wanted), (content, expected) in mixable.items():
+        results = [audio_libav.transcode(content, AudioFormat(*form, channels=wanted), Limits())]
+        if form == ("wav", "pcm_s16le") and audio_native.is_available():
+            results.append(audio_native.transcode(content, AudioFormat(*form, channels=wanted), Limits()))
+        for result in results:
+            decoded = audio_libav.transcode(bytes(result), AudioFormat(channels=wanted), Limits())
+            found = np.frombuffer(samples(decoded), "<i2").astype(float)
+            if form[1] in ("pcm_s16le", "pcm_s24le", "pcm_f32le", "flac", "flac_s24"):
+                assert np.abs(found - expected).max() <= 2, (count, wanted)
+            part = slice(2_000 * wanted, 6_000 * wanted)  # whole periods, without what lossy codecs add at the ends
+            level = 20 * np.log10(found[part].std() / expected[part].std())
+            assert abs(level) < 1, (count, wanted, level)  # LAME lowers the level by half a decibel
 
 
 @needs_native

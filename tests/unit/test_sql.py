@@ -6,7 +6,7 @@ import ast
 import json
 import random
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,10 +16,11 @@ import pytest
 from clickhouse_connect.driver.binding import bind_query
 
 from storeside import sql
-from storeside.aistore.buckets import Bucket
+from storeside.aistore.buckets import Bucket, StoredObject
 from storeside.events.drained import Drained
 from storeside.events.ledger import EventLedger
 from storeside.events.runs import WANTED
+from storeside.ledger import owners
 from storeside.ledger.copies import CopyLedger
 from storeside.ledger.objects import Ledger
 from storeside.ledger.scope import Pending, Scope
@@ -268,14 +269,18 @@ def find(engine: Engine, name: str) -> None:
 
 
 def record(
-    engine: Engine, source: str, destination: str, name: str, result: str, version: str, *, second: int = 0
-) -> None:
+    engine: Engine, source: str, destination: str, name: str, result: str, version: str, *, second: int = 0,
+    prepend: str = "",
+) -> None:  # fmt: skip
     engine.run(
         "INSERT INTO storeside.objects"
-        " (source, destination, object, version, destination_object, status, recorded_at)"
-        " VALUES ({s:String}, {d:String}, {o:String}, {v:String}, {r:String}, 'done', {t:UInt32})",
-        {"s": source, "d": destination, "o": name, "v": version, "r": result, "t": 1_767_225_600 + second},
-    )
+        " (source, destination, prepend, object, version, destination_object, status, recorded_at)"
+        " VALUES ({s:String}, {d:String}, {p:String}, {o:String}, {v:String}, {r:String}, 'done', {t:UInt32})",
+        {
+            "s": source, "d": destination, "p": prepend, "o": name, "v": version, "r": result,
+            "t": 1_767_225_600 + second,
+        },
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("name", OBJECTS)
@@ -491,6 +496,55 @@ def test_an_outcome_of_0_1_0_counts_for_its_own_result_only(engine: Engine) -> N
         list_(engine, side, "a", "a", size=0)
     engine.run(sql.query("plan"), {**PARAMETERS, **SCOPE.parameters, "effect": ""})
     assert engine.run("SELECT object FROM storeside.listings WHERE side = 'pending'") == [["a"]]
+
+
+@pytest.mark.parametrize("whole", [True, False])
+@pytest.mark.parametrize(
+    ("ledger", "others", "planned"),
+    [
+        # of the ledger: object, prefix and name of its result, and second of its outcome, of the other objects of the
+        # source: the names of their results in this run; the outcome of a.mp3, whose result is a.wav
+        ([("a.flac", "", "a.wav", 0)], {"a.flac": "a.wav"}, "a.flac"),
+        ([("a.zip", "", "a.wav", 0)], {"a.zip": "a.wav"}, "a.zip"),
+        ([("a.zip", "", "a.wav", 0)], {"a.zip": "a.zip"}, "pending"),  # it gets another result in this run
+        ([("a.zip", "", "a.wav", 0)], {}, "pending"),  # it was deleted
+        ([("a.zip", "", "b.wav", 0)], {"a.zip": "b.wav"}, "pending"),
+        ([("p", "a.wa", "a.wav", 0)], {"p": "p"}, "p"),
+        ([("p", "a.wa", "a.wav", 0)], {}, "pending"),
+        ([("a.mp3", "", "a.wav", 0)], {"a.flac": "a.wav"}, "pending"),
+        # version 0.1.0 let both write the result
+        ([("a.mp3", "", "a.wav", 0), ("a.flac", "", "a.wav", 1)], {"a.flac": "a.wav"}, "a.flac"),
+        ([("a.mp3", "", "a.wav", 1), ("a.flac", "", "a.wav", 0)], {"a.flac": "a.wav"}, "pending"),
+    ],
+)
+def test_the_owner_of_a_result_keeps_it_while_it_exists(
+    engine: Engine, ledger: list[tuple[str, str, str, int]], others: dict[str, str], planned: str, whole: bool
+) -> None:
+    book = Ledger(Client(engine))  # type: ignore[arg-type]
+    stored = {name: StoredObject(name, 10, "v") for name in ("a.mp3", *others)}
+    listed = stored if whole else {"a.mp3": stored["a.mp3"]}
+    results = {"a.mp3": "a.wav", **others}
+    book.record_listing(SCOPE, "source", [(name, results[name], 10, "v", "") for name in listed])
+    for name, prepend, result, second in ledger:
+        record(engine, SCOPE.source, SCOPE.destination, name, result, "old", second=second, prepend=prepend)
+    asked: list[str] = []
+
+    def find(names: Sequence[str]) -> Iterator[StoredObject]:
+        asked.extend(names)
+        return (stored[name] for name in names if name in stored)
+
+    owners.record(book, SCOPE, find, "" if whole else None)
+    assert not (whole and asked), "the listing shows what exists"
+    engine.run(sql.query("plan"), {**PARAMETERS, **SCOPE.parameters})
+    [[side, reason]] = engine.run(
+        "SELECT side, reason FROM storeside.listings WHERE object = 'a.mp3' AND side IN ('pending', 'refused')"
+    )
+    if not whole and others == {"a.zip": "a.zip"}:
+        planned = "a.zip"  # this run gives it no other result
+    if planned == "pending":
+        assert side == "pending"
+    else:
+        assert reason.startswith(f"its result would be named a.wav, which is the result of {planned}: "), side
 
 
 @pytest.mark.parametrize("splits", [True, False])

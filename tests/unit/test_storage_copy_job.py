@@ -60,6 +60,9 @@ class Book:
 
     begin = settle_copies = forget_listings = lambda self, scope: None
 
+    def drop(self, scope: Any, side: str) -> None:
+        pass
+
     def record_listing(self, scope: Any, side: str, rows: Any) -> None:
         if side == "source":
             self.listed = list(rows)

@@ -11,9 +11,11 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 
+from storeside.aistore.buckets import StoredObject
 from storeside.aistore.names import is_folder_marker
 from storeside.copying.claims import BEAT_SECONDS, Claims
 from storeside.copying.errors import CopyCancelled, CopyInputError, CopyObjectError, CopyTransientError, DeniedError
@@ -21,6 +23,7 @@ from storeside.copying.mover import Mover, Outcome
 from storeside.copying.multipart import Profile
 from storeside.copying.sameness import require_other_bucket
 from storeside.copying.store import Store
+from storeside.ledger import owners
 from storeside.ledger.copies import CopyLedger
 from storeside.ledger.listing import Row, destination_rows, source_row
 from storeside.ledger.scope import Pending, Plan, Scope
@@ -131,6 +134,7 @@ class CopyJob:
         self.ledger.begin(self.scope)
         self.ledger.record_listing(self.scope, "source", self._source_rows())
         self._list_destination("before")
+        owners.record(self.ledger, self.scope, self._find, self.prefix)
         plan = self.ledger.plan(
             self.scope,
             retry_failed=self.retry_failed,
@@ -157,6 +161,11 @@ class CopyJob:
                 continue
             key = self.prepend + found.name
             yield source_row(found, key, self.destination.refused(key))
+
+    def _find(self, names: Iterable[str]) -> Iterator[StoredObject]:
+        """Yield the objects of the source that have one of these names."""
+        for name in names:
+            yield from (found for found in islice(self.source.list(name), 1) if found.name == name)
 
     def _list_destination(self, side: str) -> None:
         listing = self.destination.list(self.prepend + self.prefix)

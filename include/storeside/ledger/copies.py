@@ -23,7 +23,7 @@ class CopyLedger(Ledger):
     def begin(self, scope: Scope) -> None:
         """Delete the list of copies of an earlier try of the same run, which the ledger records as done."""
         for side in _COPIED:
-            self._drop(scope, side)
+            self.drop(scope, side)
 
     def adopt(self, scope: Scope) -> int:
         """Record the pending objects that the destination already has, by size and checksum; return their number."""

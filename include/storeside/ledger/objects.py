@@ -54,9 +54,9 @@ class Ledger:
         Raises LedgerTransientError when ClickHouse did not store the rows exactly once, because the client repeats an
         INSERT whose answer was lost.
         """
-        self._drop(scope, side)
+        self.drop(scope, side)
         if side == "source":
-            self._drop(scope, "listing")
+            self.drop(scope, "listing")
             self.insert_listing([(scope.job, "listing", "", "", 0, "", "")])
         sent = self.insert_listing((scope.job, side, *row) for row in rows)
         if (arrived := self._sides(scope).get(side, 0)) != sent:
@@ -90,10 +90,11 @@ class Ledger:
         With `keeps_result`, an object is done only if its result still exists at the destination. With
         `trusts_failures`, earlier failures were caused by the objects, not by their server, and are not retried.
         Unless `record` is off, objects with names that AIStore cannot store, and objects whose results would have the
-        same name, are recorded as failed. With `splits`, so are shards whose members could get the names of others.
+        same name as those of others, are recorded as failed; see `storeside.ledger.owners`. With `splits`, so are
+        shards whose members could get the names of others.
         """
         for side in _PLANNED:
-            self._drop(scope, side)
+            self.drop(scope, side)
         self.client.command(
             sql.query("plan"),
             parameters={
@@ -115,7 +116,7 @@ class Ledger:
 
         For jobs whose results may be stored together with their objects in the same run.
         """
-        self._drop(scope, "before")
+        self.drop(scope, "before")
         self.client.command(sql.query("distrust"), parameters=scope.parameters)
 
     def planned(self, scope: Scope) -> Plan | None:
@@ -310,13 +311,14 @@ class Ledger:
 
     def forget_listings(self, scope: Scope) -> None:
         """Delete the job's plan, so that no task resumes it, and then its listings; the outcomes stay."""
-        for side in (*_PLANNED, "listing", "source", "before", "after", "now"):
-            self._drop(scope, side)
+        for side in (*_PLANNED, "listing", "source", "claimed", "found", "before", "after", "now"):
+            self.drop(scope, side)
 
     def _count(self, query: str, scope: Scope) -> int:
         return int(first_row(self.client.query(query, parameters=scope.parameters))[0])
 
-    def _drop(self, scope: Scope, side: str) -> None:
+    def drop(self, scope: Scope, side: str) -> None:
+        """Delete one side of a job's listings."""
         self.client.command(f"ALTER TABLE storeside.listings DROP PARTITION ('{scope.job}', '{side}')")
 
 

@@ -3,9 +3,11 @@
 -- versions are ``counter/checksum``: an equal checksum means the same content. The version of an object without a
 -- checksum has the size in its place; then the counters are compared. Objects that failed for good in another run are
 -- skipped; without `trusts_failures`, only those with an impossible name are. Objects with impossible names are
--- refused. If the results of several objects would have the same name, all but the first are refused. If a split would
+-- refused. If the results of several objects would have the same name, all but one are refused: the owner of an existing
+-- result (see claim_results.sql), if it exists and keeps this name, else the first of the listing. If a split would
 -- store the members of one shard in a folder of other shards (`a.tar`, `a/b.tar`), the first is refused, even if it was
 -- split before: `a/b/c` could be a member of both.
+-- An object that was refused only for the sake of another one is tried again when that is gone.
 -- Results with different prefixes have outcomes of their own. Version 0.1.0 recorded no prefix, so a row without one
 -- may be of a result with another name.
 INSERT INTO storeside.listings (job, side, object, destination_object, size, version, reason)
@@ -18,21 +20,30 @@ WITH
         AS same_version,
     d.destination_object != '' AND d.destination_object = l.destination_object AND d.size = l.bytes_out AND same_version
         AND (d.size > 0 OR {effect:String} = '')
-        AS result_is_there
+        AS result_is_there,
+    if(c.owner != '', c.owner, s.first) AS winner,
+    s.reason != '' OR s.object != winner OR f.shard != '' AS is_refused,
+    startsWith(l.reason, 'its result would be named ') OR startsWith(l.reason, 'its members would be stored in the folder ')
+        AS was_refused
 SELECT
     {job:String},
     multiIf(
         l.status = 'failed' AND l.version = s.version AND l.effect = {effect:String}
             AND l.run_id != {run_id:String} AND NOT {retry_failed:Bool}
-            AND ({trusts_failures:Bool} OR s.reason != ''), 'known_bad',
-        s.reason != '' OR s.object != s.winner OR f.shard != '', 'refused',
+            AND ({trusts_failures:Bool} OR s.reason != '') AND (is_refused OR NOT was_refused), 'known_bad',
+        is_refused, 'refused',
         'pending'
     ),
     s.object, s.destination_object, s.size, s.version,
     multiIf(
         s.reason != '', s.reason,
-        s.object != s.winner, concat(
-            'its result would be named ', s.destination_object, ', like that of ', s.winner,
+        s.object != winner AND c.owner != '', concat(
+            'its result would be named ', s.destination_object, ', which is the result of ', winner,
+            ': rename it, or give it a result with another name (keep_extension of a transcode, extensions of a',
+            ' transform, another prefix) or in another bucket'
+        ),
+        s.object != winner, concat(
+            'its result would be named ', s.destination_object, ', like that of ', winner,
             ': rename one, or give results different names (keep_extension of a transcode, extensions of a transform)'
         ),
         f.shard != '', concat(
@@ -45,7 +56,7 @@ FROM
 (
     SELECT
         object, destination_object, size, version, reason,
-        min(object) OVER (PARTITION BY destination_object) AS winner,
+        min(object) OVER (PARTITION BY destination_object) AS first,
         if(endsWith(object, '.tar'), left(object, length(object) - 4), '') AS folder
     FROM storeside.listings
     WHERE job = {job:String} AND side = 'source'
@@ -65,16 +76,31 @@ LEFT JOIN
 ) AS f ON f.folder = s.folder
 LEFT JOIN
 (
+    WITH claimed AS (SELECT object FROM storeside.listings WHERE job = {job:String} AND side = 'claimed')
+    SELECT destination_object, argMax(object, version) AS owner
+    FROM storeside.listings
+    WHERE job = {job:String} AND side = 'claimed' AND (
+        object IN (SELECT object FROM storeside.listings WHERE job = {job:String} AND side = 'found')
+        OR (object, if(reason = {prepend:String}, destination_object, '')) IN
+        (
+            SELECT object, arrayJoin([destination_object, '']) FROM storeside.listings
+            WHERE job = {job:String} AND side = 'source' AND object IN claimed
+        )
+    )
+    GROUP BY destination_object
+) AS c ON c.destination_object = s.destination_object
+LEFT JOIN
+(
     SELECT destination_object, size, version FROM storeside.listings WHERE job = {job:String} AND side = 'before'
 ) AS d ON d.destination_object = s.destination_object
 LEFT JOIN
 (
-    SELECT object, version, effect, toString(status) AS status, run_id, bytes_out, result_version, destination_object
+    SELECT object, version, effect, toString(status) AS status, reason, run_id, bytes_out, result_version, destination_object
     FROM storeside.objects FINAL
     WHERE source = {source:String} AND destination = {destination:String}
         AND prepend = {prepend:String}
     UNION ALL
-    SELECT object, version, effect, toString(status) AS status, run_id, bytes_out, result_version, destination_object
+    SELECT object, version, effect, toString(status) AS status, reason, run_id, bytes_out, result_version, destination_object
     FROM storeside.objects FINAL
     WHERE source = {source:String} AND destination = {destination:String}
         AND {prepend:String} != '' AND prepend = '' AND startsWith(destination_object, {prepend:String})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from storeside.aistore.buckets import Bucket, StoredObject, common_prefix, find_aistore, list_aistore
@@ -66,7 +66,11 @@ class Listings:
     def _by_aistore(self) -> Iterator[StoredObject]:
         if self._options.names is None:
             return list_aistore(self._client, self._source, self._options.prefix)
-        return find_aistore(self._client, self._source, self._options.names)
+        return self.find(self._options.names)
+
+    def find(self, names: Sequence[str]) -> Iterator[StoredObject]:
+        """Yield the objects of the source that have one of these names."""
+        return find_aistore(self._client, self._source, names)
 
     def rows(self) -> Iterator[Row]:
         """Yield the source's rows, without folder markers unless names select them.

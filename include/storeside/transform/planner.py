@@ -6,6 +6,7 @@ import logging
 import time
 from dataclasses import asdict
 
+from storeside.ledger import owners
 from storeside.ledger.objects import Ledger
 from storeside.ledger.scope import Plan, Scope
 from storeside.transform.listings import Listings
@@ -80,6 +81,9 @@ class Planner:
         return _state(Phase.BUCKET if whole else Phase.OBJECTS, plan)
 
     def _decide(self, record: bool) -> Plan:
+        if self._options.keeps_result:
+            prefix = self._options.prefix if self._options.names is None else None
+            owners.record(self._ledger, self._scope, self._listings.find, prefix)
         return self._ledger.plan(
             self._scope,
             retry_failed=self._options.retry_failed,

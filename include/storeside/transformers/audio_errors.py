@@ -47,6 +47,11 @@ def bad_rate(rate: int) -> AudioError:
 
 def damaged(codec: str, samples: int, reason: str) -> AudioError:
     """Return the error for a stream whose decoding failed after `samples` per channel."""
+    if "patches welcome" in reason:  # libav's words for a feature that it does not implement
+        return AudioError(
+            f"libav cannot decode {codec} data after {samples} samples, because it lacks a feature such as the pauses"
+            " (DTX) of AMR: convert the object to WAV or FLAC"
+        )
     return AudioError(f"damaged {codec} data after {samples} samples: {reason}")
 
 

@@ -100,7 +100,8 @@ def form(target: AudioFormat, sample_format: str, found: Any) -> list[Filter]:
     """Return the filters that resample and mix a recording with the layout `found` for a target.
 
     If the number of channels stays the same, the samples of each channel stay: a different target layout changes only
-    the names of the channels.
+    the names of the channels. libswresample mixes to integers so that no sum exceeds full scale, and to floating
+    point without such a limit; the filters set this limit, so the level does not depend on the sample format.
     """
     made = layout(target, found)
     many = len(found.channels)
@@ -109,19 +110,11 @@ def form(target: AudioFormat, sample_format: str, found: Any) -> list[Filter]:
     if name(found) != known:
         order = "|".join(map(str, range(many)))
         renamed = [("channelmap", f"map={order}:channel_layout={known}")]
-    return [*renamed, _aformat(sample_format, target.sample_rate, made)]
-
-
-def measured_form(target: AudioFormat, found: Any) -> list[Filter]:
-    """Return the filters like `form`, with floating-point samples that are as loud as in the target's own format.
-
-    libswresample mixes to integers so that no sum exceeds full scale, and to floating point without such a limit.
-    """
-    made = form(target, "flt", found)
-    if target.written_by.sample_format.startswith("flt") or len(found.channels) == target.channels:
-        return made
-    mixed = f"{target.sample_rate}:out_sample_fmt=flt:out_chlayout={layout(target, found)}:rematrix_maxval=1"
-    return [*made[:-1], ("aresample", mixed), made[-1]]
+    mixed: list[Filter] = []
+    if many != target.channels and sample_format.startswith("flt"):
+        options = f"out_sample_fmt={sample_format}:out_chlayout={made}:rematrix_maxval=1"
+        mixed = [("aresample", f"{target.sample_rate}:{options}")]
+    return [*renamed, *mixed, _aformat(sample_format, target.sample_rate, made)]
 
 
 def _guessed(found: Any) -> str:

@@ -68,7 +68,7 @@ def _filters(source: str | bytes | bytearray, target: AudioFormat, limits: Limit
             return before + filters.form(target, target.written_by.sample_format, found)
         part = filters.part(measured.start, measured.end) + filters.gain(measured.gain)
         made = filters.exactly(target, target.written_by.sample_format, found)
-        return before + filters.measured_form(target, found) + part + made
+        return before + filters.form(target, "flt", found) + part + made
 
     return steps
 

@@ -44,7 +44,7 @@ def measure(source: str | bytes | bytearray, target: AudioFormat, limits: Limits
     sound = _Sound(target)
 
     def chain_of_filters(found: Any) -> list[filters.Filter]:
-        made = filters.measured_form(target, found)
+        made = filters.form(target, "flt", found)
         levels = [("ebur128", "metadata=1"), *filters.exactly(target, "flt", found)] if loudness else []
         return [*filters.segment(target), *made, *levels]
 

@@ -1,0 +1,44 @@
+"""Which objects own the results of a bucket pair: a plan refuses other objects that would overwrite them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from storeside import sql
+from storeside.aistore.buckets import StoredObject
+from storeside.ledger.objects import Ledger
+from storeside.ledger.scope import Scope
+
+_WINDOW = 1000
+
+
+def record(
+    ledger: Ledger, scope: Scope, find: Callable[[Sequence[str]], Iterable[StoredObject]], prefix: str | None
+) -> None:
+    """Record which objects own results that other listed objects would overwrite, for the plan.
+
+    An object owns its result while it exists. The listing of the source shows that for objects below `prefix`; None
+    means that it has only objects selected by their names. `find` returns those of other objects that exist.
+    """
+    for side in ("claimed", "found"):
+        ledger.drop(scope, side)
+    ledger.client.command(sql.query("claim_results"), parameters=scope.parameters)
+    after = ""
+    while names := _unlisted(ledger, scope, prefix, after):
+        after = names[-1]
+        ledger.insert_listing((scope.job, "found", found.name, "", 0, "", "") for found in find(names))
+
+
+def _unlisted(ledger: Ledger, scope: Scope, prefix: str | None, after: str) -> list[str]:
+    """Return the next owners about which the listing of the source states nothing."""
+    rows = ledger.client.query(
+        "SELECT DISTINCT object FROM storeside.listings WHERE job = {job:String} AND side = 'claimed'"
+        " AND object > {after:String} AND ({by_name:Bool} OR NOT startsWith(object, {prefix:String}))"
+        " AND object NOT IN (SELECT object FROM storeside.listings WHERE job = {job:String} AND side = 'source'"
+        " AND object IN (SELECT object FROM storeside.listings WHERE job = {job:String} AND side = 'claimed'))"
+        " ORDER BY object LIMIT {limit:UInt32}",
+        parameters={
+            "job": scope.job, "after": after, "by_name": prefix is None, "prefix": prefix or "", "limit": _WINDOW,
+        },
+    ).result_rows  # fmt: skip
+    return [name for (name,) in rows]
