@@ -195,7 +195,7 @@ def _configure(stack: Stack, part: str) -> None:
         "log_level": "WARNING",
         "password_file": str(passwords),
         # A chunk is seldom read twice: most of the default cache, 128 MB per node, would never be used again.
-        "chunk_mem_cache_size": "32m",
+        "chunk_mem_cache_size": "16m",
         "metadata_mem_cache_size": "16m",
     }
     (_home(stack, part) / "override.yml").write_text(json.dumps(settings, indent=1))  # JSON is valid YAML
