@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import io
+from decimal import Decimal
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from storeside.transfer.after_load import AfterLoad
 from storeside.transfer.columns import Columns
 from storeside.transfer.errors import TransferInputError
 from storeside.transfer.formats import Csv
+from storeside.transfer.options import LoadLimits
 from tests.transfers import Loading, jsonl, parquet
 
 pytestmark = pytest.mark.timeout(180)
@@ -128,3 +132,92 @@ def test_fields_of_structs_have_any_name(loading: Loading, loader: str, name: st
     loading.load(loader=loader)
     assert loading.reasons() == {}
     assert loading.rows("tupleElement(assumeNotNull(s), 1)") == [(1,), (2,), (3,)]
+
+
+def arrow(columns: Any) -> bytes:
+    sink = io.BytesIO()
+    table = pa.table(columns)
+    with pa.ipc.new_file(sink, table.schema) as writer:
+        writer.write_table(table)
+    return sink.getvalue()
+
+
+TWO_FIELDS = pa.StructArray.from_arrays([pa.array([1]), pa.array([2])], names=["x", "x"])
+NO_FIELDS = pa.array([{}], pa.struct([]))
+NEGATIVE = pa.array([Decimal("12E2")], pa.decimal128(5, -2))
+UNNAMED_FIELD = [{"": 1}]
+# Objects beside which a first load creates its table from the others, with their reasons, also for on_drift="add".
+ODD = {
+    "two.parquet": (parquet({"n": [1], "s": TWO_FIELDS}), "has a struct with two fields 'x': rename one", ""),
+    "unnamed.parquet": (parquet({"n": [1], "s": UNNAMED_FIELD}), "has a struct with an unnamed field", ""),
+    "null.parquet": (parquet({"n": [1], "s": [{"null": 1}]}), "columns 's' are not in", "'null' is reserved"),
+    "ours.parquet": (
+        parquet({"n": [1], "_storeside_load": [1]}), "'_storeside_load' are not in", "name of the hidden column",
+    ),
+    "dotted.parquet": (
+        parquet({"n": [1], "s": [{"x": {"y": 1}, "x.y": 2}]}), "'s' are not in", "'s.x.y' is the name of a field",
+    ),
+    "dotted.jsonl": (jsonl([{"n": 1, "s": {"x": {"y": 1}, "x.y": 2}}]), "field found", "'s.x.y' is the name"),
+    "beside.jsonl": (jsonl([{"n": 1, "s": {"x": 1}, "s.x": 2}]), "field found", "'s.x' is the name of a field"),
+    "ours.jsonl": (jsonl([{"n": 1, "_storeside_load": 2}]), "field found", "name of the hidden column"),
+    "two.arrow": (arrow({"n": [1], "s": TWO_FIELDS}), "has a struct with two fields 'x': rename one", ""),
+    "none.arrow": (arrow({"n": [1], "s": NO_FIELDS}), "is a struct without fields", ""),
+    "negative.arrow": (arrow({"n": [1], "s": NEGATIVE}), "no type for Arrow's decimal128(5, -2)", ""),
+}  # fmt: skip
+COMMON = {"parquet": parquet({"n": [2]}), "arrow": arrow({"n": [2]}), "jsonl": jsonl([{"n": 2}])}
+
+
+@pytest.mark.parametrize("loader", LOADERS)
+@pytest.mark.parametrize("name", ODD)
+def test_one_odd_object_among_the_samples_fails_alone(loading: Loading, loader: str, name: str) -> None:
+    kind = name.partition(".")[2]
+    content, reason, when_added = ODD[name]
+    loading.put({f"a.{kind}": content, f"b.{kind}": COMMON[kind], f"c.{kind}": COMMON[kind]})
+    report = loading.load(loader=loader)
+    assert (report.loaded, report.failed, loading.rows()) == (2, 1, [(2,), (2,)])
+    assert loading.types() == {"n": "Nullable(Int64)"}
+    assert reason in loading.reasons()[f"a.{kind}"]
+    assert loading.load(loader=loader).failed == 0
+    assert loading.load(loader=loader, retry_failed=True, on_drift="add").failed == 1
+    assert (when_added or reason) in loading.reasons()[f"a.{kind}"]
+    assert loading.types() == {"n": "Nullable(Int64)"}
+
+
+def test_an_object_with_too_many_columns_fails_alone(loading: Loading) -> None:
+    loading.put({"a.jsonl": jsonl([{f"c{n}": 1 for n in range(30)}]), "b.jsonl": COMMON["jsonl"]})
+    assert loading.load(limits=LoadLimits(columns=20)).loaded == 1
+    assert (loading.rows(), list(loading.reasons())) == ([(2,)], ["a.jsonl"])
+
+
+def test_the_struct_of_most_samples_is_that_of_the_table(loading: Loading) -> None:
+    fields = {"a": "x", "b": "y", "c": "z", "d": "z", "e": "z"}
+    loading.put({f"{key}.parquet": parquet({"s": [{field: 1}]}) for key, field in fields.items()})
+    assert loading.load().loaded == 3
+    assert sorted(loading.reasons()) == ["a.parquet", "b.parquet"]
+
+
+def test_the_first_sample_decides_if_all_differ(loading: Loading) -> None:
+    loading.put({f"{key}.parquet": parquet({"s": [{key: 1}]}) for key in "cab"})
+    assert loading.load().loaded == 1
+    assert sorted(loading.reasons()) == ["b.parquet", "c.parquet"]
+    assert "which data" in loading.reasons()["b.parquet"]
+
+
+def test_an_odd_object_alone_fails_its_load(loading: Loading) -> None:
+    loading.put({"a.jsonl": ODD["dotted.jsonl"][0]})
+    with pytest.raises(TransferInputError, match=r"'a\.jsonl': 's\.x\.y' is the name of a field"):
+        loading.load()
+
+
+@pytest.mark.parametrize("loader", LOADERS)
+def test_options_can_leave_out_what_makes_an_object_odd(loading: Loading, loader: str) -> None:
+    loading.put({"a.parquet": ODD["ours.parquet"][0]})
+    loading.load(loader=loader, chosen=Columns(drop=("_storeside_load",)))
+    assert loading.rows() == [(1,)]
+
+
+@pytest.mark.parametrize("loader", LOADERS)
+def test_long_fixed_bytes_are_text(loading: Loading, loader: str) -> None:
+    loading.put({"a.parquet": parquet({"b": pa.array([b"x" * 300], pa.binary(300))})})
+    loading.load(loader=loader)
+    assert (loading.types(), loading.rows("length(b)")) == ({"b": "Nullable(String)"}, [(300,)])

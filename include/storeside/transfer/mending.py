@@ -32,6 +32,7 @@ from storeside.transfer.salvage import Rejected, RejectedRows, salvage
 from storeside.transfer.samples import columns_of_members, sample_columns, typed_columns, whole_columns
 from storeside.transfer.schema import Column, bare, is_nested
 from storeside.transfer.staged import Staged, Staging
+from storeside.transfer.storable import refuse_same_names
 from storeside.transfer.table import Destination
 from storeside.transfer.widening import widens
 from storeside.transfer.work import How
@@ -125,6 +126,7 @@ class Mending:
                 latest = self.staging.look_up()
                 wanted, kept = self._changes(found, latest)
                 if wanted:
+                    refuse_same_names([*{c.name: c for c in (*latest.columns, *wanted)}.values()])
                     self._check_columns(sum(latest.type_of(c.name) is None for c in wanted))
                     hold.check()
                     latest = latest.widen(wanted)

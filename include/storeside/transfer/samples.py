@@ -28,6 +28,7 @@ from storeside.transfer.push import csv_columns
 from storeside.transfer.records import records
 from storeside.transfer.request import Request
 from storeside.transfer.schema import Column
+from storeside.transfer.storable import refuse_unstorable
 from storeside.transfer.streams import CHUNK
 
 if TYPE_CHECKING:
@@ -93,18 +94,26 @@ def _found(
 
 
 def columns_of(client: Client, request: Request, form: Format, contents: Sequence[Content]) -> list[Column]:
-    """Return the columns of sampled objects, without objects that cannot be read, or not with most of the others.
+    """Return the columns of sampled objects, without objects that no table can hold, or not with most of the others.
 
     The load of those fails later, each alone. Raises TransferInputError when none can be read.
     """
+
+    def columns(taken: Sequence[Any]) -> list[Column]:
+        found = _merged(client, request, form, taken)
+        refuse_unstorable(client, request, found)
+        return found
+
     try:
-        return sample_columns(client, request, form, contents)
+        return columns([_taken(request, form, content) for content in contents])
     except (LoadObjectError, DatabaseError, NoTypeError):
-        return _of_most(client, request, form, contents)
+        return _of_most(columns, request, form, contents)
 
 
-def _of_most(client: Client, request: Request, form: Format, contents: Sequence[Content]) -> list[Column]:
-    """Return the columns of samples that fit together: with the first one, or with the others if they are more."""
+def _of_most(
+    columns: Callable[[Sequence[Any]], list[Column]], request: Request, form: Format, contents: Sequence[Content]
+) -> list[Column]:
+    """Return the columns of samples that fit together: of most, or with the first one if no others are more."""
     taken, reasons = {}, {}
     for content in contents:
         try:
@@ -112,19 +121,22 @@ def _of_most(client: Client, request: Request, form: Format, contents: Sequence[
         except LoadObjectError as e:
             reasons[content.key] = str(e)
 
-    def columns(keys: Sequence[str]) -> list[Column]:
-        return _merged(client, request, form, [taken[key] for key in keys])
+    def together(keys: Sequence[str]) -> list[Column]:
+        return columns([taken[key] for key in keys])
 
-    kept = _fitting(columns, [*taken], [], reasons)
-    left = [key for key in taken if key not in kept]
-    kept = max(kept, _fitting(columns, [*left, *kept], [], reasons), key=len) if left else kept
+    kept: list[str] = []
+    left = [*taken]
+    while len(left) > len(kept):
+        some = _fitting(together, [*left, *(key for key in taken if key not in left)], [], reasons)
+        kept = max(kept, some, key=len)
+        left = [key for key in left[1:] if key not in some]
     for key in reasons.keys() - kept:
         log.warning("%r is left out of the samples: %s", key, reasons[key])
     if not kept:
         key, reason = next(iter(reasons.items()))
         such = f"no sampled object can be read as {form.name}, such as {key!r}: {reason}"
         raise TransferInputError(f"{such}: create {request.table} yourself")
-    return columns(kept)
+    return together(kept)
 
 
 def _fitting(
