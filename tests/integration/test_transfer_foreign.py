@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import codecs
 import io
+import re
 from decimal import Decimal
 from typing import Any
 
@@ -33,8 +35,8 @@ def keys(loading: Loading) -> list[str]:
 NOT_ONE_HEADER = {
     b"a,b\r1,x\r2,y\r": "its rows end with carriage returns alone: convert them to line feeds",
     b"\n<html>Error 403</html>": "its only row is XML or HTML, such as an error of a server: upload it again",
-    "größe,b".encode("cp1252"): "its only row is no text in UTF-8: set `format`, or its encoding (csv.encoding)",
-    b"a,\x01b\n": "its only row is no text in UTF-8: set `format`, or its encoding (csv.encoding)",
+    "größe,b".encode("cp1252"): "its header is not UTF-8 (byte 2 of it is 0xf6): set csv.encoding to that of the",
+    b"a,\x01b\n": "its only row has control characters, so it is not CSV in UTF-8: set `format` or csv.encoding to",
 }
 
 
@@ -42,7 +44,7 @@ NOT_ONE_HEADER = {
 @pytest.mark.parametrize("content", NOT_ONE_HEADER)
 def test_a_text_that_is_no_header_alone_keeps_its_object(loading: Loading, loader: str, content: bytes) -> None:
     loading.put({"a.csv": content})
-    with pytest.raises(TransferInputError, match=NOT_ONE_HEADER[content].replace("(", r"\(").replace(")", r"\)")):
+    with pytest.raises(TransferInputError, match=re.escape(NOT_ONE_HEADER[content])):
         loading.load(loader=loader, after_load=AfterLoad("delete"))
     assert keys(loading) == ["a.csv"]
 
@@ -221,3 +223,48 @@ def test_long_fixed_bytes_are_text(loading: Loading, loader: str) -> None:
     loading.put({"a.parquet": parquet({"b": pa.array([b"x" * 300], pa.binary(300))})})
     loading.load(loader=loader)
     assert (loading.types(), loading.rows("length(b)")) == ({"b": "Nullable(String)"}, [(300,)])
+
+
+OF_GERMAN = "größe,b\n1,5\n2,6\n"
+OTHER_ENCODINGS = {
+    "utf-16": OF_GERMAN.encode("utf-16"),
+    "utf-32": codecs.BOM_UTF32_BE + OF_GERMAN.encode("utf-32-be"),
+    "cp1252": OF_GERMAN.encode("cp1252"),
+}
+REASONS = {
+    "utf-16": 'it is text in UTF-16, as its byte order mark shows: set csv.encoding to "utf-16"',
+    "utf-32": 'it is text in UTF-32, as its byte order mark shows: set csv.encoding to "utf-32"',
+    "cp1252": "its header is not UTF-8 (byte 2 of it is 0xf6): set csv.encoding to that of the object, such as"
+    ' "cp1252"',
+}
+
+
+# ClickHouse parses the default dialect, and pyarrow the other one.
+@pytest.mark.parametrize(
+    ("loader", "dialect"), [("pull", Csv()), ("push", Csv()), ("pull", Csv(true_values=("yes",)))],
+    ids=["pull", "push", "pyarrow"],
+)  # fmt: skip
+@pytest.mark.parametrize("encoding", OTHER_ENCODINGS)
+def test_csv_in_another_encoding_fails_alone(loading: Loading, loader: str, dialect: Csv, encoding: str) -> None:
+    loading.put({"a.csv": OTHER_ENCODINGS[encoding]})
+    with pytest.raises(TransferInputError, match=re.escape(f"'a.csv': {REASONS[encoding]}")):
+        loading.load(loader=loader, csv=dialect)
+    loading.put({"b.csv": b"b\n3\n"})
+    for on_drift in ("fail", "add"):
+        loading.load(loader=loader, csv=dialect, retry_failed=True, on_drift=on_drift)
+        assert (loading.rows(), list(loading.types())) == ([(3,)], ["b"])
+        assert loading.reasons() == {"a.csv": REASONS[encoding]}
+    loading.load("a*", loader=loader, retry_failed=True, on_drift="add", csv=Csv(encoding=encoding))
+    assert (sorted(loading.types()), len(loading.rows())) == (["b", "größe"], 3)
+
+
+@pytest.mark.parametrize("loader", LOADERS)
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-32"])
+def test_json_in_another_encoding_fails_alone(loading: Loading, loader: str, encoding: str) -> None:
+    reason = f"it is text in {encoding.upper()}, as its byte order mark shows: convert it to UTF-8"
+    loading.put({"a.jsonl": '{"b":1}\n'.encode(encoding)})
+    with pytest.raises(TransferInputError, match=rf"'a\.jsonl': {reason}"):
+        loading.load(loader=loader)
+    loading.put({"b.jsonl": jsonl([{"b": 3}])})
+    loading.load(loader=loader)
+    assert (loading.rows(), loading.reasons()) == ([(3,)], {"a.jsonl": reason})

@@ -9,8 +9,10 @@ from contextlib import AbstractContextManager
 
 from clickhouse_connect.driver.exceptions import DatabaseError, OperationalError
 
+from storeside.transfer.encoding import refuse_encoding
 from storeside.transfer.errors import (
     DriftError,
+    FailureKind,
     GoneError,
     LimitError,
     LoadObjectError,
@@ -53,7 +55,13 @@ class Mending:
 
     def mend(self, o: Planned, error: LoadObjectError) -> Staged | None:
         """Load an object in each way that the request's options allow; record it as failed if none succeeds."""
-        remedies = (self._by_its_compression, self._by_tidying, self._by_drift, self._by_salvage)
+        remedies = (
+            self._check_encoding,
+            self._by_its_compression,
+            self._by_tidying,
+            self._by_drift,
+            self._by_salvage,
+        )
         try:
             for remedy in () if isinstance(error, LimitError | GoneError) else remedies:
                 if (staged := remedy(o, error)) is not None:
@@ -66,6 +74,16 @@ class Mending:
         log.warning("%r: %s", o.key, reason)
         self.work.loads.record_failed([(o, kind_of(error), reason)])
         return None
+
+    def _check_encoding(self, o: Planned, error: LoadObjectError) -> None:
+        """Raise LoadObjectError if the content explains the failure: it is text in another encoding."""
+        if not self.work.form.is_text or error.kind is not FailureKind.OBJECT:
+            return
+        try:
+            sample = self.work.content(o).sample(self.request.read.sample_bytes)
+        except LoadObjectError:  # `error` tells more
+            return
+        refuse_encoding(sample, self.work.form)
 
     def _by_its_compression(self, o: Planned, error: LoadObjectError) -> Staged | None:
         """Read an object with the compression of its content, if its name suggests another one."""
