@@ -11,6 +11,7 @@ from clickhouse_connect.driver.exceptions import DatabaseError, OperationalError
 
 from storeside.transfer.encoding import refuse_encoding
 from storeside.transfer.errors import (
+    BusyObjectError,
     DriftError,
     FailureKind,
     GoneError,
@@ -63,7 +64,7 @@ class Mending:
             self._by_salvage,
         )
         try:
-            for remedy in () if isinstance(error, LimitError | GoneError) else remedies:
+            for remedy in () if isinstance(error, LimitError | GoneError | BusyObjectError) else remedies:
                 if (staged := remedy(o, error)) is not None:
                     return staged
         except (LoadObjectError, DatabaseError) as e:
