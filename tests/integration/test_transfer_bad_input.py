@@ -19,7 +19,7 @@ import pytest
 from storeside.stack import s3
 from storeside.stack.settings import HOST, Stack
 from storeside.transfer.engine import Transfer
-from storeside.transfer.errors import TransferInputError
+from storeside.transfer.errors import TransferInputError, TransferTransientError
 from storeside.transfer.request import Request
 from storeside.transfer.source import Source
 from tests.transfers import Loading, jsonl, parquet
@@ -565,6 +565,43 @@ def test_a_denied_object_fails_alone_and_a_busy_server_is_waited_for(
     expect(loading, {f"1.{form}": "403"}, {f"{n}.{form}": 1 for n in (0, 2, 3)})
     assert loading.rows() == [(0,), (2,), (3,)]
     assert faults.slow[f"2.{form}"] < 0
+
+
+@pytest.mark.timeout(400)  # ClickHouse and boto3 repeat each request many times
+@pytest.mark.parametrize(("form", "loader"), [("csv", "pull"), ("csv", "push"), ("parquet", "pull")])
+def test_an_object_for_which_s3_is_too_busy_fails_alone(
+    loading: Loading, stack: Stack, monkeypatch: pytest.MonkeyPatch, loader: str, form: str
+) -> None:
+    monkeypatch.setattr("storeside.transfer.staged.ATTEMPTS", 2)
+    loading.create("n Int64")
+    loading.put({f"{n}.{form}": b"n\n%d\n" % n if form == "csv" else parquet({"n": [n]}) for n in range(4)})
+    faults = Faults(slow={f"2.{form}": 1 << 20})
+    with faulty(stack, faults) as url:
+        source = Source(loading.bucket, endpoint=url)
+        request = Request(source, loading.table, loader=loader, format=form)
+        transfer = Transfer(request, loading.client(), s3.client("s3", url, *s3.keys(stack)), loading.table)
+        report = transfer.run(transfer.prepare())
+        loading.check(report)
+        expect(loading, {f"2.{form}": "it cannot be read at the moment"}, {f"{n}.{form}": 1 for n in (0, 1, 3)})
+        faults.slow = {}
+        again = Transfer(request, loading.client(), s3.client("s3", url, *s3.keys(stack)), "again")
+        assert again.run(again.prepare()).loaded == 1  # without `retry_failed`
+    assert loading.rows() == [(0,), (1,), (2,), (3,)]
+
+
+@pytest.mark.timeout(400)
+def test_a_server_that_is_too_busy_for_all_objects_ends_the_load(
+    loading: Loading, stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("storeside.transfer.staged.ATTEMPTS", 1)
+    loading.create("n Int64")
+    loading.put({f"{n}.csv": b"n\n%d\n" % n for n in range(8)})
+    with faulty(stack, Faults(slow={f"{n}.csv": 1 << 20 for n in range(8)})) as url:
+        request = Request(Source(loading.bucket, endpoint=url), loading.table, loader="push", format="csv")
+        transfer = Transfer(request, loading.client(), s3.client("s3", url, *s3.keys(stack)), loading.table)
+        with pytest.raises(TransferTransientError, match=r"503|SlowDown"):
+            transfer.run(transfer.prepare())
+    assert len(loading.reasons()) == 1
 
 
 def test_an_answer_that_breaks_off_is_asked_for_again(loading: Loading, stack: Stack) -> None:

@@ -8,6 +8,7 @@ ClickHouse type if there is one. The table in docs/transfer.md lists all types, 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from storeside.transfer.errors import TransferInputError
@@ -29,6 +30,8 @@ _SIMPLE = {
     "extension<arrow.json>": "String",
     "extension<arrow.uuid>": "UUID",
 }  # fmt: skip
+# Bytes: ClickHouse refuses columns of a longer FixedString.
+_LONGEST_FIXED = 256
 
 
 def arrow_columns(found: pyarrow.Schema) -> list[Column]:
@@ -84,10 +87,10 @@ def _plain_type(kind: pyarrow.DataType) -> str:
     if of.is_timestamp(kind):
         digits = {"s": 0, "ms": 3, "us": 6, "ns": 9}[kind.unit]
         return f"DateTime64({digits}, 'UTC')"  # without a zone, the column shows the digits of the file, too
-    if of.is_decimal(kind):
+    if of.is_decimal(kind) and kind.scale >= 0:
         return f"Decimal({kind.precision}, {kind.scale})"
-    if of.is_fixed_size_binary(kind):
-        return f"FixedString({kind.byte_width})"
+    if of.is_fixed_size_binary(kind) and kind.byte_width:
+        return f"FixedString({kind.byte_width})" if kind.byte_width <= _LONGEST_FIXED else "String"
     return "Int64" if of.is_duration(kind) else ""  # Parquet stores durations as integers
 
 
@@ -101,6 +104,7 @@ def _nested_type(kind: pyarrow.DataType, name: str, *, optional: bool, keep: boo
     if of.is_map(kind):
         return f"Map({arrow_type(kind.key_type, name, keep=keep)}, {field_type(kind.item_field, keep=keep)})"
     if of.is_struct(kind):
+        _check_fields([part.name for part in kind], name)
         fields = (
             f"{identifier(part.name)} {field_type(part, in_optional=optional and not keep, keep=keep)}"
             for part in kind
@@ -109,3 +113,13 @@ def _nested_type(kind: pyarrow.DataType, name: str, *, optional: bool, keep: boo
     if hasattr(kind, "value_field"):
         return f"Array({field_type(kind.value_field, keep=keep)})"
     raise TransferInputError(f"column {name!r}: ClickHouse has no type for Arrow's {kind}: set the column's type")
+
+
+def _check_fields(names: Sequence[str], column: str) -> None:
+    """Raise TransferInputError for the names of a struct's fields with which ClickHouse has no type."""
+    if not names:
+        raise TransferInputError(f"column {column!r} is a struct without fields: leave it out, or write it as text")
+    if not all(names):
+        raise TransferInputError(f"column {column!r} has a struct with an unnamed field: give each field a name")
+    if twice := next((name for name, times in Counter(names).items() if times > 1), ""):
+        raise TransferInputError(f"column {column!r} has a struct with two fields {twice!r}: rename one of them")

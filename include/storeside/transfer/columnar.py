@@ -69,9 +69,10 @@ class ColumnarObject:
 
     def facts(self) -> Facts:
         """Return the columns; the number of rows is -1 unless the footer states it, as ORC's does."""
+        columns = tuple(self.columns())  # raises LoadObjectError, `field_type` TransferInputError
         keeping = tuple(field_type(field, keep=True) for field in self.schema)
         shape = Shape(
-            tuple(self.columns()), keeping, tuple(self._nested()),
+            columns, keeping, tuple(self._nested()),
             foreign=tuple(field.name for field in self.schema if not _is_exact(field.type)),
             texts=tuple(field.name for field in self.schema if str(field.type) in _TEXT),
         )  # fmt: skip

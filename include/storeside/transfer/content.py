@@ -23,6 +23,7 @@ from storeside.transfer.errors import (
     TransferError,
     TransferInputError,
     TransferTransientError,
+    about,
 )
 from storeside.transfer.formats import compression_of, is_hadoop_snappy, typed_format
 from storeside.transfer.source import in_aistore
@@ -57,7 +58,7 @@ def s3_error(error: Any, bucket: str, key: str) -> TransferError:
         return TransferTransientError(f"s3://{bucket}/{key}: {error}")
     code = str(error.response.get("Error", {}).get("Code", ""))
     if passes(error):
-        return TransferTransientError(f"s3://{bucket}/{key}: {code}")
+        return about(TransferTransientError(f"s3://{bucket}/{key}: {code}"), key)
     if code == "NoSuchBucket":
         return TransferInputError(f"there is no bucket {bucket!r} at this endpoint: create it, or correct its name")
     if error.operation_name == "ListObjectsV2":

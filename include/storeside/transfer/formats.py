@@ -118,8 +118,13 @@ class Csv:
             and not self.escape
             and len(self.null_values) <= 1
             and not (self.true_values or self.false_values or self.timestamp_formats)
-            and self.encoding.lower().replace("_", "-") in ("utf-8", "utf8", "ascii")
+            and self.is_utf8
         )
+
+    @property
+    def is_utf8(self) -> bool:
+        """Whether the encoding is UTF-8, or a part of it."""
+        return self.encoding.lower().replace("_", "-") in ("utf-8", "utf8", "ascii")
 
     @property
     def has_offsets(self) -> bool:

@@ -9,8 +9,11 @@ from contextlib import AbstractContextManager
 
 from clickhouse_connect.driver.exceptions import DatabaseError, OperationalError
 
+from storeside.transfer.encoding import refuse_encoding
 from storeside.transfer.errors import (
+    BusyObjectError,
     DriftError,
+    FailureKind,
     GoneError,
     LimitError,
     LoadObjectError,
@@ -32,6 +35,7 @@ from storeside.transfer.salvage import Rejected, RejectedRows, salvage
 from storeside.transfer.samples import columns_of_members, sample_columns, typed_columns, whole_columns
 from storeside.transfer.schema import Column, bare, is_nested
 from storeside.transfer.staged import Staged, Staging
+from storeside.transfer.storable import refuse_same_names
 from storeside.transfer.table import Destination
 from storeside.transfer.widening import widens
 from storeside.transfer.work import How
@@ -52,9 +56,15 @@ class Mending:
 
     def mend(self, o: Planned, error: LoadObjectError) -> Staged | None:
         """Load an object in each way that the request's options allow; record it as failed if none succeeds."""
-        remedies = (self._by_its_compression, self._by_tidying, self._by_drift, self._by_salvage)
+        remedies = (
+            self._check_encoding,
+            self._by_its_compression,
+            self._by_tidying,
+            self._by_drift,
+            self._by_salvage,
+        )
         try:
-            for remedy in () if isinstance(error, LimitError | GoneError) else remedies:
+            for remedy in () if isinstance(error, LimitError | GoneError | BusyObjectError) else remedies:
                 if (staged := remedy(o, error)) is not None:
                     return staged
         except (LoadObjectError, DatabaseError) as e:
@@ -65,6 +75,16 @@ class Mending:
         log.warning("%r: %s", o.key, reason)
         self.work.loads.record_failed([(o, kind_of(error), reason)])
         return None
+
+    def _check_encoding(self, o: Planned, error: LoadObjectError) -> None:
+        """Raise LoadObjectError if the content explains the failure: it is text in another encoding."""
+        if not self.work.form.is_text or error.kind is not FailureKind.OBJECT:
+            return
+        try:
+            sample = self.work.content(o).sample(self.request.read.sample_bytes)
+        except LoadObjectError:  # `error` tells more
+            return
+        refuse_encoding(sample, self.work.form)
 
     def _by_its_compression(self, o: Planned, error: LoadObjectError) -> Staged | None:
         """Read an object with the compression of its content, if its name suggests another one."""
@@ -125,6 +145,7 @@ class Mending:
                 latest = self.staging.look_up()
                 wanted, kept = self._changes(found, latest)
                 if wanted:
+                    refuse_same_names([*{c.name: c for c in (*latest.columns, *wanted)}.values()])
                     self._check_columns(sum(latest.type_of(c.name) is None for c in wanted))
                     hold.check()
                     latest = latest.widen(wanted)

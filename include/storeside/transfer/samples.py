@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
 import io
 import logging
 import re
@@ -16,6 +15,7 @@ from clickhouse_connect.driver.exceptions import DatabaseError
 from storeside.transfer.avro import AvroObject
 from storeside.transfer.columnar import ColumnarObject
 from storeside.transfer.content import Content
+from storeside.transfer.encoding import in_utf8, refuse_encoding
 from storeside.transfer.errors import LoadObjectError, TransferInputError, is_transient, plain
 from storeside.transfer.formats import BY_SCHEMA, Csv, Format, FormatName, format_of
 from storeside.transfer.inference import NoTypeError, deduced, merge, refuse_deep, text_columns, unordered
@@ -28,6 +28,7 @@ from storeside.transfer.push import csv_columns
 from storeside.transfer.records import records
 from storeside.transfer.request import Request
 from storeside.transfer.schema import Column
+from storeside.transfer.storable import refuse_unstorable
 from storeside.transfer.streams import CHUNK
 
 if TYPE_CHECKING:
@@ -93,18 +94,26 @@ def _found(
 
 
 def columns_of(client: Client, request: Request, form: Format, contents: Sequence[Content]) -> list[Column]:
-    """Return the columns of sampled objects, without objects that cannot be read, or not with most of the others.
+    """Return the columns of sampled objects, without objects that no table can hold, or not with most of the others.
 
     The load of those fails later, each alone. Raises TransferInputError when none can be read.
     """
+
+    def columns(taken: Sequence[Any]) -> list[Column]:
+        found = _merged(client, request, form, taken)
+        refuse_unstorable(client, request, found)
+        return found
+
     try:
-        return sample_columns(client, request, form, contents)
+        return columns([_taken(request, form, content) for content in contents])
     except (LoadObjectError, DatabaseError, NoTypeError):
-        return _of_most(client, request, form, contents)
+        return _of_most(columns, request, form, contents)
 
 
-def _of_most(client: Client, request: Request, form: Format, contents: Sequence[Content]) -> list[Column]:
-    """Return the columns of samples that fit together: with the first one, or with the others if they are more."""
+def _of_most(
+    columns: Callable[[Sequence[Any]], list[Column]], request: Request, form: Format, contents: Sequence[Content]
+) -> list[Column]:
+    """Return the columns of samples that fit together: of most, or with the first one if no others are more."""
     taken, reasons = {}, {}
     for content in contents:
         try:
@@ -112,19 +121,22 @@ def _of_most(client: Client, request: Request, form: Format, contents: Sequence[
         except LoadObjectError as e:
             reasons[content.key] = str(e)
 
-    def columns(keys: Sequence[str]) -> list[Column]:
-        return _merged(client, request, form, [taken[key] for key in keys])
+    def together(keys: Sequence[str]) -> list[Column]:
+        return columns([taken[key] for key in keys])
 
-    kept = _fitting(columns, [*taken], [], reasons)
-    left = [key for key in taken if key not in kept]
-    kept = max(kept, _fitting(columns, [*left, *kept], [], reasons), key=len) if left else kept
+    kept: list[str] = []
+    left = [*taken]
+    while len(left) > len(kept):
+        some = _fitting(together, [*left, *(key for key in taken if key not in left)], [], reasons)
+        kept = max(kept, some, key=len)
+        left = [key for key in left[1:] if key not in some]
     for key in reasons.keys() - kept:
         log.warning("%r is left out of the samples: %s", key, reasons[key])
     if not kept:
         key, reason = next(iter(reasons.items()))
         such = f"no sampled object can be read as {form.name}, such as {key!r}: {reason}"
         raise TransferInputError(f"{such}: create {request.table} yourself")
-    return columns(kept)
+    return together(kept)
 
 
 def _fitting(
@@ -236,11 +248,13 @@ def _rows(sample: bytes, form: Format) -> list[bytes]:
     """Return the rows of a sample, those of CSV in UTF-8.
 
     A sample may end within a quoted value of CSV, or within an array of JSON objects. Raises LoadObjectError if it
-    ends within its first row.
+    ends within its first row, or is not in the encoding of the load.
     """
+    refuse_encoding(sample, form)
     if form.name == "csv":
         if not form.is_native:
-            sample = _in_utf8(sample, form.csv)
+            sample = in_utf8(sample, form.csv)
+            form = replace(form, csv=replace(form.csv, encoding="utf-8"))
         rows = [raw for _, raw in records(io.BytesIO(sample), form, cut=True)]
         if len(rows) <= _headers(form) and any(n >= len(rows) for n, _ in records(io.BytesIO(sample), form)):
             raise LoadObjectError(
@@ -268,31 +282,17 @@ def _refuse_lost_rows(text: bytes, rows: Sequence[bytes]) -> None:
     for row in rows:
         if row.lstrip(_BLANK).startswith(b"<"):
             raise LoadObjectError("its only row is XML or HTML, such as an error of a server: upload it again")
-        if _BINARY.search(row) or not _is_utf8(row):
-            raise LoadObjectError("its only row is no text in UTF-8: set `format`, or its encoding (csv.encoding)")
-
-
-def _is_utf8(text: bytes) -> bool:
-    try:
-        text.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
+        if _BINARY.search(row):
+            raise LoadObjectError(
+                "its only row has control characters, so it is not CSV in UTF-8: set `format` or csv.encoding to that"
+                " of the object"
+            )
 
 
 def refuse_lost_rows(content: Content, form: Format) -> None:
     """Raise LoadObjectError for an object of which a load read no row, but which is no CSV without rows."""
     if form.name == "csv":
         _rows(content.sample(CHUNK), form)
-
-
-def _in_utf8(sample: bytes, csv: Csv) -> bytes:
-    """Return a sample in UTF-8 with line feeds between its lines; it may end within a character."""
-    try:
-        text = codecs.getincrementaldecoder(csv.encoding)("surrogateescape").decode(sample)
-    except UnicodeError as e:
-        raise LoadObjectError(f"it is not {csv.encoding}: {e}") from e
-    return re.sub("\r\n?", "\n", text).encode("utf-8", "surrogateescape")
 
 
 class NoRowsError(TransferInputError):

@@ -26,6 +26,7 @@ from storeside.transfer.errors import (
     classify,
     code_of,
     is_unlistable,
+    named_file,
     remedy,
 )
 from storeside.transfer.grouping import Grouping
@@ -71,6 +72,7 @@ class Staging:
         self.reader = Reader(work, pushed=pushed)
         self.grouping = Grouping(work, pushed=pushed)
         self._tables_made = 0
+        self._has_busy = False
         self.destination: Destination
 
     def look_up(self) -> Destination:
@@ -100,15 +102,23 @@ class Staging:
                     raise LoadObjectError(str(error)) from e
                 most = _ATTEMPTS_BY_SIZE if is_too_much else ATTEMPTS
                 if attempt >= most - 1:
-                    if len(objects) == 1 and not isinstance(e, OperationalError):
-                        reason = f"{most} times: {error}"
-                        if is_too_much:
-                            raise LoadObjectError(remedy(reason)) from e
-                        raise BusyObjectError(f"{BUSY}: {reason}") from e
-                    raise error from e
+                    raise self._given_up(e, error, objects, f"{most} times: {error}") from e
                 log.info("batch %d: %s: retrying", self.number, error)
                 self.wait(attempt)
                 attempt += 1
+
+    def _given_up(
+        self, cause: Exception, error: TransferError, objects: Sequence[Planned], reason: str
+    ) -> TransferError:
+        """Return the error after the last attempt: of one object, and the others load, or of the load."""
+        if len(objects) == 1 and not isinstance(cause, OperationalError):
+            return LoadObjectError(remedy(reason)) if by_size(cause) else BusyObjectError(f"{BUSY}: {reason}")
+        key = getattr(cause, "key", "") or self.work.request.source.key_named(named_file(cause))
+        # A second busy object shows that S3 is too busy for the load.
+        if len(objects) > 1 and key in {o.key for o in objects} and not self._has_busy:
+            self._has_busy = True
+            return about(BusyObjectError(f"{BUSY}: {reason}"), key)
+        return error
 
     def wait(self, attempt: int) -> None:
         """Wait before another attempt, up to 10 s. Raises TransferCancelled."""

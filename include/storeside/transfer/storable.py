@@ -1,0 +1,80 @@
+"""Checks that ClickHouse can create a table with the columns of an object, and read its rows."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from clickhouse_connect.driver.exceptions import DatabaseError
+
+from storeside.transfer.conversion import parts_of
+from storeside.transfer.errors import LimitError, LoadObjectError, is_transient, plain
+from storeside.transfer.loads import LONG_STATEMENT
+from storeside.transfer.request import Request
+from storeside.transfer.schema import Column, bare, resolved, structure, unquoted
+from storeside.transfer.source import literal
+from storeside.transfer.table import LOAD_ID
+
+if TYPE_CHECKING:
+    from clickhouse_connect.driver.client import Client
+
+
+def refuse_unstorable(client: Client, request: Request, found: Sequence[Column]) -> None:
+    """Raise LoadObjectError if no table can have the columns `found` in samples, with the options of the request."""
+    columns, most = _of_table(request, found), request.limits.columns
+    if len(columns) > most:
+        raise LimitError(
+            f"{request.table} would have {len(columns)} columns, but `limits` allows {most}: raise the limit, or"
+            " leave out objects with many columns"
+        )
+    refuse_same_names(columns)
+    shown = literal(structure(Column(c.name, resolved(c.type)) for c in columns))
+    try:
+        client.query(f"DESCRIBE TABLE null({shown})", settings={"max_query_size": LONG_STATEMENT})
+    except DatabaseError as e:
+        if is_transient(e):
+            raise
+        raise LoadObjectError(f"ClickHouse creates no table with its columns: {plain(e)}") from e
+
+
+def _of_table(request: Request, found: Sequence[Column]) -> list[Column]:
+    """Return the columns of a table; those whose types a user chose are texts, as their types are checked later."""
+    options, chosen = request.read.columns, {*request.table_options.columns, *request.read.columns.cast}
+    return [
+        Column(name, "String" if {name, c.name} & chosen else options.made(c.name, c.type))
+        for c in found
+        if c.name not in request.read.partition_columns and (name := options.target(c.name)) is not None
+    ]
+
+
+def refuse_same_names(columns: Sequence[Column]) -> None:
+    """Raise LoadObjectError for two columns, or fields of structs, that have one name on disk.
+
+    ClickHouse 26.9 refuses such columns, or creates a table of which it cannot read a row (fields of one column).
+    """
+    names = Counter(name for column in columns for name in _on_disk(column.name, column.type))
+    if LOAD_ID in names:
+        raise LoadObjectError(
+            f"column {LOAD_ID!r} has the name of the hidden column with the load of each row: rename it, or leave it"
+            " out (`rename`, `drop`)"
+        )
+    if twice := next((name for name, times in names.items() if times > 1), ""):
+        raise LoadObjectError(
+            f"{twice!r} is the name of a field within a column, and of another column or field: rename one of them,"
+            " or give the column the type String"
+        )
+
+
+def _on_disk(name: str, kind: str) -> Iterator[str]:
+    """Yield the names under which ClickHouse stores the values of a column."""
+    core = bare(kind)
+    form = core.partition("(")[0]
+    if form == "Array":
+        yield from _on_disk(name, parts_of(core)[0][1])
+    elif form in ("Tuple", "Map"):
+        for n, (field, part) in enumerate(parts_of(core)):
+            inner = ("keys", "values")[n] if form == "Map" else unquoted(field.strip()) or str(n + 1)
+            yield from _on_disk(f"{name}.{inner}", part)
+    else:
+        yield name
