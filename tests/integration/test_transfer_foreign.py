@@ -10,12 +10,14 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyarrow import orc
 
 from storeside.transfer.after_load import AfterLoad
 from storeside.transfer.columns import Columns
 from storeside.transfer.errors import TransferInputError
 from storeside.transfer.formats import Csv
 from storeside.transfer.options import LoadLimits
+from tests.avro_files import avro
 from tests.transfers import Loading, jsonl, parquet
 
 pytestmark = pytest.mark.timeout(180)
@@ -114,7 +116,10 @@ def test_dates_without_a_known_order_are_refused(loading: Loading, loader: str, 
 def test_deep_json_fails_alone_and_at_once(loading: Loading, loader: str, options: dict[str, str]) -> None:
     deep = b'{"a":' * 30 + b"1" + b"}" * 30 + b"\n"
     loading.put({"a.jsonl": deep})
-    with pytest.raises(TransferInputError, match=r"'a\.jsonl': row 0 has 30 levels of objects"):
+    with pytest.raises(
+        TransferInputError,
+        match=r"'a\.jsonl': row 0 has 30 levels of nested objects, but",
+    ):
         loading.load(loader=loader)
     loading.put({"b.jsonl": b'{"b":1,"t":"{{{{{{{{{{{{{{{{{{"}\n'})
     loading.load(loader=loader, **options)
@@ -216,6 +221,25 @@ def test_options_can_leave_out_what_makes_an_object_odd(loading: Loading, loader
     loading.put({"a.parquet": ODD["ours.parquet"][0]})
     loading.load(loader=loader, chosen=Columns(drop=("_storeside_load",)))
     assert loading.rows() == [(1,)]
+
+
+@pytest.mark.parametrize("loader", LOADERS)
+@pytest.mark.parametrize("kind", ["arrow", "orc"])
+def test_columns_without_a_name_are_loaded(loading: Loading, loader: str, kind: str) -> None:
+    sink = io.BytesIO()
+    orc.write_table(pa.table({"n": [1], "": [2]}), sink)
+    loading.put({f"a.{kind}": arrow({"n": [1], "": [2]}) if kind == "arrow" else sink.getvalue()})
+    loading.load(loader=loader)
+    assert (loading.rows(), sorted(loading.types())) == ([(1, 2)], ["_unnamed", "n"])
+
+
+@pytest.mark.parametrize("loader", LOADERS)
+def test_avro_as_polars_writes_it_is_loaded(loading: Loading, loader: str) -> None:
+    fields = [{"name": "n", "type": ["null", "long"]}, {"name": "nothing", "type": "null"}]
+    schema = {"type": "record", "name": "", "fields": fields}
+    loading.put({"a.avro": avro(schema, [{"n": (1, 1), "nothing": None}, {"n": (0, None), "nothing": None}])})
+    loading.load(loader=loader)
+    assert loading.rows() == [(1, None), (None, None)]
 
 
 @pytest.mark.parametrize("loader", LOADERS)

@@ -486,7 +486,7 @@ def test_many_small_headers_take_little_time(content: bytes) -> None:
     started = time.process_time()
     with suppress(AudioError):
         stated_of(content)
-    assert time.process_time() - started < 3
+    assert time.process_time() - started < 15  # on a slow machine; a search from each header would take minutes
 
 
 # --- what follows a recording

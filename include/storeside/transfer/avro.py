@@ -76,7 +76,7 @@ class AvroObject:
 
     def columns(self) -> list[Column]:
         """Return the columns with the types of their values."""
-        return [Column(field.name, field.type) for field in self.shape.fields]
+        return [Column(f.name, nullable(NOTHING) if f.type == NOTHING else f.type) for f in self.shape.fields]
 
     def sent(self, wrapped: frozenset[str]) -> Iterator[bytes]:
         """Yield the object with a header whose schema ClickHouse can read; see `avro_schema`."""

@@ -94,6 +94,8 @@ def _walked(schema: Any) -> tuple[AvroShape, Any]:
     if not isinstance(schema, dict) or schema.get("type") != "record":
         raise LoadObjectError("its Avro schema is not a record: use a record, whose fields become the columns")
     walk = _Walk()
+    if schema.get("name") == "":  # as polars writes it
+        schema["name"], walk.is_foreign = "storeside", True
     walk.define(schema, "")
     return AvroShape(tuple(walk.columns(schema)), walk.is_foreign), schema
 

@@ -73,7 +73,10 @@ class ColumnarObject:
         keeping = tuple(field_type(field, keep=True) for field in self.schema)
         shape = Shape(
             columns, keeping, tuple(self._nested()),
-            foreign=tuple(field.name for field in self.schema if not _is_exact(field.type)),
+            foreign=tuple(
+                field.name for field, original in zip(self.schema, self._file.schema, strict=True)
+                if not (_is_exact(field.type) and original.name)
+            ),
             texts=tuple(field.name for field in self.schema if str(field.type) in _TEXT),
         )  # fmt: skip
         return Facts(shape, self._file.nrows if self.form == "orc" else -1, ())

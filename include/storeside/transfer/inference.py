@@ -66,7 +66,8 @@ def refuse_deep(rows: Iterable[bytes]) -> None:
             deepest = max(deepest, depth)
         if deepest > _DEEPEST:
             raise LoadObjectError(
-                f"row {n} has {deepest} levels of objects, of which no type is inferred: set `nested` to string"
+                f"row {n} has {deepest} levels of nested objects, but types are inferred for at most {_DEEPEST}: set"
+                ' `nested` to "string"'
             )
 
 
