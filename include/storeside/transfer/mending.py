@@ -57,8 +57,8 @@ class Mending:
     def mend(self, o: Planned, error: LoadObjectError) -> Staged | None:
         """Load an object in each way that the request's options allow; record it as failed if none succeeds."""
         remedies = (
-            self._check_encoding,
             self._by_its_compression,
+            self._check_encoding,
             self._by_tidying,
             self._by_drift,
             self._by_salvage,
@@ -78,7 +78,7 @@ class Mending:
 
     def _check_encoding(self, o: Planned, error: LoadObjectError) -> None:
         """Raise LoadObjectError if the content explains the failure: it is text in another encoding."""
-        if not self.work.form.is_text or error.kind is not FailureKind.OBJECT:
+        if not self.work.form.is_text or error.kind is not FailureKind.OBJECT or _OF_A_VALUE.match(str(error)):
             return
         try:
             sample = self.work.content(o).sample(self.request.read.sample_bytes)

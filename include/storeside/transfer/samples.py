@@ -101,7 +101,8 @@ def columns_of(client: Client, request: Request, form: Format, contents: Sequenc
 
     def columns(taken: Sequence[Any]) -> list[Column]:
         found = _merged(client, request, form, taken)
-        refuse_unstorable(client, request, found)
+        with quiet(bool(request.read.columns.mask)):
+            refuse_unstorable(client, request, found)
         return found
 
     try:

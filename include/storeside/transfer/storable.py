@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 def refuse_unstorable(client: Client, request: Request, found: Sequence[Column]) -> None:
     """Raise LoadObjectError if no table can have the columns `found` in samples, with the options of the request."""
     columns, most = _of_table(request, found), request.limits.columns
+    if not columns:
+        return
     if len(columns) > most:
         raise LimitError(
             f"{request.table} would have {len(columns)} columns, but `limits` allows {most}: raise the limit, or"
@@ -30,8 +32,10 @@ def refuse_unstorable(client: Client, request: Request, found: Sequence[Column])
         )
     refuse_same_names(columns)
     shown = literal(structure(Column(c.name, resolved(c.type)) for c in columns))
+    # With masks, a name may be a value: the first row of CSV without a header.
+    unlogged = {"log_queries": 0} if request.read.columns.mask else {}
     try:
-        client.query(f"DESCRIBE TABLE null({shown})", settings={"max_query_size": LONG_STATEMENT})
+        client.query(f"DESCRIBE TABLE null({shown})", settings={"max_query_size": LONG_STATEMENT, **unlogged})
     except DatabaseError as e:
         if is_transient(e):
             raise
@@ -39,13 +43,17 @@ def refuse_unstorable(client: Client, request: Request, found: Sequence[Column])
 
 
 def _of_table(request: Request, found: Sequence[Column]) -> list[Column]:
-    """Return the columns of a table; those whose types a user chose are texts, as their types are checked later."""
+    """Return the columns of a table.
+
+    Those whose types a user chose are texts: their types are checked later, and so is a name that two columns get.
+    """
     options, chosen = request.read.columns, {*request.table_options.columns, *request.read.columns.cast}
-    return [
-        Column(name, "String" if {name, c.name} & chosen else options.made(c.name, c.type))
+    made = {
+        name: Column(name, "String" if {name, c.name} & chosen else options.made(c.name, c.type))
         for c in found
         if c.name not in request.read.partition_columns and (name := options.target(c.name)) is not None
-    ]
+    }
+    return [*made.values()]
 
 
 def refuse_same_names(columns: Sequence[Column]) -> None:
