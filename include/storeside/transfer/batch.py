@@ -10,6 +10,7 @@ from clickhouse_connect.driver.exceptions import DatabaseError, OperationalError
 from storeside.quality.suite import QualityError
 from storeside.transfer import queries
 from storeside.transfer.errors import (
+    BusyObjectError,
     LoadObjectError,
     StaleError,
     TransferInputError,
@@ -69,11 +70,13 @@ class BatchLoad:
             try:
                 yield self.staging.stage(some)
             except LoadObjectError as e:
-                if len(some) == 1:
-                    if (staged := self.mending.mend(some[0], e)) is not None:
+                # A busy object has had all of its attempts.
+                alone = [o for o in some if len(some) == 1 or (isinstance(e, BusyObjectError) and o.key == e.key)]
+                for o in alone:
+                    if (staged := self.mending.mend(o, e)) is not None:
                         yield staged
-                    continue
-                waiting.extend(reversed(_divided(some, e, self.request.source)))
+                others = [o for o in some if o not in alone]
+                waiting.extend([others] if alone else reversed(_divided(some, e, self.request.source)))
 
     def _objects(self) -> tuple[list[Planned], Collection[str]]:
         """Return the objects of the batch, and the ids of running statements of an earlier process.

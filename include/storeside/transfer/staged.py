@@ -102,7 +102,7 @@ class Staging:
                     raise LoadObjectError(str(error)) from e
                 most = _ATTEMPTS_BY_SIZE if is_too_much else ATTEMPTS
                 if attempt >= most - 1:
-                    raise self._given_up(e, error, objects, f"{most} times: {error}") from e
+                    raise self._given_up(e, error, objects, f"{error} ({most} attempts)") from e
                 log.info("batch %d: %s: retrying", self.number, error)
                 self.wait(attempt)
                 attempt += 1
