@@ -210,9 +210,12 @@ def between_look_and_load(monkeypatch: pytest.MonkeyPatch, action: Callable[[], 
 
 
 @pytest.mark.parametrize("count", [3, 25], ids=["requested", "listed"])
-def test_an_object_that_s3_cannot_read_now_holds_no_other_up(mailbox: Mailbox, count: int) -> None:
+def test_an_object_that_s3_cannot_read_now_holds_no_other_up(
+    mailbox: Mailbox, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
     from storeside.stack import s3
 
+    monkeypatch.setattr("storeside.transfer.staged.ATTEMPTS", 2)
     mailbox.put({f"{n}.jsonl": rows_of(n) for n in range(count)})
     mailbox.arrive(count)
     client = s3.of_stack("s3", mailbox.stack)
