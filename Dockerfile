@@ -146,7 +146,7 @@ FROM base AS hsds
 COPY --from=hsds-packages /opt/venv /opt/venv
 RUN install -d -o 50000 -g 0 -m 0770 /var/lib/hsds
 # All threads share one memory arena. The cache of chunks is small, because a chunk is seldom read twice.
-ENV PATH=/opt/venv/bin:$PATH MALLOC_ARENA_MAX=1 CHUNK_MEM_CACHE_SIZE=32m METADATA_MEM_CACHE_SIZE=16m \
+ENV PATH=/opt/venv/bin:$PATH MALLOC_ARENA_MAX=1 CHUNK_MEM_CACHE_SIZE=16m METADATA_MEM_CACHE_SIZE=16m \
     ROOT_DIR=/var/lib/hsds BUCKET_NAME=hsds ALLOW_NOAUTH=False LOG_LEVEL=WARNING PASSWORD_FILE=/tmp/passwords.txt
 VOLUME /var/lib/hsds
 USER 50000:0
