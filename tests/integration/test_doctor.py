@@ -194,7 +194,8 @@ def test_a_server_that_never_answers_is_given_up_and_the_others_are_looked_at(
 def test_a_check_that_hangs_later_is_named_by_the_one_before(
     doctor: Callable[..., list[Finding]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(clickhouse, "_use_databases", lambda client, _: time.sleep(8))
+    slow = "SELECT sleepEachRow(2.9) FROM numbers(3) SETTINGS max_block_size = 1"
+    monkeypatch.setattr(clickhouse, "_use_databases", lambda client, _: client.command(slow))
     finding = failed(doctor(("clickhouse",), check_seconds=4.0))["ClickHouse after settings"]
     assert finding.found == "no answer within 4 s"
 

@@ -483,10 +483,15 @@ def test_damaged_headers_are_read_or_refused(content: bytes, seed: int, damages:
     ],
 )
 def test_many_small_headers_take_little_time(content: bytes) -> None:
-    started = time.process_time()
-    with suppress(AudioError):
-        stated_of(content)
-    assert time.process_time() - started < 15  # on a slow machine; a search from each header would take minutes
+    spent = []
+    for _ in range(3):  # other work on the machine slows one of them
+        started = time.process_time()
+        with suppress(AudioError):
+            stated_of(content)
+        spent.append(time.process_time() - started)
+        if spent[-1] < 3:
+            break
+    assert min(spent) < 3
 
 
 # --- what follows a recording

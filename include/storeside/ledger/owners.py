@@ -17,8 +17,9 @@ def record(
 ) -> None:
     """Record which objects own results that other listed objects would overwrite, for the plan.
 
-    An object owns its result while it exists. The listing of the source shows that for objects below `prefix`; None
-    means that it has only objects selected by their names. `find` returns those of other objects that exist.
+    An object owns its result while it exists. The listing of the source shows which objects below `prefix` exist. If
+    `prefix` is None, the listing has only objects that were selected by name. `find` takes names of other objects,
+    and returns those objects that exist.
     """
     for side in ("claimed", "found"):
         ledger.drop(scope, side)
@@ -30,7 +31,7 @@ def record(
 
 
 def _unlisted(ledger: Ledger, scope: Scope, prefix: str | None, after: str) -> list[str]:
-    """Return the next owners about which the listing of the source states nothing."""
+    """Return the names of the next owners that the listing of the source does not cover."""
     rows = ledger.client.query(
         "SELECT DISTINCT object FROM storeside.listings WHERE job = {job:String} AND side = 'claimed'"
         " AND object > {after:String} AND ({by_name:Bool} OR NOT startsWith(object, {prefix:String}))"

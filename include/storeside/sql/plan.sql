@@ -39,8 +39,8 @@ SELECT
         s.reason != '', s.reason,
         s.object != winner AND c.owner != '', concat(
             'its result would be named ', s.destination_object, ', which is the result of ', winner,
-            ': rename it, or give it a result with another name (keep_extension of a transcode, extensions of a',
-            ' transform, another prefix) or in another bucket'
+            ': rename the object, or give its result another name (keep_extension of a transcode, extensions of a',
+            ' transform, another prefix) or another bucket'
         ),
         s.object != winner, concat(
             'its result would be named ', s.destination_object, ', like that of ', winner,

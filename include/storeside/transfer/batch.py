@@ -16,7 +16,6 @@ from storeside.transfer.errors import (
     TransferInputError,
     TransferTransientError,
     classify,
-    named_file,
 )
 from storeside.transfer.loads import Planned
 from storeside.transfer.mending import Mending
@@ -138,8 +137,7 @@ class BatchLoad:
 
 def _divided(objects: list[Planned], error: LoadObjectError, source: Source) -> list[list[Planned]]:
     """Split the objects into the object that the error names and two halves of the others."""
-    cause = error.__cause__ or error
-    key = error.key or getattr(cause, "key", "") or source.key_named(named_file(cause))
+    key = error.key or source.key_of(error.__cause__ or error)
     named = [o for o in objects if o.key == key]
     others = [o for o in objects if o.key != key]
     middle = (len(others) + 1) // 2

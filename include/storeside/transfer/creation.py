@@ -15,6 +15,7 @@ from storeside.transfer.schema import Column, bare
 from storeside.transfer.servers import NO_SERVERS, Servers
 from storeside.transfer.shards import Distribution, shards_of
 from storeside.transfer.source import identifier
+from storeside.transfer.storable import too_many
 from storeside.transfer.table import LOAD_ID, Destination, existing, names_column
 
 if TYPE_CHECKING:
@@ -58,10 +59,7 @@ def create(
     Raises TransferInputError for too many columns, and ClickHouse's errors.
     """
     if len(columns) > most_columns:
-        raise TransferInputError(
-            f"{name} would have {len(columns)} columns, but `limits` allows {most_columns}: raise the limit, or leave"
-            " out objects with many columns"
-        )
+        raise TransferInputError(too_many(name, len(columns), most_columns))
     if not options.cluster:
         _execute(client, name, ddl(name, columns, options))
         return existing(client, name)

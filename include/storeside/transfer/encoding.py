@@ -18,7 +18,7 @@ _MARKS = {
 
 
 def refuse_encoding(sample: bytes, form: Format) -> None:
-    """Raise LoadObjectError for the first bytes of a text that is read as UTF-8 and has another encoding."""
+    """Raise LoadObjectError if a text that is read as UTF-8 has another encoding; `sample` is its beginning."""
     if not form.is_text or not form.csv.is_utf8:
         return
     if found := next((name for mark, name in _MARKS.items() if sample.startswith(mark)), ""):

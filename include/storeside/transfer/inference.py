@@ -21,6 +21,7 @@ from storeside.transfer.schema import (
     NOTHING,
     NUMBER,
     Column,
+    alike,
     bare,
     digits_of,
     is_nested,
@@ -28,7 +29,6 @@ from storeside.transfer.schema import (
     nullable,
     scale_of,
     structure,
-    unquoted,
     zoneless,
 )
 from storeside.transfer.source import identifier, literal
@@ -238,7 +238,7 @@ def wider(client: Client, one: str, other: str) -> str:
 
     The elements of lists, maps and structs get such a type. Raises NoTypeError for structs that differ.
     """
-    if zoneless(unquoted(one)) == zoneless(unquoted(other)):
+    if alike(one, other):
         return one
     a, b = bare(one), bare(other)
     if NOTHING in (a, b):

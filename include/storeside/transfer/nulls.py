@@ -12,7 +12,7 @@ from typing import Any
 
 from storeside.transfer.errors import LoadObjectError
 from storeside.transfer.parquet import Facts, Nested, ParquetObject, Shape, batches_of, faults
-from storeside.transfer.schema import bare, is_nullable, unquoted, zoneless
+from storeside.transfer.schema import alike, bare, is_nullable
 
 # How footers name the writers that count the NULLs of dictionaries wrongly.
 _MISCOUNTS = "parquet-cpp"
@@ -26,7 +26,7 @@ def holds(target: str) -> bool:
 
 def keeps(keeping: str, target: str) -> bool:
     """Return whether a column's type `target` keeps all structs that are NULL, as the type `keeping` does."""
-    return zoneless(unquoted(keeping)) == zoneless(unquoted(target))
+    return alike(keeping, target)
 
 
 def wanted(shape: Shape, targets: dict[str, str | None], *, refuse: bool) -> list[Nested]:

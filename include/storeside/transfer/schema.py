@@ -98,6 +98,11 @@ def arguments(kind: str) -> list[str]:
     return [*found, inside[start:].strip()] if inside else []
 
 
+def alike(one: str, other: str) -> bool:
+    """Return whether types differ at most in quotes around names of tuple elements, and in time zones."""
+    return zoneless(unquoted(one)) == zoneless(unquoted(other))
+
+
 def zoneless(kind: str) -> str:
     """Return a type without the time zones of its moments, in which ClickHouse shows them."""
     return re.sub(r"(DateTime64\(\d), '[^']*'\)", r"\1)", kind)

@@ -13,7 +13,7 @@ from urllib.parse import quote
 from storeside.aistore.buckets import Bucket, common_prefix
 from storeside.copying.s3_access import REQUESTER_PAYS, Access
 from storeside.transfer import aistore_urls
-from storeside.transfer.errors import TransferInputError
+from storeside.transfer.errors import TransferInputError, named_file
 
 # Keys that ClickHouse misreads. It interprets these characters as patterns, even if they are escaped, and refuses
 # `//`. With the name of an archive it looks for an entry in the archive. It does not detect truncated zstd and lz4
@@ -163,6 +163,10 @@ class Source:
         if self.by_url:
             return f"decodeURLComponent(substring(_path, {len(aistore_urls.root(self.bucket)) + 1}))"
         return f"substring(_path, {len(self.bucket.encode()) + 2})"
+
+    def key_of(self, error: BaseException) -> str:
+        """Return the key of the object that an error of S3 or ClickHouse names; empty if it names none."""
+        return getattr(error, "key", "") or self.key_named(named_file(error))
 
     def key_named(self, file: str) -> str:
         """Return the key of the object that an error of ClickHouse names so; see `errors.named_file`."""

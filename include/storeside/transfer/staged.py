@@ -26,7 +26,6 @@ from storeside.transfer.errors import (
     classify,
     code_of,
     is_unlistable,
-    named_file,
     remedy,
 )
 from storeside.transfer.grouping import Grouping
@@ -110,10 +109,10 @@ class Staging:
     def _given_up(
         self, cause: Exception, error: TransferError, objects: Sequence[Planned], reason: str
     ) -> TransferError:
-        """Return the error after the last attempt: of one object, and the others load, or of the load."""
+        """Return the error after the last attempt: that of one object, so that the others load, or of the load."""
         if len(objects) == 1 and not isinstance(cause, OperationalError):
             return LoadObjectError(remedy(reason)) if by_size(cause) else BusyObjectError(f"{BUSY}: {reason}")
-        key = getattr(cause, "key", "") or self.work.request.source.key_named(named_file(cause))
+        key = self.work.request.source.key_of(cause)
         # A second busy object shows that S3 is too busy for the load.
         if len(objects) > 1 and key in {o.key for o in objects} and not self._has_busy:
             self._has_busy = True

@@ -26,10 +26,7 @@ def refuse_unstorable(client: Client, request: Request, found: Sequence[Column])
     if not columns:
         return
     if len(columns) > most:
-        raise LimitError(
-            f"{request.table} would have {len(columns)} columns, but `limits` allows {most}: raise the limit, or"
-            " leave out objects with many columns"
-        )
+        raise LimitError(too_many(request.table, len(columns), most))
     refuse_same_names(columns)
     shown = literal(structure(Column(c.name, resolved(c.type)) for c in columns))
     # With masks, a name may be a value: the first row of CSV without a header.
@@ -40,6 +37,14 @@ def refuse_unstorable(client: Client, request: Request, found: Sequence[Column])
         if is_transient(e):
             raise
         raise LoadObjectError(f"ClickHouse creates no table with its columns: {plain(e)}") from e
+
+
+def too_many(table: str, count: int, most: int) -> str:
+    """Return the reason for a table that would have more than `most` columns."""
+    return (
+        f"{table} would have {count} columns, but `limits` allows {most}: raise the limit, or leave out objects with"
+        " many columns"
+    )
 
 
 def _of_table(request: Request, found: Sequence[Column]) -> list[Column]:
@@ -59,7 +64,7 @@ def _of_table(request: Request, found: Sequence[Column]) -> list[Column]:
 def refuse_same_names(columns: Sequence[Column]) -> None:
     """Raise LoadObjectError for two columns, or fields of structs, that have one name on disk.
 
-    ClickHouse 26.9 refuses such columns, or creates a table of which it cannot read a row (fields of one column).
+    ClickHouse 26.9 refuses such columns, or creates a table from which it cannot read any row (fields of one column).
     """
     names = Counter(name for column in columns for name in _on_disk(column.name, column.type))
     if LOAD_ID in names:
