@@ -6,16 +6,13 @@ import os
 from collections.abc import Iterator
 from urllib.parse import urlsplit
 
-from aistore.sdk.const import HEADER_DIRECT_PUT_LENGTH, HEADER_NODE_URL
-from aistore.sdk.errors import InvalidPipelineError
-from aistore.sdk.etl.webserver.utils import compose_etl_direct_put_url, parse_etl_pipeline
-
+from . import pipeline
 from .http_client import DeliveryError, HttpClient, address_of, nodes_of, reason
 from .job import Job
 from .settings import Settings
 from .transformer import Data
 
-_DIRECT_PUT_LENGTH = HEADER_DIRECT_PUT_LENGTH.lower()
+_DIRECT_PUT_LENGTH = pipeline.DIRECT_PUT_LENGTH.lower()
 # The status with which Storeside's servers report a permanent failure of an object.
 _FINAL = 422
 
@@ -35,15 +32,15 @@ class DirectPut:
         returned. Raises DeliveryError. If the iterator of the pieces raises an error, nothing is stored.
         """
         try:
-            url, rest = parse_etl_pipeline(job.pipeline)
-        except InvalidPipelineError as e:
+            url, rest = pipeline.first_of(job.pipeline)
+        except ValueError as e:
             raise DeliveryError(f"pipeline {job.pipeline!r}: {e}") from e
         node = self._require_node(url)
         # Bytes, because names need not be UTF-8. The next ETL receives the same path that AIStore would send.
         path = os.fsencode(f"{job.bucket}/{job.object}" if job.bucket else job.object)
-        # The SDK takes the scheme from its second argument: the next ETL serves HTTP even if AIStore serves HTTPS.
-        url = compose_etl_direct_put_url(url, self._target_url if node else url, path, job.arguments)
-        headers = {HEADER_NODE_URL: rest} if rest else {}
+        # The next ETL serves HTTP even if AIStore serves HTTPS.
+        url = pipeline.put_address(url, self._target_url if node else url, path, job.arguments)
+        headers = {pipeline.NODE_URL: rest} if rest else {}
         if isinstance(data, Iterator):
             answer = self._client.stream("PUT", url, data, headers)
         else:

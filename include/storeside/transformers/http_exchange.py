@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
 
-from aistore.sdk.const import HEADER_DIRECT_PUT_LENGTH
-
 from .failures import Failure
 from .job import Job, from_pull, from_push
+from .pipeline import DIRECT_PUT_LENGTH
 from .pool import Content, Delivered, Streamed
 from .settings import Settings
 
@@ -32,7 +31,7 @@ def job_of(method: str, raw_path: bytes, raw_query: bytes, pipeline: str) -> Job
 def answer(outcome: Delivered | Content | Streamed, mime_type: str) -> HttpAnswer:
     """Return the answer for a result: 204 after a direct put, or 200 with the result as body."""
     if isinstance(outcome, Delivered):
-        return HttpAnswer(HTTPStatus.NO_CONTENT, {HEADER_DIRECT_PUT_LENGTH: str(outcome.size)}, b"")
+        return HttpAnswer(HTTPStatus.NO_CONTENT, {DIRECT_PUT_LENGTH: str(outcome.size)}, b"")
     content = outcome.pieces if isinstance(outcome, Streamed) else outcome.data
     return HttpAnswer(HTTPStatus.OK, {"Content-Type": mime_type}, content)
 

@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from http import HTTPStatus
 from typing import NoReturn
 
-from aistore.sdk.const import HEADER_NODE_URL
 from starlette.applications import Starlette
 from starlette.convertors import Convertor, register_url_convertor
 from starlette.requests import ClientDisconnect, Request
@@ -25,6 +24,7 @@ from .failures import Failure
 from .http_exchange import HttpAnswer, answer, job_of, refusal, too_large
 from .job import BadRequestError, Job, from_control_message
 from .journal import Journal
+from .pipeline import NODE_URL
 from .pool import Content, Delivered, Outcome, Streamed
 from .settings import Settings
 from .shards import AnyPool
@@ -78,7 +78,7 @@ class AsgiServer:
         return Response(made.content, made.status, dict(made.headers))
 
     async def _answer(self, request: Request) -> HttpAnswer:
-        pipeline = request.headers.get(HEADER_NODE_URL, "")
+        pipeline = request.headers.get(NODE_URL, "")
         try:
             job = job_of(request.method, request.scope["raw_path"], request.scope["query_string"], pipeline)
         except BadRequestError as e:

@@ -16,12 +16,11 @@ from concurrent.futures import Future
 from http import HTTPStatus
 from typing import IO, Any
 
-from aistore.sdk.const import HEADER_NODE_URL
-
 from .failures import Failure
 from .http_exchange import HttpAnswer, answer, job_of, refusal, too_large
 from .job import BadRequestError, Job
 from .journal import Journal
+from .pipeline import NODE_URL
 from .pool import Content, Outcome, Streamed
 from .sender import HEADER, Senders
 from .settings import Settings
@@ -71,7 +70,7 @@ class _Service:
         """Return the answer to one request from an address."""
         if reason := self._senders.refusal(address, headers.get(HEADER, ""), target.encode("latin-1")):
             return HttpAnswer(HTTPStatus.FORBIDDEN, _CLOSE, reason.encode())
-        pipeline, length = headers.get(HEADER_NODE_URL, ""), headers.get("Content-Length", "0")
+        pipeline, length = headers.get(NODE_URL, ""), headers.get("Content-Length", "0")
         if not length.isdecimal():
             return HttpAnswer(HTTPStatus.BAD_REQUEST, _CLOSE, b"the body's length is missing")
         size = int(length)

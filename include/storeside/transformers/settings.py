@@ -18,6 +18,8 @@ MEMORY_LIMIT, BODY_LIMIT = 4 << 30, 2 << 30
 
 _UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30}
 _QUANTITY = re.compile(r"(\d+)(|k|M|G|Ki|Mi|Gi)")
+# What AIStore's SDK takes for true (aistore/sdk/utils.py).
+_TRUE = frozenset(("1", "t", "true", "y", "yes", "on"))
 _CPU_QUOTA = Path("/sys/fs/cgroup/cpu.max")
 _MOUNTS = Path("/proc/self/mountinfo")
 # Mount points of every container, of Kubernetes' files and of the operator's files.
@@ -63,7 +65,7 @@ class Settings:
             workers=int(_number(env, "NUM_WORKERS", usable_cpus(), least=1)),
             object_timeout=timeout,
             memory_limit=quantity("WORKER_MEMORY_LIMIT", memory) if memory else cls.memory_limit,
-            file_access=env.get("ETL_DIRECT_FQN", "").lower() in ("true", "1", "yes", "y", "on"),
+            file_access=_is_true(env.get("ETL_DIRECT_FQN", "")),
             target_url=env.get("AIS_TARGET_URL", ""),
             token=env.get("AIS_AUTHN_TOKEN", ""),
             sidecar_url=env.get("SIDECAR_URL", ""),
@@ -73,7 +75,7 @@ class Settings:
             nodes=frozenset(_list(env, "AIS_NODES", ",")),
             proof=env.get("AIS_ETL_PROOF", "").lower() == "true",
             sources=networks("AIS_SOURCES", _list(env, "AIS_SOURCES", ",")),
-            tls=_tls(),
+            tls=_tls(env),
         )
 
     @classmethod
@@ -142,14 +144,18 @@ def _list(env: Mapping[str, str], name: str, separator: str) -> tuple[str, ...]:
     return tuple(filter(None, env.get(name, "").split(separator)))
 
 
-def _tls() -> tuple[Any, Any]:
-    """Return the TLS settings in ``AIS_SKIP_VERIFY_CRT``, ``AIS_CLIENT_CA``, ``AIS_CRT`` and ``AIS_CRT_KEY``."""
-    if not any(name.startswith("AIS_") for name in os.environ):
-        return True, None  # avoids loading the SDK
-    from aistore.sdk.session_manager import resolve_ssl_config
+def _is_true(text: str) -> bool:
+    return text.strip().lower() in _TRUE
 
-    verify, certificate = resolve_ssl_config()
-    return verify, certificate
+
+def _tls(env: Mapping[str, str]) -> tuple[Any, Any]:
+    """Return what the variables of AIStore's SDK say about TLS: the authority, and a client's certificate and key.
+
+    The authority is a file's path, True for the system's authorities, or False if certificates are not verified.
+    """
+    certificate, key = env.get("AIS_CRT"), env.get("AIS_CRT_KEY")
+    unverified = _is_true(env.get("AIS_SKIP_VERIFY_CRT", env.get("AIS_SKIP_VERIFY", "")))
+    return not unverified and (env.get("AIS_CLIENT_CA") or True), (certificate, key) if certificate and key else None
 
 
 def _number(env: Mapping[str, str], name: str, default: float, least: float) -> float:
