@@ -191,7 +191,7 @@ def airflow_with(stack: Stack, dag: str) -> AirflowApi:
 
 
 def parse_again(api: AirflowApi, dag: str) -> None:
-    """Have Airflow parse a DAG's file now, as a user does in the UI; otherwise it does within half a minute."""
+    """Have Airflow parse a DAG's file now, as a user does in the UI; in tests it does not do so by itself."""
     api.request("PUT", f"parseDagFile/{api.get(f'dags/{dag}')['file_token']}")
 
 
@@ -221,8 +221,8 @@ def task_ids(api: AirflowApi, dag: str) -> set[str]:
 def configure(api: AirflowApi, dag: str, **settings: object) -> None:
     """Set the Variable with a DAG's settings, and wait until Airflow has parsed the DAG with them."""
     set_variable(api, f"storeside_{dag}", settings)
-    if any(found["dag_id"] == dag for found in api.get("dags")["dags"]):  # otherwise the first parse is still to come
-        parse_again(api, dag)
+    until(lambda: any(found["dag_id"] == dag for found in api.get("dags")["dags"]), 120, dag)
+    parse_again(api, dag)
     wanted = settings.get("table") or settings.get("source")
 
     def has_settings() -> bool:

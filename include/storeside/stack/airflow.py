@@ -66,6 +66,8 @@ VARIABLES = {
 }
 # Number of concurrent tasks, and of the LocalExecutor's worker processes.
 PARALLELISM = 4
+# Seconds after which a DAG's file is parsed again, which is how new settings in Variables take effect.
+PARSE_SECONDS = 30
 
 
 def environment(stack: Stack) -> dict[str, str]:
@@ -91,7 +93,7 @@ def environment(stack: Stack) -> dict[str, str]:
         "API__WORKERS": 1,
         "API_AUTH__JWT_SECRET": stack.secrets["airflow_jwt"],
         "DAG_PROCESSOR__REFRESH_INTERVAL": 30,
-        "DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": 30,
+        "DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": PARSE_SECONDS,
         "DAG_PROCESSOR__PARSING_PROCESSES": 1,
         "SCHEDULER__SCHEDULER_HEARTBEAT_SEC": 1,
         # Seconds until the scheduler notices that a worker ended. The default, 5, is longer than most tasks here.

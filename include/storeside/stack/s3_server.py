@@ -1,7 +1,8 @@
-"""Runs ministack, the embedded S3 and SQS, so that a kill loses at most the last second of changes to the queues.
+"""Runs ministack, the embedded S3 and SQS, so that a kill loses at most the last seconds of changes to the queues.
 
 ministack writes objects to disk at once, but writes queues and bucket settings only when it ends cleanly. This
 launcher writes them every second as well, and creates the stack's buckets and queues as soon as the server answers.
+Queues of tens of thousands of messages are written less often, because the server does not answer meanwhile.
 
 It also finds a queue by its whole URL. When the server has another address than before, such as another port, the
 launcher gives the saved queues this address, with their messages.
@@ -23,6 +24,8 @@ from storeside.stack.s3_guard import guarded
 from storeside.stack.settings import HOST
 
 SAVE_SECONDS = 1.0
+# The most that saving may take of the server's time.
+_SAVE_SHARE = 0.2
 
 
 def main() -> None:
@@ -86,8 +89,10 @@ def _save_regularly() -> None:
     from ministack.core import persistence
 
     saved: dict[str, str] = {}
+    took = 0.0
     while True:
-        time.sleep(SAVE_SECONDS)
+        time.sleep(max(SAVE_SECONDS, took / _SAVE_SHARE - took))
+        start = time.thread_time()
         for name in ("s3", "sqs"):
             service = sys.modules.get(f"ministack.services.{name}")
             if service is None or not hasattr(service, "get_state"):  # not used yet, or still being imported
@@ -100,6 +105,7 @@ def _save_regularly() -> None:
             if saved.get(name) != text:
                 _write(Path(persistence.STATE_DIR) / f"{name}.json", text)
                 saved[name] = text
+        took = time.thread_time() - start
 
 
 def _saved(service: str, state: dict[str, Any]) -> str:
