@@ -191,7 +191,7 @@ def airflow_with(stack: Stack, dag: str) -> AirflowApi:
 
 
 def parse_again(api: AirflowApi, dag: str) -> None:
-    """Have Airflow parse a DAG's file now, as a user does in the UI; in tests it does not do so by itself."""
+    """Have Airflow parse a DAG's file now, as a user does in the UI; in tests it does so only on request."""
     api.request("PUT", f"parseDagFile/{api.get(f'dags/{dag}')['file_token']}")
 
 

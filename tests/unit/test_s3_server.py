@@ -1,15 +1,18 @@
-"""The embedded S3 and SQS server: its queues keep their messages when its address changes."""
+"""The embedded S3 and SQS server: its queues keep their messages, and long queues do not stop it."""
 
 from __future__ import annotations
 
 import json
 import os
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from storeside.stack import s3, tls
 from storeside.stack.settings import Stack, free_ports
@@ -73,3 +76,23 @@ def test_queues_that_an_earlier_version_made_twice_are_joined(tmp_path: Path) ->
     with sqs_of(stack) as sqs:
         assert bodies(sqs, s3.QUEUE) == ["first", "second"]
         assert len(sqs.list_queues()["QueueUrls"]) == 4
+
+
+def test_saving_a_long_queue_takes_a_small_part_of_the_servers_time(tmp_path: Path) -> None:
+    stack = Stack.create(tmp_path, 1)
+    with sqs_of(stack) as sqs:
+        send(sqs, s3.QUEUE, "event")
+    file = stack.state / "s3" / "services" / "sqs.json"
+    record = json.loads(file.read_text())
+    for queue in record["payload"]["queues"]["data"].values():
+        queue["messages"] *= 10_000
+    file.write_text(json.dumps(record))
+    with sqs_of(stack) as sqs:
+        (server,) = (one for one in psutil.Process().children() if "storeside.stack.s3_server" in one.cmdline())
+        start, before = time.monotonic(), sum(server.cpu_times()[:2])
+        while time.monotonic() < start + 10:
+            send(sqs, s3.QUEUE, "another")
+            time.sleep(0.5)
+        share = (sum(server.cpu_times()[:2]) - before) / (time.monotonic() - start)
+    assert share < 0.4
+    assert '"another"' in file.read_text()
