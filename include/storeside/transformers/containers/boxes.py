@@ -109,32 +109,38 @@ _MOST_BLOCKS = 3_000_000
 _AHEAD = 4 << 10
 
 
-def _number(content: Bytes | Buffered, at: int, keeps_mark: bool) -> tuple[int, int]:
-    """Return a number of variable size and its size in bytes; (-1, size) if all bits are set, (0, 0) without one."""
-    head = content.at(at, 8)
+def _head(content: Bytes | Buffered, at: int) -> tuple[int, int, int]:
+    """Return an element's identifier, its size (-1 if it declares none), and the size of both numbers.
+
+    The last is 0 if no element is there.
+    """
+    head = content.at(at, 16)
+    name, a = _number(head)
+    size, b = _number(head[a:])
+    mark = 1 << 7 * b
+    size &= mark - 1
+    return name, (-1 if size == mark - 1 else size), a + b if a and b else 0
+
+
+def _number(head: bytes) -> tuple[int, int]:
+    """Return a number of variable size, with the bit that marks the size, and its size in bytes; 0 without one."""
     if not head or not head[0]:
         return 0, 0
     size = 9 - head[0].bit_length()
-    if len(head) < size:
-        return 0, 0
-    value = big(head[:size])
-    if keeps_mark:
-        return value, size
-    value &= (1 << 7 * size) - 1
-    return (-1 if value == (1 << 7 * size) - 1 else value), size
+    return (int.from_bytes(head[:size], "big"), size) if len(head) >= size else (0, 0)
 
 
 def _elements(content: Bytes, at: int, end: int) -> Iterator[tuple[int, int, int]]:
     """Yield identifier, start of the body and size (-1 if not declared) of each element."""
     for _ in range(_MOST_ELEMENTS):
-        name, a = _number(content, at, True)
-        size, b = _number(content, at + a, False)
-        if at >= end or not a or not b:
+        name, size, head = _head(content, at)
+        if at >= end or not head:
             return
-        yield name, at + a + b, size
+        at += head
+        yield name, at, size
         if size < 0:
             return
-        at += a + b + size
+        at += size
 
 
 def matroska(content: Bytes, at: int) -> Stated:
@@ -180,11 +186,10 @@ def _break(content: Buffered, at: int, end: int) -> int | None:
             ends.pop()
             if not ends:
                 return None
-        name, a = _number(content, at, True)
-        size, b = _number(content, at + a, False)
-        if name not in _PARTS or not b or (size < 0 and name not in (_CLUSTER, _SEGMENT)):
+        name, size, head = _head(content, at)
+        if name not in _PARTS or not head or (size < 0 and name not in (_CLUSTER, _SEGMENT)):
             return at
-        body = at + a + b
+        body = at + head
         if size < 0:  # its elements end where the next cluster or segment starts
             at = body
         elif body + size > ends[-1]:

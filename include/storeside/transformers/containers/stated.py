@@ -87,21 +87,22 @@ class Buffered:
         self.size = content.size
         self._content = content
         self._ahead = ahead
-        self._start, self._window = 0, b""
+        self._start, self._end, self._window = 0, 0, b""
 
     def at(self, start: int, count: int) -> bytes:
         """Return up to `count` bytes from `start`; fewer, or none, at the end of the object."""
-        first = start - self._start
-        if first < 0 or min(start + count, self.size) > self._start + len(self._window):
-            self._start, self._window, first = start, self._content.at(start, max(count, self._ahead)), 0
-        return self._window[first : first + count]
+        if start < self._start or (start + count > self._end and self._end < self.size):
+            self._start, self._window = start, self._content.at(start, max(count, self._ahead))
+            self._end = start + len(self._window)
+        start -= self._start
+        return self._window[start : start + count]
 
     def find(self, wanted: bytes, start: int) -> int:
         """Return the offset of the first occurrence at or after `start`; -1 without one."""
         while self.at(start, len(wanted)):
             if (found := self._window.find(wanted, start - self._start)) >= 0:
                 return self._start + found
-            start = max(start + 1, self._start + len(self._window) - len(wanted) + 1)
+            start = max(start + 1, self._end - len(wanted) + 1)
         return -1
 
 
