@@ -112,7 +112,7 @@ _AHEAD = 4 << 10
 def _head(content: Bytes | Buffered, at: int) -> tuple[int, int, int]:
     """Return an element's identifier, its size (-1 if it declares none), and the size of both numbers.
 
-    The last is 0 if no element is there.
+    The last is 0 without an element at this offset.
     """
     head = content.at(at, 16)
     name, a = _number(head)
