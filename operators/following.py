@@ -44,7 +44,7 @@ class FollowingOperator(WaitingOperator):
         self._stop_job = partial(cancel, client, trigger.job_id, trigger.etl_names) if trigger.own else None
 
     def _follow(self, client: Client, trigger: AISJobTrigger, seconds: float) -> dict[str, Any] | None:
-        follower = Follower(client, trigger.job_id, trigger.stall_seconds, is_final, trigger.own)
+        follower = Follower(client, trigger.job_id, trigger.stall_seconds, is_final, trigger.own, trigger.started)
         reported = time.time()
         while time.time() - trigger.started < seconds:
             progress = follower.poll()

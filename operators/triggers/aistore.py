@@ -76,7 +76,8 @@ class AISJobTrigger(BaseTrigger):
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Poll until the job ends; each poll runs in a thread, because the SDK blocks."""
         try:
-            follower = Follower(await self._client(), self.job_id, self.stall_seconds, is_final, self.own)
+            client = await self._client()
+            follower = Follower(client, self.job_id, self.stall_seconds, is_final, self.own, self.started)
         except Exception as e:
             if not is_final(e):
                 raise

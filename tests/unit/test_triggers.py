@@ -195,6 +195,17 @@ def test_multi_object_job_is_over_when_idle_twice(cluster: Cluster, follower: Fo
     assert cluster.actions == []
 
 
+def test_multi_object_job_lasts_from_its_submission_to_its_last_progress(cluster: Cluster) -> None:
+    start = time.time()
+    follower = Follower(impatient(cluster.url), "etl-1", stall_seconds=60, submitted=start - 30)
+    cluster.targets = {"t1": [snap("copy-listrange", 5, 50, is_idle=True)]}
+    assert not follower.poll().finished
+    time.sleep(1)
+    found = follower.poll()
+    assert found.finished
+    assert 30 <= found.seconds <= 30 + time.time() - start - 1
+
+
 def test_bucket_job_is_not_over_when_idle(cluster: Cluster, follower: Follower) -> None:
     cluster.targets = {"t1": [snap("etl-bck", 5, 50, is_idle=True)]}
     assert not any(follower.poll().finished for _ in range(4))

@@ -107,6 +107,7 @@ class Follower:
         stall_seconds: float = 300,
         is_final: Callable[[Exception], bool] = lambda error: False,
         own: bool = True,
+        submitted: float | None = None,
     ) -> None:
         self.client = client
         self.job_id = job_id
@@ -115,7 +116,8 @@ class Follower:
         self._own = own
         self._idle = 0
         self._seen = (-1, -1)
-        self._started = self._moved = self._known = self._answered = time.monotonic()
+        self._moved = self._known = self._answered = time.monotonic()
+        self._submitted = self._moved - (max(time.time() - submitted, 0) if submitted else 0)
 
     def poll(self) -> Progress:
         """Request the job's state once. An unavailable target counts as no progress and raises no error."""
@@ -143,10 +145,10 @@ class Follower:
             return Progress(objects, size, _seconds(snaps), finished=True)
         idle = all(s.kind in MULTI_OBJECT_KINDS and s.is_idle for s in snaps)
         self._idle = self._idle + 1 if idle else 0
-        if _is_done(snaps) or self._idle >= IDLE_POLLS:
-            return Progress(objects, size, self._moved - self._started, finished=True)
         if (objects, size) != self._seen:
             self._seen, self._moved = (objects, size), time.monotonic()
+        if _is_done(snaps) or self._idle >= IDLE_POLLS:
+            return Progress(objects, size, self._moved - self._submitted, finished=True)
         return self._ended_after(self.stall_seconds, self._moved, Progress(objects, size), "no progress")
 
     def _unanswered(self, progress: Progress, error: Exception) -> Progress:
