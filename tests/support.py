@@ -195,6 +195,12 @@ def parse_again(api: AirflowApi, dag: str) -> None:
     api.request("PUT", f"parseDagFile/{api.get(f'dags/{dag}')['file_token']}")
 
 
+def switch_on(api: AirflowApi, dag: str) -> None:
+    """Unpause a DAG that events start: Airflow starts and ends watchers when it parses the DAG's file."""
+    api.request("PATCH", f"dags/{dag}", json={"is_paused": False})
+    parse_again(api, dag)
+
+
 @contextlib.contextmanager
 def started_by_events(api: AirflowApi, dag: str, tasks: set[str], **settings: object) -> Iterator[None]:
     """Give a DAG settings with which it has these tasks and is started by events; then take them away again."""

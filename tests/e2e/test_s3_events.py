@@ -10,7 +10,7 @@ import pytest
 from storeside.stack import s3
 from storeside.stack.airflow_api import AirflowApi
 from storeside.stack.settings import Stack
-from tests.support import configure, process, unique, until
+from tests.support import configure, process, switch_on, unique, until
 
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
@@ -57,7 +57,7 @@ class Arrivals:
 def arrivals(airflow: Stack, s3_client: S3Client, sqs_client: SQSClient, clickhouse: Any) -> Arrivals:
     arrivals = Arrivals(airflow, s3_client, sqs_client, clickhouse)
     configure(arrivals.api, DAG, queue=QUEUE, bucket=s3.TABLES, table=TABLE, schedule="*/15 * * * *")
-    arrivals.api.request("PATCH", f"dags/{DAG}", json={"is_paused": False})
+    switch_on(arrivals.api, DAG)
     return arrivals
 
 

@@ -13,7 +13,7 @@ from storeside.events.queue import Queue
 from storeside.stack import s3
 from storeside.stack.airflow_api import AirflowApi
 from storeside.stack.settings import Stack
-from tests.support import configure, unique, until
+from tests.support import configure, switch_on, unique, until
 
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
@@ -34,7 +34,7 @@ def api(airflow: Stack) -> Iterator[AirflowApi]:
     settings = {"queue": f"{s3.TABLES}-events", "bucket": s3.TABLES, "table": TABLE}
     configure(api, WATCHED, **settings, schedule="*/15 * * * *")
     configure(api, DAG, **settings, continuous=True)
-    api.request("PATCH", f"dags/{WATCHED}", json={"is_paused": False})
+    switch_on(api, WATCHED)
     yield api
     stop(api)
 

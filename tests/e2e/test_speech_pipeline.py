@@ -18,7 +18,7 @@ from storeside.aistore.jobs import running_transforms
 from storeside.stack import demo, s3, speech_corpus
 from storeside.stack.airflow_api import FINAL, AirflowApi
 from storeside.stack.settings import Stack
-from tests.support import contents, etl_servers, process, unique, until, versions
+from tests.support import contents, etl_servers, process, switch_on, unique, until, versions
 
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
@@ -105,7 +105,7 @@ def pipeline(airflow: Stack, s3_client: S3Client, sqs_client: SQSClient, clickho
             NotificationConfiguration={"QueueConfigurations": [configuration]},  # type: ignore[list-item]
         )
         if configuration is not notification:
-            api.request("PATCH", f"dags/{DAG}", json={"is_paused": False})
+            switch_on(api, DAG)
             until(lambda: not due(api), 90, "scheduled run")
             until(lambda: not found.messages(), 120, "end of the events of other tests")
             until(lambda: finished(api), 180, "end of the runs before")

@@ -13,7 +13,7 @@ from storeside.stack.airflow_api import AirflowApi
 from storeside.stack.settings import Stack
 from tests.chaos.phases import DAG, PHASES, Look, kill_three, over, wait_for
 from tests.chaos.pipelines import patiently, recording
-from tests.support import unique, until
+from tests.support import switch_on, unique, until
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(900)]
 
@@ -27,7 +27,7 @@ def test_three_kills_lose_nothing_and_leave_no_target_stuck(
     number = list(PHASES).index(phase)
     chance = random.Random(number)  # noqa: S311
     api = AirflowApi(airflow.url("airflow"), "admin", airflow.secrets["airflow_admin"])
-    api.request("PATCH", f"dags/{DAG}", json={"is_paused": False})
+    switch_on(api, DAG)
     until(lambda: over(api), 240, "end of earlier runs", interval=1)
     before = {run["dag_run_id"] for run in api.runs(DAG)}
     prefix = unique("three-kills") + "/"
