@@ -31,7 +31,7 @@ def test_aims_are_missed_from_below_and_limits_from_above() -> None:
 
 def test_every_aim_is_of_a_figure() -> None:
     loaders = ("engine", "pull", "push", "push_changed")
-    measured = {f"{case}, {loader}": of(1) for case in ("parquet", "small parquet") for loader in loaders}
+    measured = {f"{case}, {loader}": of(1) for case in ("parquet", "five", "small parquet") for loader in loaders}
     measured |= {f"{form}, {loader}": of(1) for form in ("csv", "csv.gz", "jsonl", "jsonl.gz") for loader in loaders}
     measured |= {f"{peer}, reading {form}": of(1) for peer, (form, _) in transfer.PEERS.items()}
     assert {*transfer.AIMS, *transfer.LIMITS} <= set(transfer.ratios({**measured, "plan": of(1), "inventory": of(1)}))
