@@ -185,9 +185,14 @@ def set_variable(api: AirflowApi, name: str, content: object) -> None:
 def airflow_with(stack: Stack, dag: str) -> AirflowApi:
     """Return Airflow's API for its administrator, once Airflow knows a DAG, which this unpauses."""
     api = AirflowApi(stack.url("airflow"), "admin", stack.secrets["airflow_admin"])
-    until(lambda: any(found["dag_id"] == dag for found in api.get("dags")["dags"]), 90, dag)
+    until_known(api, dag)
     api.request("PATCH", f"dags/{dag}", json={"is_paused": False})
     return api
+
+
+def until_known(api: AirflowApi, dag: str) -> None:
+    """Wait until Airflow has parsed a DAG's file for the first time."""
+    until(lambda: any(found["dag_id"] == dag for found in api.get("dags")["dags"]), 90, dag)
 
 
 def parse_again(api: AirflowApi, dag: str) -> None:
@@ -227,7 +232,7 @@ def task_ids(api: AirflowApi, dag: str) -> set[str]:
 def configure(api: AirflowApi, dag: str, **settings: object) -> None:
     """Set the Variable with a DAG's settings, and wait until Airflow has parsed the DAG with them."""
     set_variable(api, f"storeside_{dag}", settings)
-    until(lambda: any(found["dag_id"] == dag for found in api.get("dags")["dags"]), 120, dag)
+    until_known(api, dag)
     parse_again(api, dag)
     wanted = settings.get("table") or settings.get("source")
 

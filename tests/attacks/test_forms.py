@@ -13,7 +13,7 @@ import requests
 
 from storeside.stack.airflow_api import AirflowApi
 from storeside.stack.settings import Stack
-from tests.support import unique, until
+from tests.support import unique, until_known
 
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
@@ -29,7 +29,7 @@ DAGS = ("ingest", "s3_to_clickhouse", "sqs_redrive", "cluster_throughput", "chec
 def api(airflow: Stack) -> AirflowApi:
     api = AirflowApi(airflow.url("airflow"), "admin", airflow.secrets["airflow_admin"])
     for dag in DAGS:
-        until(lambda: any(one["dag_id"] == dag for one in api.get("dags")["dags"]), 90, dag)  # noqa: B023
+        until_known(api, dag)
         api.request("PATCH", f"dags/{dag}", json={"is_paused": False})
     return api
 

@@ -22,7 +22,7 @@ from tests.e2e.test_s3_events import Arrivals, arrivals  # noqa: F401 (fixture)
 from tests.e2e.test_s3_to_clickhouse import Loader
 from tests.e2e.test_speech_pipeline import Pipeline, below, corpus, pipeline  # noqa: F401 (fixtures)
 from tests.e2e.test_transform_bucket import TEXTS
-from tests.support import allow_in_forms, process, put, read, sizes, unique, until
+from tests.support import allow_in_forms, process, put, read, sizes, unique, until, until_known
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -38,7 +38,7 @@ def api(several: Stack) -> Iterator[AirflowApi]:
     lists = json.loads(api.get("variables/storeside_forms")["value"])
     allow_in_forms(api, **{**lists, "transformers": ["text_facts"]})
     for dag in (LOAD, TRANSFORM, INGEST):
-        until(lambda: any(found["dag_id"] == dag for found in api.get("dags")["dags"]), 90, dag)  # noqa: B023
+        until_known(api, dag)
         api.request("PATCH", f"dags/{dag}", json={"is_paused": False})
     yield api
     allow_in_forms(api, **lists)

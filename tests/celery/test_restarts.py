@@ -8,7 +8,7 @@ from storeside.stack import cli, s3
 from storeside.stack.airflow_api import AirflowApi
 from storeside.stack.settings import Stack
 from tests.conftest import FOLDER
-from tests.support import process, until
+from tests.support import process, until_known
 
 DAG = "check_connections"
 
@@ -17,7 +17,7 @@ DAG = "check_connections"
 @pytest.mark.parametrize("component", ["postgres", "redis", "worker-2"])
 def test_tasks_run_after_a_restart(component: str, several: Stack) -> None:
     api = AirflowApi(several.url("airflow"), "admin", several.secrets["airflow_admin"])
-    until(lambda: any(dag["dag_id"] == DAG for dag in api.get("dags")["dags"]), 90, DAG)
+    until_known(api, DAG)
     api.request("PATCH", f"dags/{DAG}", json={"is_paused": False})
     old = process(several, component)
     assert cli.main(["--folder", str(FOLDER), "restart", component]) == 0

@@ -14,7 +14,7 @@ from storeside.stack.airflow_api import AirflowApi
 from storeside.stack.settings import Stack
 from tests.conftest import FOLDER
 from tests.domains import put, server, write
-from tests.support import unique, until
+from tests.support import unique, until_known
 
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
@@ -30,7 +30,7 @@ VALUES = np.arange(400 * 30, dtype=np.int64).reshape(400, 30) * 7919 % 100_003
 def api(airflow: Stack) -> AirflowApi:
     cli.up(FOLDER, only=("hsds",))
     api = AirflowApi(airflow.url("airflow"), "admin", airflow.secrets["airflow_admin"])
-    until(lambda: any(dag["dag_id"] == DAG for dag in api.get("dags")["dags"]), 90, "DAG")
+    until_known(api, DAG)
     login = hsds.login(airflow)
     if CONNECTION not in {c["connection_id"] for c in api.get("connections")["connections"]}:
         connection = {

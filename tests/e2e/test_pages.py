@@ -24,7 +24,7 @@ from storeside.quality.validation import ExpectationOutcome, Verdict
 from storeside.sql.migrate import migrate
 from storeside.stack.airflow_api import AirflowApi
 from storeside.stack.settings import CHECKOUT, Stack
-from tests.support import put, small_spec, unique, until
+from tests.support import put, small_spec, unique, until, until_known
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page, Route
@@ -96,7 +96,7 @@ class Site:
 @pytest.fixture(scope="module")
 def site(airflow: Stack, clickhouse: Any, aistore: Any, s3_client: S3Client) -> Site:
     api = AirflowApi(airflow.url("airflow"), "admin", airflow.secrets["airflow_admin"])
-    until(lambda: any(dag["dag_id"] == DAG for dag in api.get("dags")["dags"]), 90, "DAG")
+    until_known(api, DAG)
     assert api.get("plugins/importErrors")["import_errors"] == []
     bucket, table = unique("pages"), f"data.{unique('pages').replace('-', '_')}"
     s3_client.create_bucket(Bucket=bucket)
@@ -456,7 +456,7 @@ def failed(site: Site, kind: str, **detail: Any) -> str:
 
 
 def test_a_run_that_failed_before_it_moved_data_shows_its_error_and_its_log(site: Site, tab: Page) -> None:
-    until(lambda: any(dag["dag_id"] == "ingest" for dag in site.api.get("dags")["dags"]), 90, "DAG")
+    until_known(site.api, "ingest")
     site.api.request("PATCH", "dags/ingest", json={"is_paused": False})
     run = site.api.trigger("ingest", {"source": "s3://payroll", "way": "worker"})
     assert site.api.wait("ingest", run, 100)["state"] == "failed"

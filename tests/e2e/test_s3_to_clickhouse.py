@@ -11,7 +11,7 @@ import pytest
 from storeside.stack.airflow_api import AirflowApi
 from storeside.stack.settings import Stack
 from storeside.transfer.preparation import BRIEF_OBJECTS
-from tests.support import allow_in_forms, process, unique, until
+from tests.support import allow_in_forms, process, unique, until, until_known
 
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
@@ -54,7 +54,7 @@ class Loader:
 @pytest.fixture
 def loader(airflow: Stack, s3_client: S3Client, clickhouse: Any) -> Loader:
     loader = Loader(airflow, s3_client, clickhouse)
-    until(lambda: any(dag["dag_id"] == DAG for dag in loader.api.get("dags")["dags"]), 90, "DAG")
+    until_known(loader.api, DAG)
     loader.pause(False)
     return loader
 

@@ -16,7 +16,7 @@ from storeside.operators.aistore import TRANSFORMER_IMAGE, transformer_command
 from storeside.stack.airflow_api import AirflowApi
 from storeside.stack.settings import CHECKOUT, Stack
 from tests.mailboxes import Mailbox
-from tests.support import allow_in_forms, put, read, sizes, started_by_events, unique, until
+from tests.support import allow_in_forms, put, read, sizes, started_by_events, unique, until, until_known
 
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
@@ -32,7 +32,7 @@ WORDS = (1554, 1962, 1534, 1945, 1021)
 def api(airflow: Stack) -> Iterator[AirflowApi]:
     api = AirflowApi(airflow.url("airflow"), "admin", airflow.secrets["airflow_admin"])
     lists = json.loads(api.get("variables/storeside_forms")["value"])
-    until(lambda: any(dag["dag_id"] == DAG for dag in api.get("dags")["dags"]), 90, DAG)
+    until_known(api, DAG)
     allow_in_forms(
         api, **{**lists, "transformers": ["text_facts"], "etls": ["upper-*"], "queues": [*lists["queues"], "*-*"]}
     )

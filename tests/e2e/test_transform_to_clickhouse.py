@@ -15,7 +15,7 @@ from storeside.stack.settings import CHECKOUT, Stack
 from tests import accessibility
 from tests.e2e.test_pages import DESK, PHONE, Site, browser  # noqa: F401 (fixture)
 from tests.mailboxes import Mailbox
-from tests.support import allow_in_forms, started_by_events, unique, until
+from tests.support import allow_in_forms, started_by_events, unique, until, until_known
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -44,7 +44,7 @@ def suite(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def api(airflow: Stack, suite: Path) -> Iterator[AirflowApi]:
     api = AirflowApi(airflow.url("airflow"), "admin", airflow.secrets["airflow_admin"])
     lists = json.loads(api.get("variables/storeside_forms")["value"])
-    until(lambda: any(dag["dag_id"] == DAG for dag in api.get("dags")["dags"]), 90, DAG)
+    until_known(api, DAG)
     allow_in_forms(api, **{**lists, "transformers": ["text_facts"], "suites": [str(suite)]})
     api.request("PATCH", f"dags/{DAG}", json={"is_paused": False})
     yield api

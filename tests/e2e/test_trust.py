@@ -35,7 +35,7 @@ from storeside.stack.processes import MARK, marked
 from storeside.stack.settings import CHECKOUT, Stack
 from storeside.transfer.source import identifier
 from tests.e2e.test_pages import ROUTES, fill, wav
-from tests.support import put, sizes, unique, until
+from tests.support import put, sizes, unique, until, until_known
 
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
@@ -136,7 +136,7 @@ def used(
 ) -> Iterator[Watch]:
     """Runs whose connections have marked secrets: a successful run, and a failing run for each server."""
     for dag in DAGS:
-        until(lambda: any(one["dag_id"] == dag for one in api.get("dags")["dags"]), 90, dag)  # noqa: B023
+        until_known(api, dag)
         api.request("PATCH", f"dags/{dag}", json={"is_paused": False})
     s3 = {"region_name": "us-east-1", "endpoint_url": airflow.url("s3")}
     ais = {"host": "127.0.0.1", "port": airflow.ports["ais_proxy"], "schema": "http", "conn_type": "http"}

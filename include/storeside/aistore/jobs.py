@@ -98,6 +98,8 @@ class Follower:
     (multi-object jobs), was unknown to all targets for `FORGOTTEN_SECONDS`, or made no progress for `stall_seconds`.
     In the last two cases the follower aborts the job, unless it is another task's (`own` is False). An error for
     which `is_final` is true, such as a revoked token, ends the wait at once; the job continues.
+    AIStore states no end of a multi-object job, so its duration lasts from `submitted` (seconds since the epoch;
+    default: now) to its last progress.
     """
 
     def __init__(

@@ -127,7 +127,7 @@ def _number(head: bytes) -> tuple[int, int]:
     if not head or not head[0]:
         return 0, 0
     size = 9 - head[0].bit_length()
-    return (int.from_bytes(head[:size], "big"), size) if len(head) >= size else (0, 0)
+    return (big(head[:size]), size) if len(head) >= size else (0, 0)
 
 
 def _elements(content: Bytes, at: int, end: int) -> Iterator[tuple[int, int, int]]:
