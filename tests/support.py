@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import glob
 import json
+import math
 import os
 import time
 import uuid
@@ -195,15 +196,29 @@ def until_known(api: AirflowApi, dag: str) -> None:
     until(lambda: any(found["dag_id"] == dag for found in api.get("dags")["dags"]), 90, dag)
 
 
-def parse_again(api: AirflowApi, dag: str) -> None:
-    """Have Airflow parse a DAG's file now, as a user does in the UI; in tests it does so only on request."""
-    api.request("PUT", f"parseDagFile/{api.get(f'dags/{dag}')['file_token']}")
+def parse_until(api: AirflowApi, dag: str, condition: Callable[[], Any], what: str) -> None:
+    """Have Airflow parse a DAG's file, as a user does in the UI, until a condition holds.
+
+    In tests, Airflow parses only on request. It ignores a DAG's change within 30 s after another one
+    (``[core] min_serialized_dag_update_interval``), so this asks again every 10 s.
+    """
+    asked = -math.inf
+
+    def parsed() -> Any:
+        nonlocal asked
+        if time.monotonic() > asked + 10:
+            asked = time.monotonic()
+            api.request("PUT", f"parseDagFile/{api.get(f'dags/{dag}')['file_token']}")
+        return condition()
+
+    until(parsed, 120, what, interval=1)
 
 
 def switch_on(api: AirflowApi, dag: str) -> None:
     """Unpause a DAG that events start: Airflow starts and ends watchers when it parses the DAG's file."""
     api.request("PATCH", f"dags/{dag}", json={"is_paused": False})
-    parse_again(api, dag)
+    before = api.get(f"dags/{dag}")["last_parsed_time"]
+    parse_until(api, dag, lambda: api.get(f"dags/{dag}")["last_parsed_time"] != before, f"parse of {dag}")
 
 
 @contextlib.contextmanager
@@ -211,8 +226,7 @@ def started_by_events(api: AirflowApi, dag: str, tasks: set[str], **settings: ob
     """Give a DAG settings with which it has these tasks and is started by events; then take them away again."""
 
     def parsed(wanted: set[str]) -> None:
-        parse_again(api, dag)
-        until(lambda: task_ids(api, dag) == wanted, 120, f"tasks {', '.join(sorted(wanted))} of {dag}", 1)
+        parse_until(api, dag, lambda: task_ids(api, dag) == wanted, f"tasks {', '.join(sorted(wanted))} of {dag}")
 
     before = task_ids(api, dag)
     set_variable(api, f"storeside_{dag}", settings)
@@ -233,7 +247,6 @@ def configure(api: AirflowApi, dag: str, **settings: object) -> None:
     """Set the Variable with a DAG's settings, and wait until Airflow has parsed the DAG with them."""
     set_variable(api, f"storeside_{dag}", settings)
     until_known(api, dag)
-    parse_again(api, dag)
     wanted = settings.get("table") or settings.get("source")
 
     def has_settings() -> bool:
@@ -243,7 +256,7 @@ def configure(api: AirflowApi, dag: str, **settings: object) -> None:
             return False
         return wanted in [(params.get(name) or {}).get("value") for name in ("table", "source")]
 
-    until(has_settings, 120, f"{dag} with its settings", interval=1)
+    parse_until(api, dag, has_settings, f"{dag} with its settings")
 
 
 def uploaded_log(stack: Stack) -> Callable[..., str]:
