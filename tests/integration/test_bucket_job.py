@@ -25,7 +25,7 @@ from storeside.errors import Transient
 from storeside.ledger.objects import Ledger, LedgerTransientError
 from storeside.stack import demo, speech_corpus
 from storeside.stack.settings import Stack
-from storeside.transform import bucket_job
+from storeside.transform import bucket_job, submit
 from storeside.transform.bucket_job import BucketJob
 from storeside.transform.naming import Naming
 from storeside.transform.state import Options, Summary
@@ -133,6 +133,17 @@ def test_a_copy_gives_names_a_prefix(pair: Pair, corpus: dict[str, bytes], drive
     assert drive(pair.job("copy", naming=Naming(prepend="in/"))).done == 2
     assert sizes(pair.client, pair.destination).keys() == {f"in/{name}" for name in first(corpus, 2)}
     assert drive(pair.job("again", naming=Naming(prepend="in/"))).skipped == 2
+
+
+def test_a_request_copies_more_objects_than_one_with_an_etl(
+    pair: Pair, drive: Drive, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(submit, "WINDOW", 1)
+    monkeypatch.setattr(submit, "COPY_WINDOW", 4)
+    put(pair.client, pair.source, {str(n): b"text" for n in range(6)})
+    with caplog.at_level(logging.INFO):
+        assert drive(pair.job("1")).done == 6
+    assert re.findall(r"submitted (\d+) objects", caplog.text) == ["4", "2"]
 
 
 def test_a_copy_takes_what_is_new_or_changed_and_nothing_else(
@@ -289,7 +300,7 @@ def test_a_transform_is_complete_or_says_what_is_missing_and_why(
     pair: Pair, corpus: dict[str, bytes], bad: dict[str, bytes], drive: Drive, communication: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(bucket_job, "WINDOW", 4)
+    monkeypatch.setattr(submit, "WINDOW", 4)
     good = first(corpus, 12)
     put(pair.client, pair.source, {**good, **bad})
     spec = transcode_spec(communication=communication)

@@ -261,7 +261,7 @@ def test_a_killed_run_transforms_nothing_twice(
     if moment == "made":
         monkeypatch.setattr(killed._replace, "begin", die)
     elif moment == "half":
-        monkeypatch.setattr("storeside.transform.bucket_job.WINDOW", 3)
+        monkeypatch.setattr("storeside.transform.submit.COPY_WINDOW", 3)
         monkeypatch.setattr(killed._replace, "advance", die)
     elif moment == "replaced":
         monkeypatch.setattr(killed._make, "finish", die)

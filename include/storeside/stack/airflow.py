@@ -95,10 +95,11 @@ def environment(stack: Stack) -> dict[str, str]:
         "DAG_PROCESSOR__REFRESH_INTERVAL": 30,
         "DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": PARSE_SECONDS,
         "DAG_PROCESSOR__PARSING_PROCESSES": 1,
+        "DAG_PROCESSOR__DAG_FILE_PROCESSOR_TIMEOUT": 180,
+        "CORE__DAGBAG_IMPORT_TIMEOUT": 120,  # 30 s are too short when all servers start for the first time
         "SCHEDULER__SCHEDULER_HEARTBEAT_SEC": 1,
         # Seconds until the scheduler notices that a worker ended. The default, 5, is longer than most tasks here.
         "WORKERS__MIN_HEARTBEAT_INTERVAL": 1,
-        "LOGGING__LOGGING_LEVEL": "INFO",
         "LOGGING__BASE_LOG_FOLDER": home / "logs",
         "USAGE_DATA_COLLECTION__ENABLED": False,
     }
@@ -332,9 +333,8 @@ def template(cache: Path) -> Path:
 
 def health(url: str) -> dict[str, str]:
     """Return the status of each process as Airflow's API reports it; empty if the API does not answer."""
-    return {
-        name: entry.get("status") or "" for name, entry in json_of(f"{url}/api/v2/monitor/health").items() if entry
-    }
+    entries = json_of(f"{url}/api/v2/monitor/health").items()
+    return {name: entry.get("status") or "" for name, entry in entries if entry}
 
 
 def probe(stack: Stack, name: str) -> Callable[[], bool]:

@@ -48,8 +48,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# Names per multi-object request: a few MB of JSON at most.
-WINDOW = 10_000
 # Retries of objects that failed for a temporary reason, and the seconds before the second retry.
 RETRIES = 2
 RETRY_DELAY = 5.0
@@ -150,7 +148,8 @@ class BucketJob:
         jobs.wait_for_rebalance(self.client)
         window: list[Pending] = []
         if state.phase != "bucket":
-            window = self.ledger.missing(self.scope, state.cursor, WINDOW, final=state.phase == Phase.QUARANTINE)
+            limit = submit.WINDOW if self.spec else submit.COPY_WINDOW
+            window = self.ledger.missing(self.scope, state.cursor, limit, final=state.phase == Phase.QUARANTINE)
             if not window:
                 return replace(state, job_id="")
         to = self.options.quarantine if state.phase == Phase.QUARANTINE else self.destination
