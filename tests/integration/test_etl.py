@@ -267,6 +267,29 @@ def test_latest_and_sync_follow_a_remote_bucket(aistore: Any, clickhouse: Any, s
 
 
 @pytest.mark.usefixtures("embedded_only")
+def test_sync_overwrites_no_result_of_another_object(
+    aistore: Any, clickhouse: Any, s3_client: Any, drive: Drive
+) -> None:
+    """AIStore processes all objects then, also those that the plan refuses."""
+    source = Bucket("s3", unique("in"))
+    s3_client.create_bucket(Bucket=source.name)
+    for name in ("one.md", "one.txt", "two.txt"):
+        s3_client.put_object(Bucket=source.name, Key=name, Body=name.encode())
+    upper, naming = spec("upper"), Naming({"md": "out", "txt": "out"})
+    run = job(aistore, clickhouse, source, upper, naming=naming, sync=True)
+    with pytest.raises(AIStoreInputError, match=r"the results of 1 would .* 'one\.txt': .* like that of one\.md"):
+        drive(run)
+    assert sizes(aistore, run.destination) == {}
+    found = drive(job(aistore, clickhouse, source, upper, to=run.destination, naming=naming, run="2"))
+    assert (found.done, found.failed) == (2, 1), found
+    s3_client.delete_object(Bucket=source.name, Key="one.txt")
+    s3_client.delete_object(Bucket=source.name, Key="two.txt")
+    drive(job(aistore, clickhouse, source, upper, to=run.destination, naming=naming, run="3", sync=True))
+    assert set(sizes(aistore, run.destination)) == {"one.out"}
+    assert read(aistore, run.destination, "one.out") == b"ONE.MD"
+
+
+@pytest.mark.usefixtures("embedded_only")
 def test_folder_markers_of_a_remote_bucket_are_left_out(
     aistore: Any, clickhouse: Any, s3_client: Any, drive: Drive
 ) -> None:

@@ -139,6 +139,19 @@ class Ledger:
         )
         return int(first_row(self.client.query(query, parameters={"job": scope.job, "id": job_id}))[0]) > 0
 
+    def shared_names(self, scope: Scope) -> tuple[int, str, str]:
+        """Return how many objects the plan refused because results of others have the same names.
+
+        The other values are the first of these objects, and the reason.
+        """
+        query = (
+            "SELECT count(), min(object), argMin(reason, object) FROM storeside.listings"
+            " WHERE job = {job:String} AND side = 'refused' AND object NOT IN"
+            " (SELECT object FROM storeside.listings WHERE job = {job:String} AND side = 'source' AND reason != '')"
+        )
+        count, name, reason = first_row(self.client.query(query, parameters=scope.parameters))
+        return int(count), str(name), str(reason)
+
     def parts(self, scope: Scope) -> list[Scope]:
         """Return the scopes of the planned jobs of intermediate results between the scope's buckets in its run.
 

@@ -6,6 +6,7 @@ import logging
 import time
 from dataclasses import asdict
 
+from storeside.aistore.errors import AIStoreInputError
 from storeside.ledger import owners
 from storeside.ledger.objects import Ledger
 from storeside.ledger.scope import Plan, Scope
@@ -48,7 +49,10 @@ class Planner:
         return _state(Phase.OBJECTS, plan)
 
     def plan(self) -> State:
-        """List both buckets, compare them with the ledger, and return the first state of the plan."""
+        """List both buckets, compare them with the ledger, and return the first state of the plan.
+
+        Raises AIStoreInputError if the job would give results of several objects the same name (only with `sync`).
+        """
         self._listings.source()
         if self._options.keeps_result:
             self._listings.destination("before")
@@ -66,6 +70,7 @@ class Planner:
             plan.refused,
         )
         if self._options.sync:
+            self._require_own_names()
             return _state(Phase.BUCKET, plan)
         missing = plan.pending
         if not self._options.keeps_result:
@@ -79,6 +84,16 @@ class Planner:
         differs = self._listings.is_remote or self._listings.left_out
         whole = self._scope.effect and self._options.names is None and missing == plan.listed and not differs
         return _state(Phase.BUCKET if whole else Phase.OBJECTS, plan)
+
+    def _require_own_names(self) -> None:
+        """Raise AIStoreInputError if results would have the same name: with `sync`, AIStore leaves out no object."""
+        count, name, reason = self._ledger.shared_names(self._scope)
+        if count:
+            self._ledger.forget_listings(self._scope)
+            raise AIStoreInputError(
+                f"sync makes AIStore transform all objects of {self._scope.source}, so the results of {count} would"
+                f" overwrite others. The first is {name!r}: {reason}; or leave sync out"
+            )
 
     def _decide(self, record: bool) -> Plan:
         if self._options.keeps_result:
