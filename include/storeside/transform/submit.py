@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# Names per multi-object request: a few MB of JSON. After each transform, the reasons of failed objects are read from the
-# transformer's log, which loses lines when it is full. A copy has no such log, and each request costs a deferral.
+# Names per multi-object request: a few MB of JSON. After each transform, the reasons of failed objects are read from
+# the transformer's log, which loses lines when it is full. A copy has no such log, and each request costs a deferral.
 WINDOW, COPY_WINDOW = 10_000, 50_000
 # Seconds before the next attempts of a submission. Other tasks hold a bucket for less than a second.
 _WAITS = (0.5, 1.0, 2.0, 4.0, 8.0)
