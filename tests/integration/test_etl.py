@@ -276,17 +276,22 @@ def test_sync_overwrites_no_result_of_another_object(
     for name in ("one.md", "one.txt", "two.txt"):
         s3_client.put_object(Bucket=source.name, Key=name, Body=name.encode())
     upper, naming = spec("upper"), Naming({"md": "out", "txt": "out"})
-    run = job(aistore, clickhouse, source, upper, naming=naming, sync=True)
-    with pytest.raises(AIStoreInputError, match=r"the results of 1 would .* 'one\.txt': .* like that of one\.md"):
-        drive(run)
-    assert sizes(aistore, run.destination) == {}
-    found = drive(job(aistore, clickhouse, source, upper, to=run.destination, naming=naming, run="2"))
-    assert (found.done, found.failed) == (2, 1), found
+    to = Bucket("ais", unique("out"))
+
+    def synced(run: str, sync: bool = True) -> Summary:
+        return drive(job(aistore, clickhouse, source, upper, to=to, naming=naming, run=run, sync=sync))
+
+    for run in ("first", "second"):
+        with pytest.raises(AIStoreInputError, match=r"the results of 1 would .* 'one\.txt': .* like that of one\.md"):
+            synced(run)
+        assert sizes(aistore, to) == {}
+    found = synced("third", sync=False)
+    assert (found.done, found.failed, found.known_bad) == (2, 0, 1), found
     s3_client.delete_object(Bucket=source.name, Key="one.txt")
     s3_client.delete_object(Bucket=source.name, Key="two.txt")
-    drive(job(aistore, clickhouse, source, upper, to=run.destination, naming=naming, run="3", sync=True))
-    assert set(sizes(aistore, run.destination)) == {"one.out"}
-    assert read(aistore, run.destination, "one.out") == b"ONE.MD"
+    synced("fourth")
+    assert set(sizes(aistore, to)) == {"one.out"}
+    assert read(aistore, to, "one.out") == b"ONE.MD"
 
 
 @pytest.mark.usefixtures("embedded_only")

@@ -140,13 +140,13 @@ class Ledger:
         return int(first_row(self.client.query(query, parameters={"job": scope.job, "id": job_id}))[0]) > 0
 
     def shared_names(self, scope: Scope) -> tuple[int, str, str]:
-        """Return how many objects the plan refused because results of others have the same names.
+        """Return how many objects this plan or an earlier one refused because results of others have the same names.
 
         The other values are the first of these objects, and the reason.
         """
         query = (
             "SELECT count(), min(object), argMin(reason, object) FROM storeside.listings"
-            " WHERE job = {job:String} AND side = 'refused' AND object NOT IN"
+            " WHERE job = {job:String} AND side IN ('refused', 'known_bad') AND reason != '' AND object NOT IN"
             " (SELECT object FROM storeside.listings WHERE job = {job:String} AND side = 'source' AND reason != '')"
         )
         count, name, reason = first_row(self.client.query(query, parameters=scope.parameters))
