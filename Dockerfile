@@ -145,8 +145,9 @@ CMD ["python", "-m", "storeside.stack.s3_server"]
 FROM base AS hsds
 COPY --from=hsds-packages /opt/venv /opt/venv
 RUN install -d -o 50000 -g 0 -m 0770 /var/lib/hsds
-# All threads share one memory arena. The cache of chunks is small, because a chunk is seldom read twice.
-ENV PATH=/opt/venv/bin:$PATH MALLOC_ARENA_MAX=1 CHUNK_MEM_CACHE_SIZE=16m METADATA_MEM_CACHE_SIZE=16m \
+# All threads share one memory arena. The cache of chunks is small, because a chunk is seldom read twice. HSDS refuses
+# writes while chunks that are not stored yet fill it, so it stores a chunk at once, not after a second.
+ENV PATH=/opt/venv/bin:$PATH MALLOC_ARENA_MAX=1 CHUNK_MEM_CACHE_SIZE=16m S3_AGE_TIME=0 METADATA_MEM_CACHE_SIZE=16m \
     ROOT_DIR=/var/lib/hsds BUCKET_NAME=hsds ALLOW_NOAUTH=False LOG_LEVEL=WARNING PASSWORD_FILE=/tmp/passwords.txt
 VOLUME /var/lib/hsds
 USER 50000:0

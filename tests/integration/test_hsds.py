@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import h5py
+import h5pyd
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -483,6 +484,24 @@ def test_a_request_that_is_too_large(client: Client) -> None:
         HsdsInputError, match=r"the request is larger than HSDS accepts: choose smaller slabs.*\(413\)"
     ):
         client.write(client.dataset(domain, "/s"), Slab((range(1),)), bytes(101 << 20))
+
+
+def test_large_arrays_are_written_at_once(with_hsds: Stack) -> None:
+    """HSDS refuses writes while chunks that are not stored yet fill a node's cache; h5pyd does not repeat them."""
+    login = hsds.login(with_hsds)
+    user = {"endpoint": login.endpoint, "username": login.username, "password": login.password}
+    values = np.random.default_rng(0).integers(0, 1000, (8000, 2200))
+    domains = [f"{HOME}/{unique('large')}.h5" for _ in range(3)]
+
+    def fill(domain: str) -> None:
+        with h5pyd.File(domain, "w", **user) as file:
+            file.create_dataset("v", values.shape, "i8", chunks=(240, 2200))[...] = values
+
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(fill, domains))
+    for domain in domains:
+        with h5pyd.File(domain, "r", **user) as file:
+            assert (file["v"][...] == values).all()
 
 
 @pytest.mark.parametrize("name", ["hsds-dn0", "hsds-sn"])

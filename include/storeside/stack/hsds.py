@@ -194,8 +194,10 @@ def _configure(stack: Stack, part: str) -> None:
         "groups_file": "",
         "log_level": "WARNING",
         "password_file": str(passwords),
-        # A chunk is seldom read twice: most of the default cache, 128 MB per node, would never be used again.
+        # A chunk is seldom read twice: most of the default cache, 128 MB per node, would never be used again. But HSDS
+        # refuses writes while chunks that are not stored yet fill the cache, so it stores chunks without the usual delay.
         "chunk_mem_cache_size": "16m",
+        "s3_age_time": 0,
         "metadata_mem_cache_size": "16m",
     }
     (_home(stack, part) / "override.yml").write_text(json.dumps(settings, indent=1))  # JSON is valid YAML
