@@ -194,8 +194,8 @@ def _configure(stack: Stack, part: str) -> None:
         "groups_file": "",
         "log_level": "WARNING",
         "password_file": str(passwords),
-        # A chunk is seldom read twice: most of the default cache, 128 MB per node, would never be used again. But HSDS
-        # refuses writes while chunks that are not stored yet fill the cache, so it stores chunks without the usual delay.
+        # A chunk is seldom read twice: most of the default cache, 128 MB per node, would never be used again. HSDS
+        # refuses writes while chunks that are not stored yet fill the cache, so it stores them without delay.
         "chunk_mem_cache_size": "16m",
         "s3_age_time": 0,
         "metadata_mem_cache_size": "16m",
