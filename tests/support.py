@@ -208,10 +208,18 @@ def parse_until(api: AirflowApi, dag: str, condition: Callable[[], Any], what: s
         nonlocal asked
         if time.monotonic() > asked + 10:
             asked = time.monotonic()
-            api.request("PUT", f"parseDagFile/{api.get(f'dags/{dag}')['file_token']}")
+            _request_parse(api, dag)
         return condition()
 
     until(parsed, 120, what, interval=1)
+
+
+def _request_parse(api: AirflowApi, dag: str) -> None:
+    try:
+        api.request("PUT", f"parseDagFile/{api.get(f'dags/{dag}')['file_token']}")
+    except requests.HTTPError as e:
+        if e.response.status_code != requests.codes.conflict:  # an earlier request still waits
+            raise
 
 
 def switch_on(api: AirflowApi, dag: str) -> None:
