@@ -45,7 +45,7 @@ PARAMS = {
         pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{1,61}[A-Za-z0-9]$",
         section="Where to",
         title="Bucket",
-        **form_choices("s3 bucket"),
+        **form_choices("s3 bucket", "read", "write"),
         description="Bucket name without s3://, at the endpoint of the connection aws_default; use a bucket that"
         " sends no S3 events",
     ),
@@ -62,6 +62,7 @@ PARAMS = {
         pattern=params.TABLE_PATTERN,
         section="Where to",
         title="Table",
+        **form_choices("table"),
         description="database.table; if the table does not exist, it is created from the dataset's type",
     ),
     "order_by": Param(

@@ -24,7 +24,7 @@ PARAMS = {
         type=["null", "string"],
         pattern=r"^(s3|oci|ais)://[^/]+$",
         title="Destination",
-        **form_choices("bucket"),
+        **form_choices("bucket", "write"),
         description="Bucket URI; only a prefetch needs none",
     ),
     "way": Param(

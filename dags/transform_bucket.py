@@ -46,7 +46,7 @@ PARAMS = {
         type=["null", "string"],
         title="Quarantine",
         section="How",
-        **form_choices("bucket"),
+        **form_choices("bucket", "write"),
         description="URI of a bucket for copies of objects that cannot be transformed; empty for none",
     ),
     "on_failure": params.described(

@@ -45,7 +45,7 @@ RESULTS = Param(
     type="string",
     pattern=r"^ais://[^/@#]+$",
     title="Results",
-    **form_choices("bucket"),
+    **form_choices("bucket", "read", "write"),
     description="URI of an AIStore bucket for the results, which the table is loaded from; created if missing",
 )
 PARAMS = {

@@ -39,6 +39,7 @@ AFTER: Final = {
         type=["null", "string"],
         title="Tags",
         section="After the load",
+        **form_choices("tags"),
         description="Tags of S3 for loaded objects: loaded=true, by=storeside",
     ),
 }

@@ -14,6 +14,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from storeside.operators.deferring import WaitingOperator
 from storeside.operators.deprecated import FlatLoadArguments
 from storeside.operators.errors import OperatorInputError, airflow_errors
+from storeside.operators.forms import may_create_database
 from storeside.operators.hooks.aistore import AIStoreHook
 from storeside.operators.hooks.transfer import (
     clickhouse_client,
@@ -125,8 +126,15 @@ class LoadOperator(FlatLoadArguments, WaitingOperator, SelectingOperator):
         self.aws_conn_id = aws_conn_id
         self.clickhouse_conn_id = clickhouse_conn_id
         self._transfer: Any = None
+        self._creates_database = True
         self._loader = "pull"
         check_load(self)
+
+    def pre_execute(self, context: Context) -> None:
+        """Check the run's parameters, and whether the load may create a database. Raises AirflowFailException."""
+        super().pre_execute(context)
+        with airflow_errors():
+            self._creates_database = may_create_database(context, self.table)
 
     def place(self) -> tuple[str, str]:
         """Return the source's bucket and keys as the engine takes them. Raises BadInput if they are invalid."""
@@ -156,6 +164,7 @@ class LoadOperator(FlatLoadArguments, WaitingOperator, SelectingOperator):
             table_options=self.table_options,
             batches=Batches(bytes=self.batch_bytes),
             limits=self.limits,
+            create_database=self._creates_database,
             **more,
         )
         return with_options(request, as_object(self.options, "options"))

@@ -16,7 +16,7 @@ SOURCE: Final = Param(
     type="string",
     pattern=BUCKET_URI,
     title="Source",
-    **form_choices("bucket"),
+    **form_choices("bucket", "read"),
     description="Bucket URI; any bucket that AIStore can read",
 )
 RECORDINGS: Final = described(
@@ -24,7 +24,12 @@ RECORDINGS: Final = described(
     "FLAC, WAV, MP3, Ogg, Opus, M4A, AIFF and others; any bucket that AIStore can read",
     title="Bucket of recordings",
 )
-DESTINATION: Final = described(SOURCE, "Bucket URI; a missing ais:// bucket is created", title="Destination")
+DESTINATION: Final = described(
+    SOURCE,
+    "Bucket URI; a missing ais:// bucket is created",
+    title="Destination",
+    **form_choices("bucket", "write"),
+)
 PREFIX: Final = Param(
     None,
     type=["null", "string"],

@@ -1,4 +1,4 @@
-"""Restricts forms to the buckets, connections, queues, suites and others that the installation's owner has listed.
+"""Restricts forms to the buckets, tables, connections, queues, suites and others that the installation's owner lists.
 
 Tasks use Airflow's connections, which give more access than the user who fills in a form has. A field with
 `form_choices` therefore accepts only listed names. Every operator of Storeside checks the fields of its DAG before it
@@ -8,8 +8,10 @@ runs, also in runs that were started through the API.
 from __future__ import annotations
 
 import json
+import logging
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,18 +19,27 @@ from airflow.sdk import BaseOperator, Param, Variable
 from airflow.sdk.definitions.param import ParamsDict
 
 from storeside.operators.errors import OperatorInputError, airflow_errors
+from storeside.transfer.after_load import AfterLoad
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+log = logging.getLogger(__name__)
+
 VARIABLE: Final = "storeside_forms"
+# The uses of a bucket by a form; each has its own list.
+USES: Final = ("read", "write", "delete")
+_DEMONSTRATED: Final = (
+    *("s3://recordings", "s3://tables", "s3://trips", "s3://arrays"),
+    *("ais://ingested", "ais://benchmark", "ais://throughput"),
+    *("s3://texts", "ais://text-facts"),
+)
 # Lists that apply if the Variable does not set them: the names in the demonstration and the tutorial.
 DEFAULTS: Final[Mapping[str, tuple[str, ...]]] = {
-    "buckets": (
-        *("s3://recordings", "s3://tables", "s3://trips", "s3://arrays"),
-        *("ais://ingested", "ais://benchmark", "ais://throughput"),
-        *("s3://texts", "ais://text-facts"),
-    ),
+    **dict.fromkeys(USES, _DEMONSTRATED),
+    "tables": ("data.*",),
+    "databases": ("data",),
+    "clusters": (),
     "connections": ("aws_default", "aistore_default", "oci_default"),
     "queues": ("recordings-events", "tables-events"),
     "domains": ("/home/storeside/demo.h5",),
@@ -36,14 +47,22 @@ DEFAULTS: Final[Mapping[str, tuple[str, ...]]] = {
     "etls": (),
     "suites": (),
     "after_load": ("none",),
+    "tags": (),
 }
-# The keyword in a Param's schema that holds the kind of the field.
-_MARK = "storeside"
+# The Variable of earlier versions: one list of buckets for all uses, and no limit for what these lists now contain.
+_BUCKETS: Final = "buckets"
+_UNLIMITED: Final = {"tables": ["*.*"], "databases": ["*"], "clusters": ["*"], "tags": ["*"]}
+# The meaning of * in these lists, and in all others.
+_STARS: Final = {"tables": r"[^.]*", "databases": r"[^.]*", "clusters": r"(?s:.*)", "tags": r"(?s:.*)"}
+_STAR: Final = r"[^/@\s]*"
+# The keywords in a Param's schema that hold the kind of the field, and the uses of a bucket.
+_MARK: Final = "storeside"
+_MARK_USES: Final = "storeside_uses"
 
 
 def _backend(text: str) -> Iterator[tuple[str, str]]:
     bucket, _, connection = text.partition("@")
-    yield "buckets", bucket
+    yield _BUCKETS, bucket
     if connection:
         yield "connections", connection
 
@@ -52,19 +71,37 @@ def _chart(url: str) -> Iterator[tuple[str, str]]:
     """Read a URL of object storage as `ObjectStoragePath` does."""
     scheme, _, rest = url.partition("://")
     connection, _, bucket = rest.partition("/")[0].rpartition("@")
-    yield "buckets", f"{scheme}://{bucket}"
+    yield _BUCKETS, f"{scheme}://{bucket}"
     if connection:
         yield "connections", connection
 
 
+def _tags(text: str) -> Iterator[tuple[str, str]]:
+    """Read tags as `AfterLoad` does."""
+    tags = AfterLoad(tags=text).tags  # type: ignore[arg-type]
+    for name, value in {text: ""}.items() if isinstance(tags, str) else tags.items():
+        yield "tags", f"{name}={value}"
+
+
+def _load_options(options: Mapping[str, Any] | str) -> Iterator[tuple[str, str]]:
+    """Read options by name as the operators of loads do."""
+    from storeside.operators.shared import as_object
+
+    if cluster := as_object(options, "options").get("table.cluster"):
+        yield "clusters", str(cluster)
+
+
 # Functions that read a field's value by its kind: they yield a list of the Variable and a name that must be in it.
-_KINDS: Final[Mapping[str, Callable[[str], Iterator[tuple[str, str]]]]] = {
+# `_BUCKETS` means the list of each of the field's uses.
+_KINDS: Final[Mapping[str, Callable[[Any], Iterator[tuple[str, str]]]]] = {
     # AIStore writes oc:// for OCI's buckets; the list has oci://
-    "bucket": lambda text: iter([("buckets", re.sub(r"^oc://", "oci://", text))]),
-    "s3 bucket": lambda text: iter([("buckets", f"s3://{text}")]),
-    "source bucket": lambda text: iter([("buckets", text if "://" in text else f"s3://{text}")]),
+    "bucket": lambda text: iter([(_BUCKETS, re.sub(r"^oc://", "oci://", text))]),
+    "s3 bucket": lambda text: iter([(_BUCKETS, f"s3://{text}")]),
+    "source bucket": lambda text: iter([(_BUCKETS, text if "://" in text else f"s3://{text}")]),
     "backend": _backend,
     "chart": _chart,
+    "table": lambda text: iter([("tables", text)]),
+    "load options": _load_options,
     "connection": lambda text: iter([("connections", text)]),
     "queue": lambda text: iter([("queues", text)]),
     "domain": lambda text: iter([("domains", text)]),
@@ -72,14 +109,20 @@ _KINDS: Final[Mapping[str, Callable[[str], Iterator[tuple[str, str]]]]] = {
     "etl": lambda text: iter([("etls", text)]),
     "suite": lambda text: iter([("suites", text)]),
     "after load": lambda text: iter([("after_load", text)]),
-    "place": lambda text: iter([("buckets", "/".join(text.split("/")[:3]))]),
+    "place": lambda text: iter([(_BUCKETS, "/".join(text.split("/")[:3]))]),
+    "tags": _tags,
 }
+# Kinds whose bucket is used in one way only, whatever the form does.
+_USES_OF: Final[Mapping[str, tuple[str, ...]]] = {"chart": ("write",), "place": ("write",)}
+# The use of the bucket that the form's load reads, by the action after the load.
+_ACTIONS: Final[Mapping[str, str]] = {"delete": "delete", "move": "delete", "tag": "write"}
 # Kinds for which the form suggests the names of a list. A backend is not one of them: its value may also contain a
 # connection, and a form field of type array accepts nothing but the suggestions.
 _SUGGESTED: Final = {
-    "bucket": "buckets",
-    "s3 bucket": "buckets",
-    "source bucket": "buckets",
+    "bucket": _BUCKETS,
+    "s3 bucket": _BUCKETS,
+    "source bucket": _BUCKETS,
+    "table": "tables",
     "connection": "connections",
     "queue": "queues",
     "domain": "domains",
@@ -89,43 +132,56 @@ _SUGGESTED: Final = {
 }
 
 
-def form_choices(kind: str) -> dict[str, Any]:
+def form_choices(kind: str, *uses: str) -> dict[str, Any]:
     """Return keywords for a ``Param`` that accepts only names in the Airflow Variable ``storeside_forms``.
 
     The form suggests the listed names. Example: ``Param("s3://recordings", type="string",
-    **form_choices("bucket"))``.
+    **form_choices("bucket", "read"))``.
 
     :param kind: ``bucket`` (``s3://recordings``), ``s3 bucket`` (the name alone), ``source bucket`` (the name of an
         S3 bucket, or ``ais://results``), ``backend`` (a bucket with or without ``@connection``), ``chart`` (a URL of
-        object storage), ``connection``, ``queue``, ``domain``, ``transformer`` (a transform of the transformer's
-        image), ``etl`` (the name of a running ETL), ``suite`` (a suite of Great Expectations), ``after load`` (an
-        action of `AfterLoad`) or ``place`` (``s3://bucket/prefix/``). In a Param of type ``array`` every item has
-        this kind
-    :raises OperatorInputError: the kind does not exist
+        object storage), ``table`` (``database.table``), ``load options`` (options of a load by name),
+        ``connection``, ``queue``, ``domain``, ``transformer`` (a transform of the transformer's image), ``etl`` (the
+        name of a running ETL), ``suite`` (a suite of Great Expectations), ``after load`` (an action of `AfterLoad`),
+        ``place`` (``s3://bucket/prefix/``) or ``tags`` (``name=value``, with commas between tags). In a Param of type
+        ``array`` every item has this kind
+    :param uses: uses of the field's bucket by the DAG: ``read``, ``write``, ``delete``. Each use has its own
+        list, and all of them must contain the bucket. Without uses: all three, or ``write`` for a chart and a place
+    :raises OperatorInputError: the kind or a use does not exist
     """
     if kind not in _KINDS:
         raise OperatorInputError(f"form_choices has no kind {kind!r}: choose from {', '.join(_KINDS)}")
-    suggested = list(_suggestions(kind))
-    return {_MARK: kind, **({"examples": suggested} if suggested else {})}
+    if unknown := set(uses) - set(USES):
+        raise OperatorInputError(f"form_choices has no use {min(unknown)!r}: choose from {', '.join(USES)}")
+    suggested = list(_suggestions(kind, uses or _USES_OF.get(kind, USES)))
+    return {
+        _MARK: kind,
+        **({_MARK_USES: list(uses)} if uses else {}),
+        **({"examples": suggested} if suggested else {}),
+    }
 
 
 def described(field: Param, description: str, **schema: Any) -> Param:
     """Return the form field with another description, and with other values of some keywords of its schema."""
-    return Param(field.value, **{**field.schema, **schema}, description=description)
+    replaced = ("examples", _MARK_USES) if _MARK in schema else ()
+    kept = {name: value for name, value in field.schema.items() if name not in replaced}
+    return Param(field.value, **{**kept, **schema}, description=description)
 
 
 @cache
-def _suggestions(kind: str) -> tuple[str, ...]:
+def _suggestions(kind: str, uses: tuple[str, ...]) -> tuple[str, ...]:
     """Return the listed names without patterns. Cached, because Airflow parses DAG files repeatedly."""
     if kind not in _SUGGESTED:
         return ()
+    lists = uses if _SUGGESTED[kind] == _BUCKETS else (_SUGGESTED[kind],)
     try:
-        names = listed()[_SUGGESTED[kind]]
+        allowed = listed()
     except OperatorInputError:  # the DAG can still be parsed; its tasks fail with the reason
-        names = ()
+        return ()
+    names = [name for name in allowed[lists[0]] if all(is_listed(other, name, allowed[other]) for other in lists[1:])]
     if kind in ("s3 bucket", "source bucket"):
         schemes = ("s3://",) if kind == "s3 bucket" else ("s3://", "ais://")
-        names = tuple(name.removeprefix("s3://") for name in names if name.startswith(schemes))
+        names = [name.removeprefix("s3://") for name in names if name.startswith(schemes)]
     return tuple(name for name in names if "*" not in name)
 
 
@@ -134,7 +190,11 @@ def listed() -> dict[str, tuple[str, ...]]:
 
     Raises OperatorInputError unless the Variable is a JSON object whose values are lists of strings.
     """
-    return {**DEFAULTS, **{names: tuple(given) for names, given in _variable().items()}}
+    return _with_defaults(_renewed(_variable()))
+
+
+def _with_defaults(value: Mapping[str, list[str]]) -> dict[str, tuple[str, ...]]:
+    return {**DEFAULTS, **{names: tuple(given) for names, given in value.items()}}
 
 
 def _variable() -> dict[str, list[str]]:
@@ -145,7 +205,7 @@ def _variable() -> dict[str, list[str]]:
     except ValueError:
         given = None
     if not isinstance(given, dict) or not all(
-        name in DEFAULTS and isinstance(names, list) and all(isinstance(one, str) for one in names)
+        name in (*DEFAULTS, _BUCKETS) and isinstance(names, list) and all(isinstance(one, str) for one in names)
         for name, names in given.items()
     ):
         raise OperatorInputError(
@@ -154,6 +214,18 @@ def _variable() -> dict[str, list[str]]:
             " (docs/configuration.md, What forms may name)"
         )
     return given
+
+
+def _renewed(given: Mapping[str, list[str]]) -> dict[str, list[str]]:
+    """Return the Variable's value in its present form, which allows what the value allowed in earlier versions."""
+    is_earlier = bool(given) and given.keys().isdisjoint({*USES, *_UNLIMITED})
+    if not is_earlier and _BUCKETS not in given:
+        return dict(given)
+    return {
+        **{use: list(given.get(_BUCKETS, _DEMONSTRATED)) for use in USES},
+        **{names: list(entries) for names, entries in (_UNLIMITED if is_earlier else {}).items()},
+        **{names: list(entries) for names, entries in given.items() if names != _BUCKETS},
+    }
 
 
 class FormOperator(BaseOperator):
@@ -166,51 +238,94 @@ class FormOperator(BaseOperator):
             check_form(context)
 
 
+@dataclass(frozen=True)
+class _Field:
+    """A limited field of a run's form: its name and kind, the uses of its bucket, and its value."""
+
+    name: str
+    kind: str
+    uses: tuple[str, ...]
+    value: Any
+
+    @property
+    def values(self) -> Sequence[Any]:
+        """The items of an array, or the only value."""
+        return [self.value] if isinstance(self.value, str | Mapping) else self.value
+
+    def wanted(self) -> Iterator[tuple[str, str]]:
+        """Yield each list of the Variable that must contain a name, and the name."""
+        for value in self.values:
+            for names, name in _KINDS[self.kind](value):
+                yield from ((use, name) for use in self.uses) if names == _BUCKETS else ((names, name),)
+
+
 def check_form(context: Context) -> None:
     """Check all parameters with `form_choices`. Use it as ``pre_execute`` of operators that are not Storeside's.
 
     Raises OperatorInputError if a name is not listed.
     """
-    marked = dict(_marked(context))
-    if not marked:
+    fields = list(_with_actions(_fields(context)))
+    if not fields:
         return
-    allowed = listed()
-    refused: dict[str, tuple[str, str]] = {}
-    for field, kind in marked.items():
-        value = context["params"].get(field)
-        for text in [value] if isinstance(value, str) else value or ():
-            for names, name in _KINDS[kind](text):
-                if not is_listed(name, allowed[names]):
-                    refused[f"{field}: {name!r}"] = (names, name)
+    given = _variable()
+    value = _renewed(given)
+    if value != given:
+        log.warning(
+            "the Airflow Variable %s has the form of an earlier version, which does not distinguish reading, writing"
+            " and deleting: replace it with this value, which allows the same, and shorten its lists"
+            " (docs/configuration.md, What forms may name): %s", VARIABLE, json.dumps(value),
+        )  # fmt: skip
+    allowed = _with_defaults(value)
+    refused = {
+        (field.name, names, name): None
+        for field in fields
+        for names, name in field.wanted()
+        if not is_listed(names, name, allowed[names])
+    }
     if refused:
-        raise OperatorInputError(_refusal(refused, allowed))
+        raise OperatorInputError(_refusal(refused, value))
 
 
-def _marked(context: Context) -> Iterator[tuple[str, str]]:
-    """Yield each parameter of the DAG and the task that has `form_choices` and a value, with its kind."""
+def may_create_database(context: Context, table: str) -> bool:
+    """Return whether a load may create its table's database: if a form named the table, only a listed database."""
+    if not any(field.kind == "table" and table in field.values for field in _fields(context)):
+        return True
+    return is_listed("databases", table.partition(".")[0], listed()["databases"])
+
+
+def _fields(context: Context) -> Iterator[_Field]:
+    """Yield each parameter of the DAG and the task that has `form_choices` and a value."""
     for params in (ParamsDict(context["dag"].params), ParamsDict(context["task"].params)):
-        for field in params:
-            kind = params.get_param(field).schema.get(_MARK)
-            if kind and context["params"].get(field):
-                yield field, kind
+        for name in params:
+            schema = params.get_param(name).schema
+            if (kind := schema.get(_MARK)) and (value := context["params"].get(name)):
+                yield _Field(name, kind, tuple(schema.get(_MARK_USES) or _USES_OF.get(kind, USES)), value)
 
 
-def is_listed(name: str, names: Sequence[str]) -> bool:
-    """Return whether a list contains the name; ``*`` in the list matches any text without ``/``, ``@`` and spaces."""
-    return any(
-        re.fullmatch(r"[^/@\s]*".join(re.escape(part) for part in pattern.split("*")), name) for pattern in names
-    )
+def _with_actions(fields: Iterator[_Field]) -> Iterator[_Field]:
+    """Yield the fields; the bucket that a load reads has the use of the action after the load, too."""
+    found = list(fields)
+    actions = {str(value) for field in found if field.kind == "after load" for value in field.values}
+    more = sorted({_ACTIONS[action] for action in actions if action in _ACTIONS})
+    for field in found:
+        reads = "read" in field.uses and field.kind not in _USES_OF
+        yield replace(field, uses=tuple(dict.fromkeys((*field.uses, *more)))) if reads else field
 
 
-def _refusal(refused: Mapping[str, tuple[str, str]], allowed: Mapping[str, tuple[str, ...]]) -> str:
+def is_listed(names: str, name: str, patterns: Sequence[str]) -> bool:
+    """Return whether a list of the Variable contains the name; the meaning of ``*`` depends on its key, `names`."""
+    star = _STARS.get(names, _STAR)
+    return any(re.fullmatch(star.join(re.escape(part) for part in pattern.split("*")), name) for pattern in patterns)
+
+
+def _refusal(refused: Iterable[tuple[str, str, str]], value: dict[str, list[str]]) -> str:
     """Return the reason, and the Variable's whole value that would allow all refused names."""
-    value = _variable()
-    for names, name in refused.values():
+    allowed, reasons = _with_defaults(value), []
+    for field, names, name in refused:
         entries = value.setdefault(names, list(allowed[names]))
         if name not in entries:
             entries.append(name)
-    reasons = "; ".join(
-        f"{what} is not one of the {names} that forms may use: {', '.join(allowed[names]) or 'none'}"
-        for what, (names, _) in refused.items()
-    )
-    return f"{reasons}. To allow this, set the Airflow Variable {VARIABLE} to {json.dumps(value)}"
+        what, use = ("buckets", names) if names in USES else (names, "use")
+        some = ", ".join(allowed[names]) or "none"
+        reasons.append(f"{field}: {name!r} is not one of the {what} that forms may {use}: {some}")
+    return f"{'; '.join(reasons)}. To allow this, set the Airflow Variable {VARIABLE} to {json.dumps(value)}"

@@ -26,7 +26,7 @@ BUCKET: Final = Param(
     type="string",
     pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{1,61}[A-Za-z0-9]$",
     title="Bucket",
-    **form_choices("s3 bucket"),
+    **form_choices("s3 bucket", "read"),
     description="Bucket name without s3://, at the endpoint of the connection aws_default",
 )
 QUEUE: Final = Param(
@@ -74,6 +74,7 @@ TABLE: Final = {
         type="string",
         pattern=TABLE_PATTERN,
         title="Table",
+        **form_choices("table"),
         description="database.table; if the table does not exist, it is created from the objects' columns",
     ),
     "format": Param(
@@ -209,6 +210,7 @@ TABLE: Final = {
         **named_options.schema(),
         title="Options by name",
         section="More options",
+        **form_choices("load options"),
         description='All other options of a load as JSON, such as {"csv.quote": "\'", "limits.rows": 1000000};'
         " docs/transfer.md lists them",
     ),
@@ -253,7 +255,7 @@ AFTER_LOAD: Final = after_load_params.AFTER_LOAD
 SOURCE_BUCKET: Final = described(
     BUCKET,
     "Name of an S3 bucket without s3://, or the URI of an AIStore bucket, such as ais://results",
-    **form_choices("source bucket"),
+    **form_choices("source bucket", "read"),
     pattern=rf"{BUCKET.schema['pattern']}|^ais://[^/@#]+$",
 )
 # Argument `source` of `S3ToClickHouseOperator` that reads the fields `SOURCE_BUCKET` and `KEYS`.

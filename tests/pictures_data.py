@@ -32,7 +32,7 @@ def main() -> None:
     api = AirflowApi(stack.url("airflow"), "admin", stack.secrets["airflow_admin"])
     allow_in_forms(
         api, buckets=["s3://recordings", "s3://trips", "s3://tables", "ais://*"], queues=["*-events"],
-        connections=["*_default"],
+        connections=["*_default"], tables=["analytics.*"], databases=["analytics"],
     )  # fmt: skip
     client = s3.of_stack("s3", stack)
     print(f"speech: {len(demo.run(stack, None, RECORDINGS))} figures", flush=True)

@@ -9,7 +9,7 @@ import math
 import os
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,7 +21,7 @@ from storeside.aistore import lock
 from storeside.aistore.buckets import Bucket, list_aistore
 from storeside.aistore.spec import EtlSpec
 from storeside.operators.aistore import TRANSFORMER_IMAGE, transformer_command
-from storeside.operators.forms import VARIABLE
+from storeside.operators.forms import USES, VARIABLE
 from storeside.stack import authn, s3
 from storeside.stack.airflow_api import FINAL, AirflowApi
 from storeside.stack.settings import HOST, Stack
@@ -167,9 +167,12 @@ def left_of_benchmarks(aistore: Any) -> list[str]:
     return [name for name in (*listed, *buckets) if name.startswith(("bench-", "storeside-bench-", lock.PREFIX))]
 
 
-def allow_in_forms(api: AirflowApi, **lists: list[str]) -> None:
-    """Set the Variable with the names that forms accept; missing lists keep their defaults."""
-    set_variable(api, VARIABLE, lists)
+def allow_in_forms(api: AirflowApi, *, buckets: Sequence[str] = (), **lists: Sequence[str]) -> None:
+    """Set the Variable with the names that forms accept; missing lists keep their defaults.
+
+    Forms may read, write and delete in `buckets`.
+    """
+    set_variable(api, VARIABLE, {**({use: buckets for use in USES} if buckets else {}), **lists})
 
 
 def set_variable(api: AirflowApi, name: str, content: object) -> None:

@@ -17,7 +17,8 @@ from storeside.stack import clickhouse as server
 from storeside.stack.clickhouse_users import LEDGER, LOADER, PAGES
 from storeside.stack.settings import HOST, Stack
 from storeside.transfer.errors import TransferInputError
-from tests.attacks.forms import load, task_of
+from tests.attacks.forms import load, started, task_of
+from tests.support import unique
 from tests.transfers import Loading, environment
 
 DESTINATIONS = [
@@ -53,6 +54,19 @@ def test_a_form_names_no_table_that_authorises(loading: Loading, dag: str, table
     task = task_of(dag, DAGS[dag], table=table, bucket=loading.bucket)
     with pytest.raises(TransferInputError, match="no load writes to"):
         load(task, loading)
+
+
+def test_a_form_creates_no_database(loading: Loading, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The attacker may trigger a DAG that loads any table of the databases that exist."""
+    monkeypatch.setenv(
+        "AIRFLOW_VAR_STORESIDE_FORMS", '{"read": ["s3://*"], "tables": ["*.*"], "databases": ["data"]}'
+    )
+    loading.put({"a.csv": b"n\n1\n"})
+    database = unique("absent").replace("-", "_")
+    task = started("s3_to_clickhouse", "load", {"bucket": loading.bucket, "table": f"{database}.rows"})
+    with pytest.raises(TransferInputError, match=f"the database '{database}' does not exist"):
+        load(task, loading)
+    assert loading.query(f"EXISTS DATABASE {database}") == [(0,)]
 
 
 def test_the_command_line_names_none(loading: Loading) -> None:

@@ -105,7 +105,7 @@ def test_a_queue_that_is_not_listed(api: AirflowApi, sqs_client: SQSClient) -> N
 
 def test_a_viewer_cannot_change_the_lists(airflow: Stack, api: AirflowApi) -> None:
     viewer = AirflowApi(airflow.url("airflow"), "viewer", airflow.secrets["airflow_viewer"])
-    value = {"key": "storeside_forms", "value": json.dumps({"buckets": ["s3://payroll"]})}
+    value = {"key": "storeside_forms", "value": json.dumps({"read": ["s3://payroll"]})}
     for method, path in (("POST", "variables"), ("PATCH", "variables/storeside_forms")):
         with pytest.raises(requests.HTTPError, match="403"):
             viewer.request(method, path, json=value)

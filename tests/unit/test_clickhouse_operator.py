@@ -75,7 +75,9 @@ def test_arguments_reach_the_engine() -> None:
         "expectations": Expectations("package.module:suite", "quarantine", by_object=True),
         "after_load": AfterLoad("tag", tags={"loaded": "true"}, rejected=True),
     }  # fmt: skip
-    request = operator(**given).request(AWS, **more)
+    made = operator(**given)
+    made._creates_database = False
+    request = made.request(AWS, **more)
     default = Request(Source("trips"), "d.t")
     for field in dataclasses.fields(Request):
         assert (getattr(request, field.name) != getattr(default, field.name)) == (field.name != "table"), field.name

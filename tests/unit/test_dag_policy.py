@@ -99,7 +99,12 @@ def test_params_are_described_and_typed(dag: Any) -> None:
 # Names of fields that give access to everything that a connection of Airflow reaches.
 LENDING = re.compile(
     r"source|destination|bucket|quarantine|backends|domain|queue|chart|transformer|existing_etl|suite|after_load|move_to"
-    r"|through_aistore|\w+_connection"
+    r"|through_aistore|\w+_connection|table|options|tags"
+)
+# Other fields that take any text: it selects or describes objects and rows in the places that those fields name.
+FREE = re.compile(
+    r"prefix|keys|dataset|selection|members|extensions|snapshot|modified_after|message_ids|delimiter|schema|message"
+    r"|order_by|partition_by|\w+_columns|object_size|dataset_size|write_limit"
 )
 
 
@@ -112,8 +117,17 @@ def test_fields_that_lend_are_limited_to_listed_names(dag: Any) -> None:
         kind = param.schema[forms._MARK]
         assert (kind == "connection") == name.endswith("_connection"), name
         if param.has_value:
-            ((names, wanted),) = forms._KINDS[kind](param.value)
-            assert forms.is_listed(wanted, forms.DEFAULTS[names]), (name, wanted)
+            for names, wanted in forms._Field(name, kind, forms.USES, param.value).wanted():
+                assert forms.is_listed(names, wanted, forms.DEFAULTS[names]), (name, wanted)
+
+
+def test_every_field_for_text_is_limited_or_known_to_need_no_limit(dag: Any) -> None:
+    for name in dag.params:
+        schema = dag.params.get_param(name).schema
+        types = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
+        is_open = "enum" not in schema and "enum" not in schema.get("items", {})
+        if is_open and {"string", "array", "object"} & {*types}:
+            assert LENDING.fullmatch(name) or FREE.fullmatch(name), name
 
 
 # Fields that name data: a default would be the bucket, queue or table of another user, or exist only in the demo.
@@ -122,7 +136,7 @@ DATA = re.compile(r"source|destination|bucket|quarantine|backends|domain|dataset
 
 def test_forms_name_no_data_by_default(dag: Any) -> None:
     assert [name for name in dag.params if DATA.fullmatch(name) and dag.params.get_param(name).has_value] == []
-    demo = {name.rpartition("://")[2] for kind in ("buckets", "queues", "domains") for name in forms.DEFAULTS[kind]}
+    demo = {name.rpartition("://")[2] for kind in ("read", "queues", "domains") for name in forms.DEFAULTS[kind]}
     for name in dag.params:
         assert str(dag.params.get_param(name).value).rpartition("://")[2] not in {*demo, "data.trips"}, name
 

@@ -31,10 +31,10 @@ def run(conf: dict[str, Any], task_params: dict[str, Any] | None = None, **param
     task.pre_execute({"dag": dag, "task": task, "params": found})  # type: ignore[typeddict-item]
 
 
-def field(kind: str, default: Any = None) -> Param:
+def field(kind: str, default: Any = None, uses: str = "") -> Param:
     kinds: dict[type, str | list[str]] = {list: "array", str: "string"}
-    types = kinds.get(type(default), ["null", "string", "array"])
-    return Param(default, type=types, **forms.form_choices(kind))
+    types = kinds.get(type(default), ["null", "string", "array", "object"])
+    return Param(default, type=types, **forms.form_choices(kind, *uses.split()))
 
 
 @pytest.mark.parametrize(
@@ -53,6 +53,10 @@ def field(kind: str, default: Any = None) -> Param:
         ("transformer", "text_facts"),
         ("after load", "none"),
         ("place", "s3://trips/done/x"),
+        ("table", "data.trips"),
+        ("table", "data.my table"),
+        ("load options", {"csv.quote": "'"}),
+        ("load options", '{"table.engine": "MergeTree"}'),
         ("bucket", None),
         ("backend", []),
     ],
@@ -85,6 +89,15 @@ def test_listed_names_are_taken(kind: str, value: Any) -> None:
         ("domain", "/home/payroll.h5", "/home/payroll.h5"),
         ("transformer", "os:system", "os:system"),
         ("etl", "payroll-etl", "payroll-etl"),
+        ("place", "s3://payroll/done/x", "s3://payroll"),
+        ("table", "payroll.data", "payroll.data"),
+        ("table", "data.a.b", "data.a.b"),
+        ("table", "mydata.trips", "mydata.trips"),
+        ("load options", {"table.cluster": "payroll"}, "payroll"),
+        ("load options", '{"table.cluster": "payroll"}', "payroll"),
+        ("tags", "loaded=true", "loaded=true"),
+        ("tags", " a = b ,c", "a=b"),
+        ("tags", "{{ x }}", "{{ x }}="),
     ],
 )
 def test_other_names_fail_the_task_for_good_and_say_what_to_do(kind: str, value: Any, named: str) -> None:
@@ -110,14 +123,14 @@ def test_constants_of_the_author_are_not_limited() -> None:
 
 
 def test_the_variable_replaces_one_list_and_leaves_the_others(variable: Any) -> None:
-    variable({"buckets": ["s3://team-*"]})
+    variable({use: ["s3://team-*"] for use in forms.USES})
     run({"x": "s3://team-audio", "y": "tables-events"}, x=field("bucket"), y=field("queue"))
     for name in ("s3://recordings", "s3://team-a@payroll_s3", "s3://team-a/b", "s3://team-a s3://b", "s3://team"):
         with pytest.raises(AirflowFailException):
             run({"x": name}, x=field("bucket"))
 
 
-@pytest.mark.parametrize("value", ["{", "[]", '{"buckets": "s3://*"}', '{"bucket": []}', '{"buckets": [1]}'])
+@pytest.mark.parametrize("value", ["{", "[]", '{"read": "s3://*"}', '{"bucket": []}', '{"buckets": [1]}'])
 def test_a_variable_that_cannot_be_read_allows_nothing(variable: Any, value: str) -> None:
     variable(value)
     with pytest.raises(AirflowFailException, match="storeside_forms is not a JSON object"):
@@ -142,7 +155,8 @@ def test_an_empty_list_allows_nothing(variable: Any) -> None:
 
 
 def test_the_form_suggests_listed_names(variable: Any) -> None:
-    variable({"buckets": ["s3://one", "s3://team-*", "ais://two"]})
+    names = ["s3://one", "s3://team-*", "ais://two"]
+    variable({"read": [*names, "s3://three"], "write": [*names, "s3://team-1"], "delete": names, "tables": ["a.b"]})
     forms._suggestions.cache_clear()
     try:
         assert forms.form_choices("bucket")["examples"] == ["s3://one", "ais://two"]
@@ -150,8 +164,13 @@ def test_the_form_suggests_listed_names(variable: Any) -> None:
         assert forms.form_choices("source bucket")["examples"] == ["one", "ais://two"]
         for kind in ("chart", "backend"):
             assert "examples" not in forms.form_choices(kind)
+        assert forms.form_choices("bucket", "read")["examples"] == ["s3://one", "ais://two", "s3://three"]
+        assert forms.form_choices("bucket", "read", "write")["examples"] == ["s3://one", "ais://two"]
+        assert forms.form_choices("table")["examples"] == ["a.b"]
         with pytest.raises(OperatorInputError, match="choose from bucket"):
-            forms.form_choices("table")
+            forms.form_choices("tables")
+        with pytest.raises(OperatorInputError, match="no use 'append': choose from read, write, delete"):
+            forms.form_choices("bucket", "read", "append")
     finally:
         forms._suggestions.cache_clear()
 
@@ -172,7 +191,128 @@ def test_other_operators_can_check() -> None:
 
 @pytest.mark.parametrize("written", ["oci://recordings", "oc://recordings"])
 def test_aistores_own_scheme_for_oci_means_the_listed_bucket(variable: Any, written: str) -> None:
-    variable({"buckets": ["oci://recordings"]})
+    variable({use: ["oci://recordings"] for use in forms.USES})
     run({"source": written}, source=field("bucket"))
     with pytest.raises(AirflowFailException, match="oci://payroll"):
         run({"source": "oc://payroll"}, source=field("bucket"))
+
+
+USED = {"read": ["s3://r", "s3://all"], "write": ["s3://w", "s3://all"], "delete": ["s3://d", "s3://all"]}
+
+
+@pytest.mark.parametrize("use", forms.USES)
+def test_each_use_of_a_bucket_has_its_own_list(variable: Any, use: str) -> None:
+    variable(USED)
+    run({"x": f"s3://{use[0]}"}, x=field("bucket", uses=use))
+    run({"x": "s3://all"}, x=field("bucket"))
+    for other in sorted({*forms.USES} - {use}):
+        with pytest.raises(AirflowFailException, match=f"is not one of the buckets that forms may {other}: "):
+            run({"x": f"s3://{use[0]}"}, x=field("bucket", uses=other))
+        with pytest.raises(AirflowFailException, match=f"may {other}: "):
+            run({"x": f"s3://{use[0]}"}, x=field("bucket"))  # without uses: all of them
+
+
+def test_a_described_field_keeps_no_use_of_the_other(variable: Any) -> None:
+    """A field for a destination is made from that for a source."""
+    variable(USED)
+    forms._suggestions.cache_clear()
+    try:
+        source = field("bucket", uses="read")
+        assert "s3://r" in source.schema["examples"]
+        copied = forms.described(source, "x", **forms.form_choices("bucket"))
+        assert copied.schema["examples"] == ["s3://all"]
+        assert forms.described(source, "x").schema["examples"] == source.schema["examples"]
+        with pytest.raises(AirflowFailException, match="may write"):
+            run({"x": "s3://r"}, x=copied)
+    finally:
+        forms._suggestions.cache_clear()
+
+
+@pytest.mark.parametrize(("action", "lacking"), [("delete", "delete"), ("move", "delete"), ("tag", "write")])
+def test_an_action_after_the_load_needs_its_own_right(variable: Any, action: str, lacking: str) -> None:
+    variable({**USED, "after_load": ["none", "delete", "move", "tag"]})
+    fields = {
+        "x": field("bucket", uses="read"),
+        "y": field("bucket", uses="write"),
+        "do": field("after load", "none"),
+    }
+    run({"x": "s3://r", "y": "s3://w"}, **fields)
+    run({"x": "s3://all", "y": "s3://w", "do": action}, **fields)
+    with pytest.raises(AirflowFailException, match=f"x: 's3://r' is not one of the buckets that forms may {lacking}"):
+        run({"x": "s3://r", "y": "s3://w", "do": action}, **fields)
+
+
+def test_tags_are_listed(variable: Any) -> None:
+    variable({"tags": ["loaded=*", "by=storeside"]})
+    run({"x": "loaded=2026/11 @ a=b, by=storeside"}, x=field("tags"))
+    run({"x": "loaded"}, x=field("tags"))  # with an empty value
+    for text in ("by=other", "loaded =1, x=loaded=1", "{{ loaded=1 }}"):
+        with pytest.raises(AirflowFailException, match="is not one of the tags"):
+            run({"x": text}, x=field("tags"))
+
+
+# Values that forms could have with the Variable of earlier versions, by kind.
+BEFORE: dict[str, Any] = {
+    "bucket": "s3://team-a",
+    "place": "s3://team-a/done/",
+    "table": "any thing.what/ever",
+    "load options": {"table.cluster": "any one"},
+    "tags": "any=thing, x=a/b=c",
+}
+
+
+@pytest.mark.parametrize("kind", BEFORE)
+def test_the_variable_of_earlier_versions_allows_what_it_allowed(
+    variable: Any, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    earlier = {"buckets": ["s3://team-*"], "after_load": ["none", "tag"], "etls": ["a"]}
+    variable(earlier)
+    run({"x": BEFORE[kind]}, x=field(kind))
+    (warning,) = (record for record in caplog.records if record.name == forms.__name__)
+    with pytest.raises(AirflowFailException, match="may read"):
+        run({"x": "s3://other"}, x=field("bucket"))
+    renewed = json.loads(warning.getMessage().partition("): ")[2])
+    assert renewed == {
+        **dict.fromkeys(forms.USES, earlier["buckets"]), "after_load": ["none", "tag"], "etls": ["a"],
+        "tables": ["*.*"], "databases": ["*"], "clusters": ["*"], "tags": ["*"],
+    }  # fmt: skip
+    caplog.clear()
+    variable(renewed)
+    run({"x": BEFORE[kind]}, x=field(kind))
+    assert not caplog.records
+
+
+def test_an_earlier_variable_without_buckets_keeps_the_default_buckets(variable: Any) -> None:
+    variable({"queues": ["own"]})
+    run({"x": "s3://recordings", "y": "any.table"}, x=field("bucket"), y=field("table"))
+    with pytest.raises(AirflowFailException, match="own-2"):
+        run({"x": "own-2"}, x=field("queue"))
+
+
+def test_one_new_list_beside_buckets_ends_what_was_unlimited(variable: Any) -> None:
+    variable({"buckets": ["s3://team-*"], "tables": ["data.a"]})
+    run({"x": "s3://team-a", "y": "data.a"}, x=field("bucket"), y=field("table"))
+    for kind, value in (("table", "data.b"), ("load options", {"table.cluster": "a"}), ("tags", "a=b")):
+        with pytest.raises(AirflowFailException, match="is not one of the"):
+            run({"x": value}, x=field(kind))
+
+
+def test_a_refused_name_changes_no_default(variable: Any) -> None:
+    """Every process of a worker checks many runs."""
+    variable({"queues": ["own"]})
+    for _ in range(2):
+        with pytest.raises(
+            AirflowFailException, match=r"'a\.b\.c' is not one of the tables that forms may use: \*\.\*\. "
+        ):
+            run({"x": "a.b.c"}, x=field("table"))
+
+
+def test_only_a_table_of_the_form_limits_its_database(variable: Any) -> None:
+    variable({"tables": ["*.*"], "databases": ["own*"]})
+    with DAG("d", schedule=None, params={"x": field("table", "own.a"), "y": Param("other.b", type="string")}) as dag:
+        task = AISPrefetchBucketOperator(task_id="t", bucket="s3://b")
+    context: Any = {"dag": dag, "task": task, "params": {"x": "other.a", "y": "other.b"}}
+    assert not forms.may_create_database(context, "other.a")
+    assert forms.may_create_database(context, "other.b")  # of a field without `form_choices`, or of the DAG's author
+    context["params"]["x"] = "owned.a"
+    assert forms.may_create_database(context, "owned.a")

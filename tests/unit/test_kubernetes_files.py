@@ -78,7 +78,7 @@ def unknown(value: Any, kind: str, path: str = "") -> Iterator[str]:
     [
         "rbac.yaml", "loaders.yaml", "networkpolicy.yaml", "secrets.yaml", "namespaces.yaml", "storage.yaml",
         "aistore/accounts.yaml", "aistore/config.yaml", "aistore/services.yaml", "aistore/proxy.yaml",
-        "aistore/target.yaml", "try.yaml",
+        "aistore/target.yaml", "try.yaml", "etl-account.yaml",
     ],
 )  # fmt: skip
 def test_the_api_knows_every_key(name: str) -> None:
@@ -111,6 +111,29 @@ def test_pods_may_be_read_by_those_who_watch_them() -> None:
     accounts = {values[part]["serviceAccount"]["name"] for part in ("workers", "triggerer")}
     assert {s["name"] for s in binding["subjects"]} == accounts
     assert binding["roleRef"]["name"] == role["metadata"]["name"]
+
+
+def test_pods_of_etls_have_no_token_of_kubernetes() -> None:
+    """AIStore names no account for them, so they have that of the namespace, which its own pods have not."""
+    (account,) = documents("etl-account.yaml")
+    (store,) = documents("aistore.yaml")
+    assert account["metadata"] == {"name": "default", "namespace": store["metadata"]["namespace"]}
+    assert account["automountServiceAccountToken"] is False
+    assert "etl-account.yaml" in documents("kustomization.yaml")[0]["resources"]
+    for name in ("proxy", "target"):
+        (state,) = documents(f"aistore/{name}.yaml")
+        assert state["spec"]["template"]["spec"]["serviceAccountName"] not in ("", "default")
+
+
+def test_what_has_no_tls_says_that_it_is_for_trials() -> None:
+    plain = re.compile(r"http://|\b(51080|51081|8123)\b")  # ports of AIStore and of ClickHouse without TLS
+    page = (CHECKOUT / "docs" / "kubernetes.md").read_text()
+    assert page.splitlines()[2].startswith("**The examples are for trials.**")
+    assert "\n## Before production\n" in page
+    found = {path.name: path.read_text() for path in FOLDER.rglob("*.yaml") if plain.search(path.read_text())}
+    assert {"aistore.yaml", "clickhouse.yaml", "secrets.yaml", "config.yaml"} < {*found}
+    for name, text in found.items():
+        assert re.match("# For trials: .*docs/kubernetes.md, Before production", text), name
 
 
 def test_workers_may_run_loaders_and_read_no_secret() -> None:

@@ -91,7 +91,7 @@ def _of(request: Request, name: str) -> Any:
 
 
 def test_every_option_of_a_load_has_a_name() -> None:
-    by_code = {"table", "columns.compute", "columns.where"}  # an argument, and SQL
+    by_code = {"table", "create_database", "columns.compute", "columns.where"}  # an argument, a right, and SQL
     named = set(named_options())
     for prefix, options in (
         ("", REQUEST), ("read.", REQUEST.read), ("csv.", REQUEST.read.csv), ("columns.", REQUEST.read.columns),
@@ -147,7 +147,11 @@ def test_the_command_reads_options() -> None:
         ({"csv.null_values": "NA"}, "option csv.null_values 'NA': write a list of strings"),
         ({"table.columns": ["a"]}, "option table.columns \\['a'\\]: write an object with string values"),
         ({"table.columns": {"a": "Int64 DEFAULT 1"}}, "column 'a' has the type 'Int64 DEFAULT 1'"),
-        ({"table.engine": "MergeTree ORDER BY sleep(3)"}, "has the engine"),
+        ({"table.engine": "MergeTree ORDER BY sleep(3)"}, "choose one of MergeTree, "),
+        ({"table.engine": "SummingMergeTree"}, "option table.engine 'SummingMergeTree': choose one of MergeTree, "),
+        ({"table.engine": "ReplicatedMergeTree('/tables/a', 'b')"}, "option table.engine .*: choose one of"),
+        ({"table.engine": "MergeTree()"}, "option table.engine .*: choose one of"),
+        ({"create_database": True}, "unknown option 'create_database'"),
         ({"table.ttl": "sleep(3)"}, "ttl"),
         ({"batches.parallel": 65}, "parallel 65: each batch has a thread: at most 64"),
         ({"on_drift": "no"}, "on_drift 'no': choose one of"),

@@ -28,6 +28,38 @@ def test_every_pulled_image_can_be_pinned_and_renewed() -> None:
     assert {name.partition(":")[0] for name in compose} == {"postgres", "clickhouse/clickhouse-server"}
 
 
+def test_every_image_has_a_digest_or_is_listed_as_open() -> None:
+    found = pin_images.named()
+    assert {*pin_images.images((CHECKOUT / "Dockerfile").read_text())} < {*found}
+    assert {tag for tag, digest in found.items() if not digest} == pin_images.OPEN
+    page = (CHECKOUT / "docs" / "security.md").read_text().partition("## Open risks")[2]
+    assert [tag for tag in sorted(pin_images.OPEN) if f"`{tag}`" not in page] == []
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("FROM a:1\n", {"a:1": ""}),
+        (
+            f"ARG X=b:2@{DIGEST}\nFROM --platform=linux/amd64 ${{X}} AS one\nFROM one\nFROM c\n",
+            {"b:2": DIGEST, "c": ""},
+        ),
+        ("ARG ELSEWHERE\nFROM ${ELSEWHERE}\n", {}),
+    ],
+)
+def test_images_of_a_dockerfile_are_found(text: str, expected: dict[str, str]) -> None:
+    assert dict(pin_images._of_dockerfile(text)) == expected
+
+
+def test_images_of_resources_are_found() -> None:
+    document = {
+        "spec": {"nodeImage": "x/node:5", "containers": [{"image": f"y:1@{DIGEST}"}, {"image": "by-kustomize"}]},
+        "images": [{"name": "z", "newName": "q/z", "newTag": "v1"}, {"newName": "p", "digest": DIGEST}],
+    }
+    wanted = {"x/node:5": "", "y:1": DIGEST, "q/z:v1": "", "p:latest": DIGEST}
+    assert dict(pin_images._of_document(document)) == wanted
+
+
 @pytest.mark.parametrize("answer", ["echo not a digest", "echo no such image >&2; exit 1"])
 def test_no_file_changes_when_a_digest_is_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], answer: str

@@ -14,11 +14,13 @@ from clickhouse_connect.driver.exceptions import DatabaseError
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from storeside.transfer import creation
 from storeside.transfer.arrow_types import arrow_columns, arrow_type
 from storeside.transfer.conversion import converted, fits, guessed, reading, whole
 from storeside.transfer.errors import TransferInputError
 from storeside.transfer.formats import Csv, Format
 from storeside.transfer.inference import deduced, merge, wider
+from storeside.transfer.options import TableOptions
 from storeside.transfer.schema import Column, bare, nullable, with_overrides
 from storeside.transfer.source import literal
 from storeside.transfer.widening import widens
@@ -47,6 +49,21 @@ class Engine:
         options = ", ".join(f"{name} = {value!r}" for name, value in settings.items())
         self.first_row = self.run(f"{statement} SETTINGS {options}")[0]
         return self
+
+
+class Server:
+    """The methods of clickhouse-connect's client that create a table, on chdb."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+
+    def command(self, text: str) -> None:
+        try:
+            self.engine.run(text)
+        except DatabaseError as e:
+            error: Any = DatabaseError(str(e))
+            error.code = int(str(e).partition("Code: ")[2].partition(".")[0])
+            raise error from e
 
 
 @pytest.fixture(scope="module")
@@ -529,3 +546,15 @@ def test_literals_and_columns_are_read_as_what_they_are(engine: Engine, text: st
     if text:
         definition = Column(text, "Int8").definition
         assert engine.run(f"DESCRIBE TABLE null({literal(definition)})")[0][:2] == [text, "Int8"]
+
+
+def test_a_load_creates_a_database_only_if_it_may(engine: Engine) -> None:
+    server: Any = Server(engine)
+    statement = creation.ddl("absent.trips", [Column("n", "UInt8")], TableOptions())
+    found = "SELECT count() FROM system.tables WHERE database = 'absent'"
+    with pytest.raises(TransferInputError, match="the database 'absent' does not exist, and forms may not create it"):
+        creation._execute(server, "absent.trips", statement, with_database=False)
+    assert engine.run("SELECT count() FROM system.databases WHERE name = 'absent'") == [[0]]
+    creation._execute(server, "absent.trips", statement, with_database=True)
+    creation._execute(server, "absent.trips", statement, with_database=False)
+    assert engine.run(found) == [[1]]

@@ -51,39 +51,46 @@ def ddl(name: str, columns: Sequence[Column], options: TableOptions) -> str:
 
 def create(
     client: Client, name: str, columns: Sequence[Column], options: TableOptions, most_columns: int,
-    servers: Servers = NO_SERVERS,
+    servers: Servers = NO_SERVERS, *, with_database: bool = True,
 ) -> Destination:  # fmt: skip
     """Create a destination, and its database if it does not exist, and return the destination.
 
     A Distributed table is created on the server of each shard of its cluster, after the table with the shard's rows.
-    Raises TransferInputError for too many columns, and ClickHouse's errors.
+    Raises TransferInputError for too many columns, and for a missing database without `with_database`. Raises
+    ClickHouse's errors.
     """
     if len(columns) > most_columns:
         raise TransferInputError(too_many(name, len(columns), most_columns))
     if not options.cluster:
-        _execute(client, name, ddl(name, columns, options))
+        _execute(client, name, ddl(name, columns, options), with_database)
         return existing(client, name)
     database, _, table = name.partition(".")
     engine = Distribution(options.cluster, database, f"{table}_local", f"({options.division})")
     shards = shards_of(engine, name, client, servers)
     for shard in shards:
-        _execute(shard, name, ddl(engine.local, columns, options))
+        _execute(shard, name, ddl(engine.local, columns, options), with_database)
     whole = (
         f"CREATE TABLE IF NOT EXISTS {identifier(database)}.{identifier(table)}"
         f" AS {identifier(database)}.{identifier(engine.table)} ENGINE = {engine.sql}"
     )
     for shard in sorted(shards, key=lambda shard: shard is client):  # a load sees the table on its own server
-        _execute(shard, name, whole)
+        _execute(shard, name, whole, with_database)
     return existing(client, name, servers)
 
 
-def _execute(client: Client, name: str, statement: str) -> None:
-    """Create a table, and its database if it does not exist."""
+def _execute(client: Client, name: str, statement: str, with_database: bool) -> None:
+    """Create a table, and its database if it does not exist and may be created."""
     log.info("creating the table:\n%s", statement)
     try:
         client.command(statement)
     except DatabaseError as e:
         if code_of(e) != UNKNOWN_DATABASE:
             raise
-        client.command(f"CREATE DATABASE IF NOT EXISTS {identifier(name.partition('.')[0])}")
+        database = name.partition(".")[0]
+        if not with_database:
+            raise TransferInputError(
+                f"table {name}: the database {database!r} does not exist, and forms may not create it: create it in"
+                " ClickHouse, or list it in `databases` (docs/configuration.md, What forms may name)"
+            ) from e
+        client.command(f"CREATE DATABASE IF NOT EXISTS {identifier(database)}")
         client.command(statement)

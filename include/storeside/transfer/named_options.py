@@ -14,7 +14,7 @@ from typing import Any
 from storeside.transfer.columns import Columns
 from storeside.transfer.errors import TransferInputError
 from storeside.transfer.formats import Csv, MessageSchema
-from storeside.transfer.options import Batches, LoadLimits, ReadOptions, TableOptions
+from storeside.transfer.options import ENGINES, Batches, LoadLimits, ReadOptions, TableOptions, require_choice
 from storeside.transfer.request import CHOICES, Request
 
 # Prefixes of names, with the options that have them.
@@ -22,7 +22,10 @@ _GROUPS: dict[str, type[Any]] = {
     "": Request, "read.": ReadOptions, "csv.": Csv, "schema.": MessageSchema, "columns.": Columns,
     "table.": TableOptions, "batches.": Batches, "limits.": LoadLimits,
 }  # fmt: skip
-_TABLE = "table"  # a separate argument
+_BY_CODE = ("table", "create_database")  # a separate argument, and a right
+# The arguments of an engine may refer to what belongs to other tables, such as the path of their replicas in Keeper:
+# like expressions, only code may contain them.
+_CHOICES = {"table.engine": ENGINES}
 
 
 @dataclass(frozen=True)
@@ -53,14 +56,15 @@ class Option:
 
 @cache
 def named_options() -> dict[str, Option]:
-    """Return all options by name. Expressions of SQL are not among them, because only code may contain them."""
+    """Return all options by name. SQL is not among them, because only code may contain it."""
     found = {}
     for prefix, group in _GROUPS.items():
         hints, choices = typing.get_type_hints(group), CHOICES if group is Request else getattr(group, "CHOICES", {})
         for field in fields(group):
             kind = _kind(hints[field.name])
-            if kind and (prefix or field.name != _TABLE):
-                found[prefix + field.name] = Option(kind, choices.get(field.name, ()))
+            name = prefix + field.name
+            if kind and name not in _BY_CODE:
+                found[name] = Option(kind, _CHOICES.get(name) or choices.get(field.name, ()))
     return found
 
 
@@ -108,6 +112,8 @@ def with_options(request: Request, given: Mapping[str, Any]) -> Request:
     for name, value in given.items():
         if not (option := _option(name)).fits(value):
             raise TransferInputError(f"option {name} {value!r}: {_wanted(option)}")
+        if option.choices:
+            require_choice(f"option {name}", value, option.choices)
         prefix, dot, last = name.rpartition(".")
         groups[prefix + dot][last] = tuple(value) if option.kind == "array" else value
     read = replace(

@@ -26,8 +26,11 @@ SYSTEM_COLUMNS = {
 }
 # Columns of tables that a load writes itself: see `table.LOAD_ID` and `table.REST`.
 HIDDEN_COLUMNS = ("_storeside_load", "_rest")
-# Other engines change rows when they merge parts, so that a row's load is lost.
-_ENGINE = re.compile(r"(Replicated|Shared)?(Replacing)?MergeTree")
+# Engines of destinations. Others change rows when they merge parts, so that a row's load is lost.
+ENGINES = (
+    *("MergeTree", "ReplicatedMergeTree", "SharedMergeTree"),
+    *("ReplacingMergeTree", "ReplicatedReplacingMergeTree", "SharedReplacingMergeTree"),
+)
 # `LoadLimits.ratio` applies to objects whose rows have more bytes than this.
 _ANY_RATIO = 1 << 30
 _MOST_PARALLEL = 64
@@ -53,7 +56,7 @@ def require_positive(**values: float) -> None:
 
 def require_engine(engine: str, table: str) -> None:
     """Raise TransferInputError for a table engine that changes rows, so that a row's load is lost."""
-    if not _ENGINE.fullmatch(engine):
+    if engine not in ENGINES:
         raise TransferInputError(
             f"{table} has the engine {engine}, which changes rows: load into a MergeTree or ReplacingMergeTree, and"
             " let a materialized view fill the other table"

@@ -267,7 +267,10 @@ class Preparation:
         columns = of_new_table(self.readings, columns, self._in_keys(), options.columns, text=form.is_text)
         columns = [Column(c.name, resolved(c.type)) for c in columns]
         most = self.request.limits.columns
-        return create(self.client, self.request.table, columns, options, most, self.servers)
+        return create(
+            self.client, self.request.table, columns, options, most, self.servers,
+            with_database=self.request.create_database,
+        )  # fmt: skip
 
     def _in_keys(self) -> list[Column]:
         """Return the columns whose values are in keys, with the given types or those that the planned keys show."""

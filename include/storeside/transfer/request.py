@@ -57,6 +57,7 @@ class Request:
     None lists all keys and misses none.
     `expectations`: a suite that checks the rows before they are published.
     `after_load`: what happens to an object after its load.
+    `create_database`: create the database of a missing table if it does not exist, either.
     """
 
     source: Source
@@ -75,6 +76,7 @@ class Request:
     limits: LoadLimits = field(default_factory=LoadLimits)
     expectations: Expectations = field(default_factory=Expectations)
     after_load: AfterLoad = field(default_factory=AfterLoad)
+    create_database: bool = True
 
     def __post_init__(self) -> None:
         for name, choices in CHOICES.items():

@@ -1,0 +1,152 @@
+"""A user who may only trigger the shipped DAGs sends fields that the owner's lists do not allow.
+
+Each attack is tried on every task of its DAG, because a later task must not trust an earlier one. Needs no server.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from airflow.sdk import Connection
+from airflow.sdk.exceptions import AirflowFailException, ParamValidationError
+
+from storeside.stack.settings import CHECKOUT
+from storeside.transfer.errors import TransferInputError
+from tests.attacks.forms import started, task_of, tasks_of
+
+OWNER: dict[str, list[str]] = {
+    "read": ["s3://shared", "s3://own", "ais://own", "ais://scratch"],
+    "write": ["s3://own", "ais://own", "ais://scratch"],
+    "delete": ["s3://own", "ais://scratch"],
+    "tables": ["data.own_*"],
+    "databases": [],
+    "clusters": ["shards"],
+    "connections": ["aws_default"],
+    "queues": ["own"],
+    "domains": ["/own.h5"],
+    "after_load": ["none", "delete", "move", "tag"],
+    "tags": ["loaded=*"],
+}
+TABLE = "data.own_rows"
+# Fields that the owner's lists allow, by DAG.
+ALLOWED: dict[str, dict[str, Any]] = {
+    "s3_to_clickhouse": {"bucket": "shared", "table": TABLE},
+    "s3_events_to_clickhouse": {"bucket": "shared", "table": TABLE, "queue": "own"},
+    "s3_replication": {"bucket": "shared", "table": TABLE, "queue": "own"},
+    "hsds_export": {"domain": "/own.h5", "dataset": "/v", "bucket": "own", "prefix": "a", "table": TABLE},
+    "transform_bucket": {"source": "s3://shared", "destination": "ais://own"},
+    "transform_to_clickhouse": {"source": "s3://shared", "destination": "ais://own", "table": TABLE},
+    "speech_pipeline": {"source": "s3://shared"},
+    "speech_utterances": {"source": "s3://shared", "table": TABLE},
+    "transform_benchmark": {"source": "s3://shared"},
+    "ingest": {"source": "s3://shared", "destination": "ais://own"},
+    "cluster_throughput": {"bucket": "ais://scratch"},
+    "check_connections": {"bucket": "own"},
+    "backend_benchmark": {"backends": ["s3://own", "ais://scratch"]},
+    "sqs_redrive": {"queue": "own"},
+}
+LOADS = [dag for dag, conf in ALLOWED.items() if "table" in conf]
+BY_NAME = ("s3_to_clickhouse", "s3_events_to_clickhouse", "s3_replication", "transform_to_clickhouse")
+WITH_ACTIONS = ("s3_to_clickhouse", "s3_replication")
+MOVE = {"after_load": "move", "move_to": "s3://own/a/"}
+TAG = {"after_load": "tag", "tags": "loaded=true"}
+ENGINE = "ReplicatedMergeTree('/clickhouse/tables/payroll', 'attacker')"
+ATTACKS: list[tuple[str, dict[str, Any], str]] = [
+    # tables of others, in a listed database and in another
+    *((dag, {"table": table}, table) for dag in LOADS for table in ("data.payroll", "hr.own_rows", "data.Own_rows")),
+    # buckets that may only be read
+    ("ingest", {"destination": "s3://shared"}, "s3://shared"),
+    ("transform_bucket", {"destination": "s3://shared"}, "s3://shared"),
+    ("transform_bucket", {"quarantine": "s3://shared"}, "s3://shared"),
+    ("transform_to_clickhouse", {"destination": "ais://shared"}, "ais://shared"),
+    ("hsds_export", {"bucket": "shared"}, "s3://shared"),
+    ("check_connections", {"bucket": "shared"}, "s3://shared"),
+    ("cluster_throughput", {"chart": "s3://aws_default@shared/a.svg"}, "s3://shared"),
+    ("backend_benchmark", {"chart": "s3://shared/a.png"}, "s3://shared"),
+    *((dag, {**MOVE, "bucket": "own", "move_to": "s3://shared/a/"}, "s3://shared") for dag in WITH_ACTIONS),
+    # buckets whose objects may not be deleted
+    *((dag, {"after_load": "delete"}, "s3://shared") for dag in WITH_ACTIONS),
+    *((dag, MOVE, "s3://shared") for dag in WITH_ACTIONS),
+    ("cluster_throughput", {"bucket": "ais://own"}, "ais://own"),
+    ("backend_benchmark", {"backends": ["s3://own", "ais://own"]}, "ais://own"),
+    ("backend_benchmark", {"through_aistore": ["s3://shared"]}, "s3://shared"),
+    # tags, which policies and life cycles of a bucket may refer to
+    *((dag, TAG, "s3://shared") for dag in WITH_ACTIONS),
+    *(
+        (dag, {**TAG, "bucket": "own", "tags": f"loaded=true, {tag}"}, tag)
+        for dag in WITH_ACTIONS
+        for tag in ("public=true", "Loaded=true", "loaded2=")
+    ),
+    # other servers
+    *((dag, {"options": {"table.cluster": "payroll"}}, "payroll") for dag in BY_NAME),
+]  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _owner(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW_VAR_STORESIDE_FORMS", json.dumps(OWNER))
+
+
+@pytest.mark.parametrize(("dag", "fields", "named"), ATTACKS)
+def test_a_form_uses_no_name_that_is_not_listed_for_this_use(dag: str, fields: dict[str, Any], named: str) -> None:
+    """The attacker may trigger this DAG."""
+    for task in tasks_of(dag):
+        with pytest.raises(AirflowFailException, match="storeside_forms") as refused:
+            started(dag, task, {**ALLOWED[dag], **fields})
+        assert f"{named!r} is not one of" in str(refused.value)
+
+
+@pytest.mark.parametrize("dag", BY_NAME)
+def test_a_form_gives_an_engine_no_arguments(dag: str) -> None:
+    """The attacker may trigger this DAG, and calls the API, whose schema is one check and the operator the other."""
+    options = {"table.engine": ENGINE}
+    (task,) = (name for name in tasks_of(dag) if name.startswith(("load", "follow")))
+    with pytest.raises(ParamValidationError):
+        started(dag, task, {**ALLOWED[dag], "options": options})
+    rendered = task_of(dag, task, **ALLOWED[dag], options=options)
+    with pytest.raises(TransferInputError, match=r"option table\.engine"):
+        rendered.request(None) if dag == "transform_to_clickhouse" else rendered.request(_aws())
+
+
+@pytest.mark.parametrize("dag", LOADS)
+def test_a_form_creates_no_database(dag: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The attacker may trigger this DAG, whose owner listed tables of a database that does not exist."""
+    monkeypatch.setenv("AIRFLOW_VAR_STORESIDE_FORMS", json.dumps({**OWNER, "tables": ["*.*"]}))
+    conf = {**ALLOWED[dag], "table": "absent.rows"}
+    loads = [task for name in tasks_of(dag) if hasattr(task := started(dag, name, conf), "request")]
+    assert loads
+    for task in loads:
+        aws = None if getattr(task, "source", "").startswith("ais://") else _aws()
+        assert not task.request(aws).create_database
+
+
+def test_control_a_listed_database_is_created(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW_VAR_STORESIDE_FORMS", json.dumps({**OWNER, "databases": ["da*"]}))
+    assert started("s3_to_clickhouse", "load", ALLOWED["s3_to_clickhouse"]).request(_aws()).create_database
+
+
+@pytest.mark.parametrize("dag", ALLOWED)
+def test_control_what_the_lists_allow_is_started(dag: str) -> None:
+    """Otherwise the attacks above could fail for another reason."""
+    more: list[dict[str, Any]] = [{}]
+    if dag in WITH_ACTIONS:
+        more += [
+            {"bucket": "own", "after_load": "delete"},
+            {**MOVE, "bucket": "own"},
+            {**TAG, "bucket": "own"},
+        ]
+    if dag in BY_NAME:
+        more += [{"options": {"table.cluster": "shards", "table.engine": "ReplicatedMergeTree"}}]
+    for fields in more:
+        for task in tasks_of(dag):
+            started(dag, task, {**ALLOWED[dag], **fields})
+
+
+def test_every_shipped_dag_is_attacked() -> None:
+    assert set(ALLOWED) == {path.stem for path in (CHECKOUT / "dags").glob("*.py")}
+
+
+def _aws() -> Connection:
+    return Connection(conn_id="aws_default", conn_type="aws", extra='{"clickhouse_collection": "storeside_s3"}')
