@@ -9,17 +9,10 @@ import pytest
 from storeside.stack import s3
 from storeside.stack.airflow_api import FINAL, AirflowApi
 from storeside.stack.settings import Stack
-from tests.support import airflow_with
-
-pytestmark = pytest.mark.timeout(240)
 
 DAG = "check_connections"
+pytestmark = [pytest.mark.timeout(240), pytest.mark.dags(DAG)]
 CONF = {"bucket": s3.BUCKET, "queue": s3.QUEUE}
-
-
-@pytest.fixture(scope="module")
-def api(airflow: Stack) -> AirflowApi:
-    return airflow_with(airflow, DAG)
 
 
 def test_worker_and_triggerer_find_the_stack_well(airflow: Stack, api: AirflowApi) -> None:

@@ -18,6 +18,7 @@ from storeside.stack.supervisor import Status, Supervisor
 from tests.support import process, until
 
 DAG = "check_connections"
+pytestmark = [pytest.mark.timeout(900), pytest.mark.dags(DAG)]
 
 
 def scheduler_status(stack: Stack) -> Status:
@@ -31,13 +32,10 @@ def complete(stack: Stack) -> bool:
     return False
 
 
-@pytest.mark.timeout(900)
-def test_tasks_run_again_after_all_idle_workers_were_killed(airflow: Stack) -> None:
+def test_tasks_run_again_after_all_idle_workers_were_killed(airflow: Stack, api: AirflowApi) -> None:
     """Without the watch the task below stays queued forever, and Airflow reports a healthy scheduler."""
     if airflow.executor != "local":
         pytest.skip("the stack has another executor")
-    api = AirflowApi(airflow.url("airflow"), "admin", airflow.secrets["airflow_admin"])
-    api.request("PATCH", f"dags/{DAG}", json={"is_paused": False})
     until(lambda: complete(airflow), 120, "all workers")
     old = process(airflow, "scheduler")
     for pid in titles(old):

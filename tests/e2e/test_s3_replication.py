@@ -12,7 +12,6 @@ from storeside.events.following import is_followed
 from storeside.events.queue import Queue
 from storeside.stack import s3
 from storeside.stack.airflow_api import AirflowApi
-from storeside.stack.settings import Stack
 from tests.support import configure, switch_on, unique, until
 
 if TYPE_CHECKING:
@@ -28,9 +27,8 @@ TABLE = "data.trips"
 RECEIVING_SECONDS = 12
 
 
-@pytest.fixture
-def api(airflow: Stack) -> Iterator[AirflowApi]:
-    api = AirflowApi(airflow.url("airflow"), "admin", airflow.secrets["airflow_admin"])
+@pytest.fixture(scope="module")
+def api(api: AirflowApi) -> Iterator[AirflowApi]:
     settings = {"queue": f"{s3.TABLES}-events", "bucket": s3.TABLES, "table": TABLE}
     configure(api, WATCHED, **settings, schedule="*/15 * * * *")
     configure(api, DAG, **settings, continuous=True)

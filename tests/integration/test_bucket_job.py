@@ -72,12 +72,6 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     return contents(folder, [o.name for o in made.objects])
 
 
-@pytest.fixture(scope="module")
-def bad(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
-    folder = tmp_path_factory.mktemp("bad")
-    return contents(folder, speech_corpus.make_bad(folder))
-
-
 def first(corpus: Mapping[str, bytes], count: int) -> dict[str, bytes]:
     return dict(list(corpus.items())[:count])
 

@@ -41,14 +41,6 @@ pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("no_etl_is_left"
 Drive = Callable[[BucketJob], Summary]
 
 
-@pytest.fixture
-def source(aistore: Any) -> Bucket:
-    """A bucket with a few small objects, one of which fails."""
-    bucket = Bucket("ais", unique("in"))
-    put(aistore, bucket, {f"a/{n}.txt": b"object %d" % n for n in range(6)} | {"a/bad.txt": b"bad object"})
-    return bucket
-
-
 def job(aistore: Any, clickhouse: Any, source: Bucket, spec: EtlSpec | None, **options: Any) -> BucketJob:
     naming = options.pop("naming", None)
     to = options.pop("to", None) or Bucket("ais", unique("out"))

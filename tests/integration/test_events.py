@@ -35,11 +35,6 @@ pytestmark = pytest.mark.timeout(90)
 PUT = "ObjectCreated:Put"
 
 
-@pytest.fixture
-def mailbox(stack: Any, clickhouse: Any, s3_client: Any, sqs_client: Any) -> Mailbox:
-    return Mailbox(stack, clickhouse, s3_client, sqs_client)
-
-
 def rows_of(n: int) -> bytes:
     return jsonl([{"n": n}])
 

@@ -29,11 +29,6 @@ from tests.transfers import jsonl
 pytestmark = pytest.mark.timeout(60)
 
 
-@pytest.fixture
-def mailbox(stack: Any, clickhouse: Any, s3_client: Any, sqs_client: Any) -> Mailbox:
-    return Mailbox(stack, clickhouse, s3_client, sqs_client)
-
-
 # --- a watcher and the run that it starts
 
 

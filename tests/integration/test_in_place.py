@@ -47,13 +47,6 @@ Drive = Callable[[Any], Summary]
 TEXTS = {f"{n}.txt": b"object %d" % n for n in range(6)}
 
 
-@pytest.fixture
-def bucket(aistore: Any) -> Bucket:
-    made = Bucket("ais", unique("own"))
-    made.handle(aistore).create()
-    return made
-
-
 def everything(client: Any, bucket: Bucket) -> dict[str, bytes]:
     return {name: read(client, bucket, name) for name in sizes(client, bucket)}
 

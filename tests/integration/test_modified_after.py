@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from storeside.stack.settings import Stack
 from storeside.transfer import __main__ as command
 from storeside.transfer.errors import TransferInputError
 from storeside.transfer.source import Listed, Source
@@ -28,8 +27,7 @@ def old_and_new(loading: Loading) -> str:
 
 
 @pytest.mark.parametrize("listed", [{}, {"overlap_seconds": 60.0}], ids=["all keys", "overlap"])
-def test_listings(stack: Stack, clickhouse: Any, s3_client: Any, listed: dict[str, Any]) -> None:
-    loading = Loading(stack, clickhouse, s3_client)
+def test_listings(loading: Loading, listed: dict[str, Any]) -> None:
     instant = old_and_new(loading)
 
     def load(modified_after: str) -> int:
@@ -54,8 +52,7 @@ def test_listings(stack: Stack, clickhouse: Any, s3_client: Any, listed: dict[st
         assert loading.rows() == [(1,), (2,), (3,)]
 
 
-def test_events(stack: Stack, clickhouse: Any, s3_client: Any, sqs_client: Any) -> None:
-    mailbox = Mailbox(stack, clickhouse, s3_client, sqs_client)
+def test_events(mailbox: Mailbox) -> None:
     instant = old_and_new(mailbox)
     mailbox.arrive(2)
     load = mailbox.events_load()

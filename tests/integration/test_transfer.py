@@ -13,7 +13,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from storeside.stack.clickhouse_server import CLUSTER
-from storeside.stack.settings import Stack
 from storeside.transfer import batch, loads, preparation
 from storeside.transfer.engine import Transfer
 from storeside.transfer.errors import StaleError, TransferInputError, TransferTransientError
@@ -24,12 +23,7 @@ from tests.support import unique
 from tests.transfers import Loading, jsonl, parquet, request_of
 
 if TYPE_CHECKING:
-    from types_boto3_s3 import S3Client
-
-
-@pytest.fixture
-def loading(stack: Stack, clickhouse: Any, s3_client: S3Client) -> Loading:
-    return Loading(stack, clickhouse, s3_client)
+    pass
 
 
 def csv(*numbers: int) -> bytes:

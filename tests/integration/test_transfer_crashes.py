@@ -30,7 +30,7 @@ from storeside.operators import deferring
 from storeside.operators.clickhouse import S3ToClickHouseOperator
 from storeside.sql.migrate import migrate
 from storeside.stack import airflow
-from storeside.stack.settings import CHECKOUT, Stack
+from storeside.stack.settings import CHECKOUT
 from storeside.transfer import lock
 from storeside.transfer.columns import Columns
 from storeside.transfer.engine import Transfer
@@ -45,18 +45,13 @@ from tests.transfers import Loading, parquet, request_of
 from tests.unit.test_transfer_archives import zipped
 
 if TYPE_CHECKING:
-    from types_boto3_s3 import S3Client
+    pass
 
 ROWS = 50
 # Tests of both kinds of destination, of which `make test` runs the first.
 ANYWHERE = pytest.mark.parametrize(
     "anywhere", ["table", pytest.param("shards", marks=pytest.mark.chaos)], indirect=True
 )
-
-
-@pytest.fixture
-def loading(stack: Stack, clickhouse: Any, s3_client: S3Client) -> Loading:
-    return Loading(stack, clickhouse, s3_client)
 
 
 def csv(number: int) -> bytes:

@@ -12,7 +12,6 @@ import pytest
 
 from storeside.errors import BadInput, StoresideError
 from storeside.quality.suite import QualityError
-from storeside.stack.settings import Stack
 from storeside.transfer import lock
 from storeside.transfer.errors import ExpectationsError, TransferInputError
 from storeside.transfer.options import Expectations
@@ -21,12 +20,7 @@ from tests.integration.test_transfer_crashes import Killed, dies
 from tests.transfers import Loading, jsonl, request_of
 
 if TYPE_CHECKING:
-    from types_boto3_s3 import S3Client
-
-
-@pytest.fixture
-def loading(stack: Stack, clickhouse: Any, s3_client: S3Client) -> Loading:
-    return Loading(stack, clickhouse, s3_client)
+    pass
 
 
 def csv(start: int, stop: int) -> bytes:

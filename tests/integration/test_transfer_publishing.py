@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from storeside.sql.migrate import migrate
-from storeside.stack.settings import Stack
 from storeside.transfer import lock
 from storeside.transfer.errors import FailureKind, StaleError
 from storeside.transfer.loads import Loaded, Planned
@@ -20,14 +19,13 @@ from tests.support import unique
 from tests.transfers import Loading
 
 if TYPE_CHECKING:
-    from types_boto3_s3 import S3Client
+    pass
 
 ROWS = 50
 
 
 @pytest.fixture
-def loading(stack: Stack, clickhouse: Any, s3_client: S3Client) -> Loading:
-    loading = Loading(stack, clickhouse, s3_client)
+def loading(loading: Loading) -> Loading:
     loading.put({f"{n}.csv": csv(n) for n in range(3)})
     loading.create("object UInt32, row UInt32")
     return loading

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from clickhouse_connect.driver.exceptions import OperationalError
 
-from storeside.stack.settings import Stack
 from storeside.transfer import content
 from storeside.transfer.batch import _divided
 from storeside.transfer.engine import Transfer
@@ -19,12 +18,11 @@ from storeside.transfer.source import Source
 from tests.transfers import Loading
 
 if TYPE_CHECKING:
-    from types_boto3_s3 import S3Client
+    pass
 
 
 @pytest.fixture
-def loading(stack: Stack, clickhouse: Any, s3_client: S3Client) -> Loading:
-    loading = Loading(stack, clickhouse, s3_client)
+def loading(loading: Loading) -> Loading:
     loading.create("n UInt32")
     return loading
 
