@@ -313,8 +313,13 @@ def until(condition: Callable[[], Any], seconds: float, what: str, interval: flo
     while not (found := condition()):
         if time.monotonic() > deadline:
             raise TimeoutError(f"no {what} within {seconds:g} s")
-        time.sleep(interval)
+        time.sleep(interval)  # between two looks
     return found
+
+
+def next_second() -> None:
+    """Wait until servers whose times are whole seconds, such as S3, state a later time."""
+    time.sleep(1.01 - time.time() % 1)  # the servers' clock is that of this machine
 
 
 def process(stack: Stack, component: str) -> psutil.Process:

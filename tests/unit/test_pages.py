@@ -718,7 +718,7 @@ class Hangs:
 
     def query(self, *_: Any, **__: Any) -> Any:
         self.asked += 1
-        time.sleep(self.seconds)
+        time.sleep(self.seconds)  # a slow statement
         raise self.error
 
 

@@ -200,10 +200,10 @@ def test_multi_object_job_lasts_from_its_submission_to_its_last_progress(cluster
     follower = Follower(impatient(cluster.url), "etl-1", stall_seconds=60, submitted=start - 30)
     cluster.targets = {"t1": [snap("copy-listrange", 5, 50, is_idle=True)]}
     assert not follower.poll().finished
-    time.sleep(1)
+    last = time.time()
     found = follower.poll()
     assert found.finished
-    assert 30 <= found.seconds <= 30 + time.time() - start - 1
+    assert 30 <= found.seconds <= 30 + last - start
 
 
 def test_bucket_job_is_not_over_when_idle(cluster: Cluster, follower: Follower) -> None:
@@ -624,7 +624,7 @@ def test_a_cluster_that_hangs_blocks_no_other_trigger(cluster: Cluster, monkeypa
 
     def poll(_: Follower) -> Progress:
         polling.release()
-        hangs.wait(30)
+        hangs.wait(120)
         return Progress(finished=True)
 
     monkeypatch.setattr(Follower, "poll", poll)
@@ -633,8 +633,8 @@ def test_a_cluster_that_hangs_blocks_no_other_trigger(cluster: Cluster, monkeypa
         waiting = [asyncio.create_task(events(AISJobTrigger(connection, f"etl-{n}", 0))) for n in range(40)]
         try:
             while not polling.acquire(blocking=False):
-                await asyncio.sleep(0.01)
-            await asyncio.wait_for(asyncio.to_thread(lambda: None), 5)
+                await asyncio.sleep(0.01)  # the threads of the loop are what this test is about
+            await asyncio.wait_for(asyncio.to_thread(lambda: None), 60)
         finally:
             hangs.set()
         await asyncio.gather(*waiting)
