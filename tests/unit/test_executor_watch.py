@@ -85,7 +85,7 @@ def test_a_worker_that_was_killed_is_found(scheduler: psutil.Process, monkeypatc
     thread, said = watching(scheduler)
     victim = min(titles(scheduler))
     psutil.Process(victim).kill()
-    thread.join(10)
+    thread.join(60)
     assert said == [victim]
 
 
@@ -98,7 +98,7 @@ def test_running_tasks_have_time_to_end(scheduler: psutil.Process, monkeypatch: 
     psutil.Process(idle[0]).kill()
     thread.join(1)
     assert said == [], "a task is running"
-    thread.join(10)
+    thread.join(60)
     assert said == [idle[0]]
 
 
@@ -116,14 +116,14 @@ def test_a_scheduler_that_shuts_down_waits_for_its_tasks(
     thread.join(1.5)
     assert said == []
     scheduler.terminate()
-    thread.join(10)
+    thread.join(60)
     assert said == [None]
 
 
 def test_the_watch_ends_with_the_scheduler(scheduler: psutil.Process) -> None:
     thread, said = watching(scheduler)
     scheduler.terminate()
-    thread.join(10)
+    thread.join(60)
     assert said == [None]
 
 

@@ -482,7 +482,9 @@ def test_limits_hold_after_a_user_deleted_the_logs(runner: Runner) -> None:
 
 def test_memory_below_the_limit_is_left_alone(runner: Runner) -> None:
     name = runner.python("import time; time.sleep(60)", resources={"limits": {"memory": {"string": "1Gi"}}})
-    time.sleep(2.5)
+    code = "import time; held = bytearray(120 << 20); time.sleep(60)"
+    end = runner.end(runner.python(code, resources={"limits": {"memory": {"string": "100Mi"}}}))
+    assert end["reason"] == "OOMKilled", "the runner has looked at the memory of its pods"
     assert "running" in runner.state(name)
 
 

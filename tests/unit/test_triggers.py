@@ -592,7 +592,7 @@ def test_trigger_ends_at_once_when_a_retry_cannot_help(
     monkeypatch.setattr(triggers, "SETTLE_SECONDS", 0)
     cluster.failure = (status, message)
     trigger = AISJobTrigger(leads_to(monkeypatch, cluster), "etl-1", time.time(), poll_interval=0.01)
-    (fired,) = asyncio.run(asyncio.wait_for(events(trigger), 10))
+    (fired,) = asyncio.run(asyncio.wait_for(events(trigger), 120))
     assert fired["error"] == f"AIStore does not show the job: {message}"
     assert cluster.aborted() == []
 
@@ -657,7 +657,7 @@ def test_a_poll_ends_when_the_login_is_refused(monkeypatch: pytest.MonkeyPatch) 
 def test_trigger_tells_of_a_connection_that_cannot_work(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(triggers, "SETTLE_SECONDS", 0)
     monkeypatch.setenv("AIRFLOW_CONN_THE_CLUSTER", json.dumps({"conn_type": "aistore", "host": ""}))
-    (fired,) = asyncio.run(asyncio.wait_for(events(AISJobTrigger("the_cluster", "etl-1", time.time())), 10))
+    (fired,) = asyncio.run(asyncio.wait_for(events(AISJobTrigger("the_cluster", "etl-1", time.time())), 120))
     assert "the_cluster" in fired["error"]
 
 
@@ -726,7 +726,7 @@ def test_a_task_aborts_only_its_own_stalled_job(cluster: Cluster, monkeypatch: p
     cluster.targets = {"t1": [snap(objects=5, size=50)]}
     connection = leads_to(monkeypatch, cluster)
     trigger = AISJobTrigger(connection, "etl-1", time.time(), poll_interval=0.01, stall_seconds=0.1, own=own)
-    (fired,) = asyncio.run(asyncio.wait_for(events(trigger), 10))
+    (fired,) = asyncio.run(asyncio.wait_for(events(trigger), 120))
     followed = FollowingOperator(task_id="t").follow(impatient(cluster.url), trigger)
     assert followed
     assert all(event["error"].startswith("no progress for") for event in (fired, followed))

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -37,6 +38,14 @@ class Told:
 
     def upper(self, source: Source, *_: str) -> bytearray:
         return bytearray(read(source).upper())
+
+    def await_(self, source: Source, argument: str, _: str) -> bytes:
+        """Make the file ``NAME.begun`` in the folder for temporary files, and wait for ``NAME.end``."""
+        name = Path(tempfile.gettempdir(), argument)
+        name.with_suffix(".begun").touch()
+        while not name.with_suffix(".end").exists():
+            time.sleep(0.01)  # between two looks
+        return read(source)
 
     def pid(self, *_: object) -> bytes:
         time.sleep(0.05)  # the other workers get objects, too
