@@ -22,7 +22,7 @@ from storeside.stack.podrunner.component import NAMESPACE as POD_NAMESPACE
 from storeside.stack.podrunner.component import kube_config
 from storeside.stack.settings import EXECUTORS, SOURCES, Stack, default_folder
 from storeside.stack.supervisor import Supervisor
-from tests.support import administrator, allow, allow_in_forms, uploaded_log
+from tests.support import administrator, allow, allow_in_forms, until, uploaded_log
 
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
@@ -189,12 +189,11 @@ def drive(monkeypatch: pytest.MonkeyPatch) -> Callable[[BucketJob], Summary]:
     def run(job: BucketJob) -> Summary:
         state = job.begin()
         while state.phase != "done":
-            time.sleep(max(state.not_before - time.time(), 0))
+            time.sleep(max(state.not_before - time.time(), 0))  # as the operator, before a retry
             state = job.submit(state)
             if state.job_id:
                 follower = job.follower(state, stall_seconds=60)
-                while not follower.poll().finished:
-                    time.sleep(0.3)
+                until(lambda: follower.poll().finished, 600, "end of the job")  # noqa: B023
             state = job.advance(state)
         return job.finish(state)
 

@@ -22,6 +22,25 @@ if TYPE_CHECKING:
 EVENTS = ("s3:ObjectCreated:*", "s3:ObjectRemoved:*")
 
 
+class Beats:
+    """A client of SQS that counts the extensions of leases."""
+
+    def __init__(self, sqs: Any) -> None:
+        self.sqs, self.count = sqs, 0
+
+    def change_message_visibility_batch(self, **arguments: Any) -> Any:
+        self.count += 1
+        return self.sqs.change_message_visibility_batch(**arguments)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.sqs, name)
+
+    def outlive(self, more: int = 4) -> None:
+        """Wait until messages have been held for longer than a lease, which is extended three times in its length."""
+        wanted = self.count + more
+        until(lambda: self.count >= wanted, 120, "extensions of the lease")
+
+
 class Mailbox(Loading):
     """One test's own bucket, queue and table."""
 

@@ -14,13 +14,14 @@ from storeside.aistore.buckets import Bucket
 from storeside.stack import authn, demo, s3
 from storeside.stack.clickhouse_users import LEDGER, LOADER
 from storeside.stack.settings import HOST, Stack
+from storeside.transfer import lock
 from storeside.transfer.engine import Prepared, Report, Transfer
 from storeside.transfer.options import Batches, ReadOptions, TableOptions
 from storeside.transfer.request import Request
 from storeside.transfer.servers import NO_SERVERS, Servers
 from storeside.transfer.source import Source
 from storeside.transfer.staging import STAGING
-from tests.support import kill, put, unique
+from tests.support import kill, put, unique, until
 
 # An expectation of small numbers in a column n, the default of the fixture `suite`.
 SMALL = {"type": "expect_column_values_to_be_between", "kwargs": {"column": "n", "max_value": 89}}
@@ -68,6 +69,17 @@ class Loading:
     def variables(self) -> dict[str, str]:
         """Return the environment of commands."""
         return environment(self.stack)
+
+    def let_the_lock_age(self) -> None:
+        """Wait until other runs may break the lock of the table; ClickHouse states its age in whole seconds."""
+        name = lock.lock_name(self.table)
+
+        def is_stale() -> bool:
+            found = lock._look(self.clickhouse, name)
+            assert found is not None, "the table is not locked"
+            return found[2] > lock.STALE_SECONDS
+
+        until(is_stale, 60, "stale lock")
 
     def kill_engine(self, number: int = 0) -> None:
         """Kill a server, and wait until it answers again; `number` chooses one of several."""

@@ -37,4 +37,4 @@ def test_requests_of_users_do_not_wait_for_those_of_tasks(api: AirflowApi) -> No
         slowest, count = max(slowest, time.monotonic() - start), count + 1
     assert [api.run(DAG, run)["state"] for run in runs] == ["success"] * 2
     assert count > 10
-    assert slowest < 10
+    assert slowest < 25

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -155,7 +154,7 @@ def test_a_killed_triggerer_takes_its_load_up_again(loader: Loader) -> None:
     run = loader.start(format="csv")
     reading = "SELECT count() FROM system.processes WHERE query_id LIKE 'storeside-load_%'"
     until(lambda: loader.query(reading) == [(1,)], 60, "query of the load")
-    time.sleep(1)
+    until(lambda: loader.api.task_instances(DAG, run)[0]["state"] == "deferred", 60, "deferred task")
     process(loader.stack, "triggerer").kill()
     assert loader.query(reading) == [(1,)]
     assert loader.api.wait(DAG, run, 200)["state"] == "success"

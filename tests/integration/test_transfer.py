@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import io
 import re
-import time
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -19,7 +18,7 @@ from storeside.transfer.errors import StaleError, TransferInputError, TransferTr
 from storeside.transfer.loads import Loaded
 from storeside.transfer.publishing import publish
 from storeside.transfer.source import Listed, Source
-from tests.support import unique
+from tests.support import next_second, unique
 from tests.transfers import Loading, jsonl, parquet, request_of
 
 if TYPE_CHECKING:
@@ -223,7 +222,7 @@ def test_a_slower_load_does_not_undo_a_newer_one(loading: Loading, monkeypatch: 
     def publish_late(*given: Any, **how: Any) -> None:
         if not overtaken:
             overtaken.append(True)
-            time.sleep(1.1)  # S3's times are in seconds
+            next_second()
             loading.put({"a.csv": csv(2, 3)})
             loading.load(format="csv", on_overwrite="replace")
         publish(*given, **how)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -186,7 +185,7 @@ def test_a_run_that_was_overtaken_adds_nothing_to_the_quarantine(
 
     def standing_still(statement: str, *args: Any, **kwargs: Any) -> Any:
         if statement.startswith("INSERT INTO `data`") and "_quarantine" in statement and not overtaken:
-            time.sleep(2)
+            loading.let_the_lock_age()
             overtaken.append(loading.load(**options).rows)
         return command(statement, *args, **kwargs)
 

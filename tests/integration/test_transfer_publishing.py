@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -65,7 +64,7 @@ def test_a_late_record_does_not_hide_the_load_of_another_run(
     overtaken: list[int] = []
 
     def overtake() -> None:
-        time.sleep(2)
+        loading.let_the_lock_age()
         overtaken.append(load(loading))
 
     def merge() -> None:
@@ -88,7 +87,7 @@ def test_a_lock_that_is_released_while_it_is_broken_protects_the_next_holder(
     name = lock.lock_name(loading.table)
     first, second = (json.dumps({"owner": owner, "staging": ""}) for owner in ("first", "second"))
     assert lock._take(loading.clickhouse, name, first)
-    time.sleep(3)  # the age of a lock is in whole seconds
+    loading.let_the_lock_age()
 
     def hand_over() -> None:
         lock._release(loading.clickhouse, name, first)
@@ -143,7 +142,7 @@ def test_a_run_that_widens_slowly_does_not_narrow_a_column_under_published_rows(
     overtaken: list[int] = []
 
     def overtake() -> None:
-        time.sleep(2)
+        loading.let_the_lock_age()
         overtaken.append(loading.load("fast/", format="csv", loader="pull", on_drift="widen").rows)
 
     prepared = slow.prepare()

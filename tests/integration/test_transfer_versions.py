@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +14,7 @@ from storeside.transfer.engine import Transfer
 from storeside.transfer.errors import LoadObjectError, TransferInputError, TransferTransientError, about
 from storeside.transfer.loads import Planned
 from storeside.transfer.source import Source
+from tests.support import next_second
 from tests.transfers import Loading
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def versioned(loading: Loading) -> Callable[[bytes], str]:
     loading.s3.put_bucket_versioning(Bucket=loading.bucket, VersioningConfiguration={"Status": "Enabled"})
 
     def put(body: bytes) -> str:
-        time.sleep(1.1)  # S3's times are whole seconds
+        next_second()
         return str(loading.s3.put_object(Bucket=loading.bucket, Key="a.csv", Body=body)["VersionId"])
 
     return put
