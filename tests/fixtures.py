@@ -1,4 +1,4 @@
-"""What tests in several folders begin with: loads, queues of events, buckets, and Airflow's API.
+"""Fixtures of several folders: loads, queues of events, buckets, and Airflow's API.
 
 The session's servers and their clients are in conftest.py. A fixture has the scope of a module where a test leaves
 nothing behind.

@@ -36,7 +36,7 @@ def test_kill_9_at_random(
         mailbox.send(mailbox.record(f"{n:05}.jsonl"))
     for poison in ("poison", "{}"):
         mailbox.sqs.send_message(QueueUrl=mailbox.url, MessageBody=poison)
-    if objects > 100:  # the server is killed, too: it keeps what it has saved
+    if objects > 100:  # the server is killed, too, and keeps only saved messages
         saved = stack.state / "s3" / "services" / "sqs.json"
         until(lambda: '"{}"' in saved.read_text(), 60, "saved queue")
     chance = random.Random(11)  # noqa: S311

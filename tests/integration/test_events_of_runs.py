@@ -63,6 +63,7 @@ def test_one_batch_at_a_time_and_the_next_when_the_run_is_done(mailbox: Mailbox,
         "event": "ObjectCreated:Put", "bucket": mailbox.bucket, "key": "00.jsonl", "bytes": 9,
     }  # fmt: skip
     assert watcher.step() is None
+    assert isinstance(mailbox.sqs, Beats)
     mailbox.sqs.outlive()
     assert mailbox.depth() == (15, 10)
     assert run_of(mailbox, told, messages=1).drained.messages == 20  # its batch, and ten from the queue
@@ -222,7 +223,7 @@ def depths(mailbox: Mailbox) -> list[tuple[int, int, float]]:
 
 @pytest.fixture
 def sent_long_ago(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let messages be `AGE` older than they are, so that an age that begins anew is seen."""
+    """Let messages be `AGE` older than they are, so that an age that begins again is seen."""
     receive = Queue.receive
 
     def older(*given: Any) -> list[Message]:
@@ -292,6 +293,7 @@ def test_another_watcher_goes_on_with_the_batch_of_one_that_was_killed(mailbox: 
     with Lease(mailbox.queue, 3) as lease:
         watcher = watch(mailbox, lease)
         assert watcher.step() is None
+        assert isinstance(mailbox.sqs, Beats)
         mailbox.sqs.outlive()
         assert mailbox.depth() == (0, 1)
         assert until(watcher.step, 30, "repetition") == told
