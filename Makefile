@@ -281,7 +281,7 @@ bench: $(STAMP) ## run all benchmarks and write docs/benchmarks.md; ARGS="transf
 	@$(PYTHON) -m tests.benchmarks.report $(ARGS)
 
 .PHONY: lint
-lint: $(STAMP) ## run ruff, mypy, the checks of imports, spelling, style of prose and structure
+lint: $(STAMP) ## run ruff, mypy, the checks of imports, spelling, style of prose and structure, and the tests of these and other tools
 	@$(VENV)/bin/ruff check .
 	@$(VENV)/bin/ruff format --check .
 	@$(VENV)/bin/mypy

@@ -22,7 +22,7 @@ from storeside.stack.podrunner.component import NAMESPACE as POD_NAMESPACE
 from storeside.stack.podrunner.component import kube_config
 from storeside.stack.settings import EXECUTORS, SOURCES, Stack, default_folder
 from storeside.stack.supervisor import Supervisor
-from tests.support import allow, allow_in_forms, uploaded_log
+from tests.support import administrator, allow, allow_in_forms, until, uploaded_log
 
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from storeside.transform.state import Summary
     from tests.kubernetes.session import Session
 
-pytest_plugins = ["tests.tiers"]
+pytest_plugins = ["tests.fixtures", "tests.tiers"]
 os.environ.update(proxies.direct(os.environ))
 # Processes that tests start import the package from this checkout, too.
 os.environ["PYTHONPATH"] = str(SOURCES)
@@ -111,9 +111,8 @@ def airflow(stack: Stack) -> Iterator[Stack]:
         # Tests that change a DAG's settings request a parse. Without this line, a quarter of a core parses all DAGs.
         patched.setattr("storeside.stack.airflow.PARSE_SECONDS", 3600)
         found = cli.up(FOLDER)
-        api = AirflowApi(found.url("airflow"), "admin", found.secrets["airflow_admin"])
         allow_in_forms(
-            api,
+            administrator(found),
             buckets=["s3://*-*", "ais://*-*", "ais://ingested", "s3://recordings", "s3://tables", "s3://arrays"],
             connections=["marked_*", "*_default"],
             queues=["recordings-events", "tables-events"],
@@ -189,12 +188,11 @@ def drive(monkeypatch: pytest.MonkeyPatch) -> Callable[[BucketJob], Summary]:
     def run(job: BucketJob) -> Summary:
         state = job.begin()
         while state.phase != "done":
-            time.sleep(max(state.not_before - time.time(), 0))
+            time.sleep(max(state.not_before - time.time(), 0))  # as the operator, before a retry
             state = job.submit(state)
             if state.job_id:
                 follower = job.follower(state, stall_seconds=60)
-                while not follower.poll().finished:
-                    time.sleep(0.3)
+                until(lambda: follower.poll().finished, 600, "end of the job")  # noqa: B023
             state = job.advance(state)
         return job.finish(state)
 

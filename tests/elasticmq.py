@@ -78,7 +78,7 @@ def serve(jars: Path, folder: Path) -> Iterator[SQSClient]:
         while "=== ElasticMQ server" not in (text := log.read_text(errors="replace")) or "started" not in text:
             if process.poll() is not None or time.monotonic() > deadline:
                 raise StackError(f"ElasticMQ did not start: {text[-500:]}")
-            time.sleep(0.1)
+            time.sleep(0.1)  # between two looks
         yield s3.client("sqs", f"http://{HOST}:{port}", "x", "y")
     finally:
         process.terminate()

@@ -94,7 +94,7 @@ class Link:
             while True:
                 due, chunk = await queue.get()
                 if (wait := due - time.monotonic()) > 0:
-                    await asyncio.sleep(wait)
+                    await asyncio.sleep(wait)  # the time on the way
                 if not chunk:
                     break
                 writer.write(chunk)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from storeside.events.dead_letters import DeadLetters
@@ -20,6 +21,26 @@ if TYPE_CHECKING:
     from types_boto3_sqs import SQSClient
 
 EVENTS = ("s3:ObjectCreated:*", "s3:ObjectRemoved:*")
+
+
+class Beats:
+    """A client of SQS that counts how often each message was extended."""
+
+    def __init__(self, sqs: Any) -> None:
+        self.sqs = sqs
+        self.extended: Counter[str] = Counter()
+
+    def change_message_visibility_batch(self, **arguments: Any) -> Any:
+        self.extended.update(entry["ReceiptHandle"] for entry in arguments["Entries"])
+        return self.sqs.change_message_visibility_batch(**arguments)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.sqs, name)
+
+    def outlive(self, more: int = 4) -> None:
+        """Wait until a message was held for longer than a lease, which is extended three times in its length."""
+        before = self.extended.copy()
+        until(lambda: max((self.extended - before).values(), default=0) >= more, 120, "extensions of the lease")
 
 
 class Mailbox(Loading):

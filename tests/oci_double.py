@@ -17,7 +17,6 @@ import re
 import ssl
 import sys
 import threading
-import time
 import uuid
 from base64 import b64decode, b64encode
 from collections.abc import Awaitable, Callable, Iterator
@@ -34,6 +33,7 @@ from cryptography.hazmat.primitives.asymmetric import padding, rsa
 
 from storeside.stack.probes import listens
 from storeside.stack.settings import HOST, free_ports
+from tests.support import until
 
 NAMESPACE = "storeside"
 KEY_ID = "ocid1.tenancy.oc1..test/ocid1.user.oc1..test/20:3b:97:13:55:1c:5b:0d:d3:37:d8:50:4e:c5:3a:34"
@@ -353,8 +353,7 @@ def served(*buckets: str) -> Iterator[tuple[Double, int, dict[str, str]]]:
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
-    while not listens(HOST, port):
-        time.sleep(0.01)
+    until(lambda: listens(HOST, port), 30, "port of the double", 0.01)
     try:
         yield double, port, config(private)
     finally:

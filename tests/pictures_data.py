@@ -86,7 +86,7 @@ def events(stack: Stack, api: AirflowApi, client: Any) -> None:
         api, "s3_events_to_clickhouse",
         {"queue": "tables-events", "bucket": "tables", "table": "analytics.live_trips", "order_by": "trip"},
     )  # fmt: skip
-    time.sleep(5)
+    time.sleep(5)  # the picture shows a run that has begun
 
 
 def work(stack: Stack) -> None:

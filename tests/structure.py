@@ -1,19 +1,32 @@
-"""Figures of the code's structure, with limits: ``make lint`` prints them and fails above a limit."""
+"""Figures of the code's structure, with limits: ``make lint`` prints them and fails above a limit.
+
+It also fails at a sleep in the tests that has no reason in a comment beside it. A test waits for an event, with
+`tests.support.until`; it sleeps only where an outside clock has that resolution, or where the sleep stands for work.
+"""
 
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from storeside.stack.settings import CHECKOUT
 
+# Tests that `make test` and `make lint` run, and the modules that they share.
+TESTS = ("tests/unit", "tests/integration", "tests/attacks", "tests/e2e", "tests/tools")
+_COMMENT = re.compile(r"#\s*(?:noqa\b[^#]*?-\s*)?(?!noqa\b|type:|fmt:)\w")
 FOLDERS = ("dags", "operators", "plugins", "include/storeside")
 # Lines of a module, arguments of a function or fields of a class that its fields construct, untyped clients.
 # Modules should have at most 350 lines. The limit is the longest module of today, and goes down with it.
-LIMITS = {"longest_module": 350, "most_arguments": 16, "any_clients": 0}
-UNITS = {"longest_module": "lines", "most_arguments": "arguments", "any_clients": "places"}
+LIMITS = {"longest_module": 350, "most_arguments": 16, "any_clients": 0, "sleeps_without_reason": 0}
+UNITS = {
+    "longest_module": "lines",
+    "most_arguments": "arguments",
+    "any_clients": "places",
+    "sleeps_without_reason": "places",
+}
 
 
 @dataclass(frozen=True)
@@ -73,18 +86,44 @@ def untyped(tree: ast.AST) -> Iterator[int]:
             yield node.lineno
 
 
+def sleeps_without_reason() -> list[str]:
+    """Return the places in tests that sleep without a reason."""
+    paths = [path for folder in TESTS for path in sorted((CHECKOUT / folder).rglob("*.py"))]
+    paths += sorted((CHECKOUT / "tests").glob("*.py"))
+    return [f"{path.relative_to(CHECKOUT)}:{line}" for path in paths for line in sleeps(path.read_text())]
+
+
+def sleeps(source: str) -> Iterator[int]:
+    """Yield the lines of calls of ``sleep`` without a comment on their line or on the one before.
+
+    A call with the constant 0 does not sleep.
+    """
+    lines = source.splitlines()
+    for node in ast.walk(ast.parse(source)):
+        if not isinstance(node, ast.Call) or ast.unparse(node.func).rpartition(".")[2] != "sleep":
+            continue
+        if [ast.unparse(argument) for argument in node.args] == ["0"]:
+            continue
+        above = lines[node.lineno - 2].strip() if node.lineno > 1 else ""
+        beside = lines[node.end_lineno - 1 if node.end_lineno else node.lineno - 1][node.end_col_offset or 0 :]
+        if not _COMMENT.search(beside) and not (above.startswith("#") and _COMMENT.search(above)):
+            yield node.lineno
+
+
 def main() -> int:
     """Print the figures; return 1 when one is above its limit."""
-    longest, most, clients = lengths(), arguments(), untyped_clients()
+    longest, most, clients, sleeping = lengths(), arguments(), untyped_clients(), sleeps_without_reason()
     figures = {
         "longest_module": max(found.value for found in longest),
         "most_arguments": max(found.value for found in most),
         "any_clients": len(clients),
+        "sleeps_without_reason": len(sleeping),
     }
     over = {
         "longest_module": [f"{f.where}: {f.value} lines" for f in longest if f.value > LIMITS["longest_module"]],
         "most_arguments": [f"{f.where}: {f.value} arguments" for f in most if f.value > LIMITS["most_arguments"]],
         "any_clients": clients,
+        "sleeps_without_reason": sleeping,
     }
     for name, places in over.items():
         for place in places:

@@ -186,12 +186,28 @@ def set_variable(api: AirflowApi, name: str, content: object) -> None:
         api.request("PATCH", f"variables/{name}", json=value)
 
 
-def airflow_with(stack: Stack, dag: str) -> AirflowApi:
-    """Return Airflow's API for its administrator, once Airflow knows a DAG, which this unpauses."""
-    api = AirflowApi(stack.url("airflow"), "admin", stack.secrets["airflow_admin"])
-    until_known(api, dag)
-    api.request("PATCH", f"dags/{dag}", json={"is_paused": False})
+def administrator(stack: Stack) -> AirflowApi:
+    """Return Airflow's API for its administrator."""
+    return AirflowApi(stack.url("airflow"), "admin", stack.secrets["airflow_admin"])
+
+
+def unpause(api: AirflowApi, *dags: str) -> AirflowApi:
+    """Unpause DAGs, each once Airflow knows it; return the API."""
+    for dag in dags:
+        until_known(api, dag)
+        api.request("PATCH", f"dags/{dag}", json={"is_paused": False})
     return api
+
+
+@contextlib.contextmanager
+def also_in_forms(api: AirflowApi, **lists: list[str]) -> Iterator[None]:
+    """Let forms accept these names as well, for a while."""
+    before = json.loads(api.get("variables/storeside_forms")["value"])
+    allow_in_forms(api, **{**before, **{name: [*before.get(name, ()), *more] for name, more in lists.items()}})
+    try:
+        yield
+    finally:
+        allow_in_forms(api, **before)
 
 
 def until_known(api: AirflowApi, dag: str) -> None:
@@ -300,8 +316,13 @@ def until(condition: Callable[[], Any], seconds: float, what: str, interval: flo
     while not (found := condition()):
         if time.monotonic() > deadline:
             raise TimeoutError(f"no {what} within {seconds:g} s")
-        time.sleep(interval)
+        time.sleep(interval)  # between two looks
     return found
+
+
+def next_second() -> None:
+    """Wait until servers whose times are whole seconds, such as S3, state a later time."""
+    time.sleep(1.01 - time.time() % 1)  # the servers' clock is that of this machine
 
 
 def process(stack: Stack, component: str) -> psutil.Process:

@@ -8,16 +8,20 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from storeside.stack import demo, s3
+import pytest
+
+from storeside.aistore.buckets import Bucket
+from storeside.stack import authn, demo, s3
 from storeside.stack.clickhouse_users import LEDGER, LOADER
 from storeside.stack.settings import HOST, Stack
+from storeside.transfer import lock
 from storeside.transfer.engine import Prepared, Report, Transfer
 from storeside.transfer.options import Batches, ReadOptions, TableOptions
 from storeside.transfer.request import Request
 from storeside.transfer.servers import NO_SERVERS, Servers
 from storeside.transfer.source import Source
 from storeside.transfer.staging import STAGING
-from tests.support import kill, unique
+from tests.support import kill, put, unique, until
 
 # An expectation of small numbers in a column n, the default of the fixture `suite`.
 SMALL = {"type": "expect_column_values_to_be_between", "kwargs": {"column": "n", "max_value": 89}}
@@ -65,6 +69,17 @@ class Loading:
     def variables(self) -> dict[str, str]:
         """Return the environment of commands."""
         return environment(self.stack)
+
+    def let_the_lock_age(self) -> None:
+        """Wait until other runs may break the lock of the table; ClickHouse states its age in whole seconds."""
+        name = lock.lock_name(self.table)
+
+        def is_stale() -> bool:
+            found = lock._look(self.clickhouse, name)
+            assert found is not None, "the table is not locked"
+            return found[2] > lock.STALE_SECONDS
+
+        until(is_stale, 60, "stale lock")
 
     def kill_engine(self, number: int = 0) -> None:
         """Kill a server, and wait until it answers again; `number` chooses one of several."""
@@ -146,6 +161,40 @@ class Loading:
         )
         plans = f"SELECT key FROM storeside.load_plan WHERE transfer = '{transfer.id}'"
         return [name for (name,) in self.query(f"{tables} UNION ALL {plans}")]
+
+
+class FromAIStore(Loading):
+    """One test's own bucket of AIStore, and its table."""
+
+    def __init__(self, stack: Stack, clickhouse: Any, aistore: Any) -> None:
+        self.stack, self.clickhouse, self.aistore = stack, clickhouse, aistore
+        self.place = Bucket("ais", unique("results"))
+        self.bucket = str(self.place)
+        self.endpoint = stack.url("ais_proxy")
+        self.table = f"data.{unique('results').replace('-', '_')}"
+        put(aistore, self.place, {})
+
+    def put(self, objects: Mapping[str, bytes]) -> None:
+        put(self.aistore, self.place, objects)
+
+    def source(self, keys: str = "") -> Source:
+        """Return the source for ClickHouse; without an endpoint, the worker reads it."""
+        collection = "storeside_aistore_objects" if self.stack.secure else ""
+        return Source(self.bucket, keys, collection, self.endpoint)
+
+    def transfer(self, keys: str = "", *, run_id: str = "", client: Any = None, **request: Any) -> Transfer:
+        """Make a transfer with the users of Airflow's connections, which have no other rights."""
+        return Transfer(
+            request_of(self.source(keys), self.table, **request),
+            demo.clickhouse_client(self.stack, LOADER),
+            client or authn.cluster(self.stack).client(),
+            run_id or uuid.uuid4().hex,
+            ledger=demo.clickhouse_client(self.stack, LEDGER),
+        )
+
+
+# Loads of S3, and of AIStore.
+each_storage = pytest.mark.parametrize("loading", ["s3", "ais"], indirect=True)
 
 
 def environment(stack: Stack) -> dict[str, str]:

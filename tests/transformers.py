@@ -27,7 +27,7 @@ def wrap(source: Source, _name: str, _arguments: str) -> bytes:
 
 
 def slow(source: Source, _name: str, _arguments: str) -> bytes:
-    time.sleep(float(os.environ["SECONDS"]))
+    time.sleep(float(os.environ["SECONDS"]))  # the work of a slow transform
     return content(source)
 
 
@@ -47,7 +47,7 @@ def obedient(source: Source, _name: str, _arguments: str) -> bytes:
     """Do what the content says: sleep, or crash the process unless a file exists, which the first crash makes."""
     verb, _, argument = content(source).decode().partition(" ")
     if verb == "sleep":
-        time.sleep(float(argument))
+        time.sleep(float(argument))  # the work of a slow transform
     if verb == "die" and not Path(argument).exists():
         Path(argument).parent.joinpath("once").touch()
         os.kill(os.getpid(), signal.SIGSEGV)

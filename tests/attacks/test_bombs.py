@@ -31,11 +31,6 @@ MB = 1 << 20
 LOADERS = ("pull", "push")
 
 
-@pytest.fixture
-def loading(stack: Stack, clickhouse: Any, s3_client: Any) -> Loading:
-    return Loading(stack, clickhouse, s3_client)
-
-
 def gzipped(head: bytes, piece: bytes, times: int) -> bytes:
     packed = io.BytesIO()
     with gzip.GzipFile(fileobj=packed, mode="wb", compresslevel=1) as file:

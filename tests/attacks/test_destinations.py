@@ -30,11 +30,6 @@ DAGS = {"s3_to_clickhouse": "load", "s3_events_to_clickhouse": "load_events", "h
 
 
 @pytest.fixture
-def loading(stack: Stack, clickhouse: object, s3_client: object) -> Loading:
-    return Loading(stack, clickhouse, s3_client)
-
-
-@pytest.fixture
 def user(stack: Stack, clickhouse: object) -> Callable[[str], Any]:
     """Log in as a user of Airflow's connections."""
 

@@ -13,25 +13,15 @@ import requests
 
 from storeside.stack.airflow_api import AirflowApi
 from storeside.stack.settings import Stack
-from tests.support import unique, until_known
+from tests.support import unique
 
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
     from types_boto3_sqs import SQSClient
 
-pytestmark = pytest.mark.timeout(240)
-
 SECRET = b"name,salary\nada,1\n"
 DAGS = ("ingest", "s3_to_clickhouse", "sqs_redrive", "cluster_throughput", "check_connections", "backend_benchmark")
-
-
-@pytest.fixture(scope="module")
-def api(airflow: Stack) -> AirflowApi:
-    api = AirflowApi(airflow.url("airflow"), "admin", airflow.secrets["airflow_admin"])
-    for dag in DAGS:
-        until_known(api, dag)
-        api.request("PATCH", f"dags/{dag}", json={"is_paused": False})
-    return api
+pytestmark = [pytest.mark.timeout(240), pytest.mark.dags(*DAGS)]
 
 
 @pytest.fixture(scope="module")

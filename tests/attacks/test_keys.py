@@ -4,17 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from storeside.stack.settings import Stack
 from storeside.transfer.errors import TransferInputError
 from tests.attacks.forms import load, task_of
 from tests.transfers import Loading
 
 READS_A_FILE = "n, toUInt8(reverse(file('{folder}/launcher.json')))"
-
-
-@pytest.fixture
-def loading(stack: Stack, clickhouse: object, s3_client: object) -> Loading:
-    return Loading(stack, clickhouse, s3_client)
 
 
 @pytest.mark.parametrize(

@@ -8,14 +8,8 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from storeside.stack.settings import Stack
 from storeside.transfer.errors import TransferInputError
 from tests.transfers import Loading
-
-
-@pytest.fixture
-def loading(stack: Stack, clickhouse: object, s3_client: object) -> Loading:
-    return Loading(stack, clickhouse, s3_client)
 
 
 def put_table(loading: Loading, folder: Path) -> None:

@@ -10,16 +10,10 @@ import pytest
 from storeside.aistore.buckets import Bucket
 from storeside.speech.manifest import SpeechManifest
 from storeside.sql.migrate import migrate
-from storeside.stack.settings import Stack
 from storeside.transfer import lock, staging
 from storeside.transfer.source import identifier, literal
 from storeside.transfer.staging import STAGING
 from tests.transfers import Loading
-
-
-@pytest.fixture
-def loading(stack: Stack, clickhouse: object, s3_client: object) -> Loading:
-    return Loading(stack, clickhouse, s3_client)
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from collections.abc import Iterator
@@ -22,26 +21,19 @@ from tests.e2e.test_s3_events import Arrivals, arrivals  # noqa: F401 (fixture)
 from tests.e2e.test_s3_to_clickhouse import Loader
 from tests.e2e.test_speech_pipeline import Pipeline, below, corpus, pipeline  # noqa: F401 (fixtures)
 from tests.e2e.test_transform_bucket import TEXTS
-from tests.support import allow_in_forms, process, put, read, sizes, unique, until, until_known
-
-pytestmark = pytest.mark.timeout(900)
+from tests.support import also_in_forms, process, put, read, sizes, unique, until
 
 LOAD, TRANSFORM, INGEST = "s3_to_clickhouse", "transform_bucket", "ingest"
+pytestmark = [pytest.mark.timeout(900), pytest.mark.dags(LOAD, TRANSFORM, INGEST)]
 RUN_SECONDS = 400
 RECORDINGS, EVENTS, TEXT_COUNT, ROWS = 30, 40, 60, 1000
 NAMES = {address: name for name, address in ADDRESSES.items()}
 
 
 @pytest.fixture(scope="module")
-def api(several: Stack) -> Iterator[AirflowApi]:
-    api = AirflowApi(several.url("airflow"), "admin", several.secrets["airflow_admin"])
-    lists = json.loads(api.get("variables/storeside_forms")["value"])
-    allow_in_forms(api, **{**lists, "transformers": ["text_facts"]})
-    for dag in (LOAD, TRANSFORM, INGEST):
-        until_known(api, dag)
-        api.request("PATCH", f"dags/{dag}", json={"is_paused": False})
-    yield api
-    allow_in_forms(api, **lists)
+def api(several: Stack, api: AirflowApi) -> Iterator[AirflowApi]:
+    with also_in_forms(api, transformers=["text_facts"]):
+        yield api
 
 
 def slow_table(loader: Loader, seconds: float) -> None:

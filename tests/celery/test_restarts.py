@@ -8,17 +8,14 @@ from storeside.stack import cli, s3
 from storeside.stack.airflow_api import AirflowApi
 from storeside.stack.settings import Stack
 from tests.conftest import FOLDER
-from tests.support import process, until_known
+from tests.support import process
 
 DAG = "check_connections"
+pytestmark = [pytest.mark.timeout(600), pytest.mark.dags(DAG)]
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("component", ["postgres", "redis", "worker-2"])
-def test_tasks_run_after_a_restart(component: str, several: Stack) -> None:
-    api = AirflowApi(several.url("airflow"), "admin", several.secrets["airflow_admin"])
-    until_known(api, DAG)
-    api.request("PATCH", f"dags/{DAG}", json={"is_paused": False})
+def test_tasks_run_after_a_restart(component: str, several: Stack, api: AirflowApi) -> None:
     old = process(several, component)
     assert cli.main(["--folder", str(FOLDER), "restart", component]) == 0
     assert process(several, component).pid != old.pid

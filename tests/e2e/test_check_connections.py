@@ -9,17 +9,10 @@ import pytest
 from storeside.stack import s3
 from storeside.stack.airflow_api import FINAL, AirflowApi
 from storeside.stack.settings import Stack
-from tests.support import airflow_with
-
-pytestmark = pytest.mark.timeout(240)
 
 DAG = "check_connections"
+pytestmark = [pytest.mark.timeout(240), pytest.mark.dags(DAG)]
 CONF = {"bucket": s3.BUCKET, "queue": s3.QUEUE}
-
-
-@pytest.fixture(scope="module")
-def api(airflow: Stack) -> AirflowApi:
-    return airflow_with(airflow, DAG)
 
 
 @pytest.mark.essential
@@ -45,4 +38,4 @@ def test_requests_of_users_do_not_wait_for_those_of_tasks(api: AirflowApi) -> No
         slowest, count = max(slowest, time.monotonic() - start), count + 1
     assert [api.run(DAG, run)["state"] for run in runs] == ["success"] * 2
     assert count > 10
-    assert slowest < 10
+    assert slowest < 25

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import psutil
@@ -14,28 +13,18 @@ from storeside.aistore.buckets import Bucket
 from storeside.stack import aisloader_build
 from storeside.stack.airflow_api import AirflowApi
 from storeside.stack.settings import Stack
-from tests.support import airflow_with, sizes, unique, until
+from tests.support import sizes, unique, until
 
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
 
-pytestmark = [pytest.mark.chaos, pytest.mark.timeout(240)]
-
 DAG = "cluster_throughput"
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(240), pytest.mark.dags(DAG)]
 
 
-@pytest.fixture
-def api(airflow: Stack) -> AirflowApi:
-    aisloader_build.build(airflow.cache)
-    return airflow_with(airflow, DAG)
-
-
-@pytest.fixture
-def bucket(aistore: Any) -> Iterator[Bucket]:
-    bucket = Bucket("ais", unique("bench"))
-    bucket.handle(aistore).create()
-    yield bucket
-    bucket.handle(aistore).delete()
+@pytest.fixture(scope="module", autouse=True)
+def loader(stack: Stack) -> None:
+    aisloader_build.build(stack.cache)
 
 
 def loaders(stack: Stack) -> list[psutil.Process]:

@@ -14,23 +14,20 @@ from storeside.stack.airflow_api import AirflowApi
 from storeside.stack.settings import Stack
 from tests.conftest import FOLDER
 from tests.domains import put, server, write
-from tests.support import unique, until_known
+from tests.support import unique
 
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
 
-pytestmark = pytest.mark.timeout(240)
-
 DAG = "hsds_export"
+pytestmark = [pytest.mark.timeout(240), pytest.mark.dags(DAG)]
 CONNECTION = "hsds_default"
 VALUES = np.arange(400 * 30, dtype=np.int64).reshape(400, 30) * 7919 % 100_003
 
 
 @pytest.fixture(scope="module")
-def api(airflow: Stack) -> AirflowApi:
+def api(api: AirflowApi, airflow: Stack) -> AirflowApi:
     cli.up(FOLDER, only=("hsds",))
-    api = AirflowApi(airflow.url("airflow"), "admin", airflow.secrets["airflow_admin"])
-    until_known(api, DAG)
     login = hsds.login(airflow)
     if CONNECTION not in {c["connection_id"] for c in api.get("connections")["connections"]}:
         connection = {
@@ -38,7 +35,6 @@ def api(airflow: Stack) -> AirflowApi:
             "extra": json.dumps({"endpoint": login.endpoint}),
         }  # fmt: skip
         api.request("POST", "connections", json=connection)
-    api.request("PATCH", f"dags/{DAG}", json={"is_paused": False})
     return api
 
 

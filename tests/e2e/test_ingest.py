@@ -11,20 +11,13 @@ import pytest
 from storeside.aistore.buckets import Bucket
 from storeside.stack.airflow_api import AirflowApi
 from storeside.stack.settings import Stack
-from tests.support import airflow_with, read, sizes, unique
+from tests.support import read, sizes, unique
 
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
 
-pytestmark = pytest.mark.timeout(240)
-
 INGEST, BENCHMARK = "ingest", "backend_benchmark"
-
-
-@pytest.fixture
-def api(airflow: Stack) -> AirflowApi:
-    airflow_with(airflow, BENCHMARK)
-    return airflow_with(airflow, INGEST)
+pytestmark = [pytest.mark.timeout(240), pytest.mark.dags(INGEST, BENCHMARK)]
 
 
 @pytest.mark.essential

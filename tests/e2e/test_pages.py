@@ -24,7 +24,7 @@ from storeside.quality.validation import ExpectationOutcome, Verdict
 from storeside.sql.migrate import migrate
 from storeside.stack.airflow_api import AirflowApi
 from storeside.stack.settings import CHECKOUT, Stack
-from tests.support import put, small_spec, unique, until, until_known
+from tests.support import put, small_spec, unique, unpause, until, until_known
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page, Route
@@ -94,9 +94,8 @@ class Site:
 
 
 @pytest.fixture(scope="module")
-def site(airflow: Stack, clickhouse: Any, aistore: Any, s3_client: S3Client) -> Site:
-    api = AirflowApi(airflow.url("airflow"), "admin", airflow.secrets["airflow_admin"])
-    until_known(api, DAG)
+def site(airflow: Stack, api: AirflowApi, clickhouse: Any, aistore: Any, s3_client: S3Client) -> Site:
+    unpause(api, DAG)
     assert api.get("plugins/importErrors")["import_errors"] == []
     bucket, table = unique("pages"), f"data.{unique('pages').replace('-', '_')}"
     s3_client.create_bucket(Bucket=bucket)
@@ -106,7 +105,6 @@ def site(airflow: Stack, clickhouse: Any, aistore: Any, s3_client: S3Client) -> 
         "in/bad.csv.gz": b"no",
     }.items():
         s3_client.put_object(Bucket=bucket, Key=key, Body=body)
-    api.request("PATCH", f"dags/{DAG}", json={"is_paused": False})
     run = api.trigger(DAG, {"bucket": bucket, "table": table, "on_bad_rows": "keep", "order_by": "n"})
     audio = Bucket("ais", unique("pages"))
     recording = next((CHECKOUT / "tests" / "data" / "speech").glob("*.flac")).read_bytes()

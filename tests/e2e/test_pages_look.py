@@ -80,7 +80,7 @@ def test_a_run_keeps_its_failures_when_a_later_run_succeeds(site: Site, tab: Pag
                 "seconds": 1.0,
             }
         )
-        time.sleep(0.01)
+        time.sleep(0.01)  # the times of runs in the ledger are in milliseconds
     tab.goto(site.url("run", dag="pages", run=f"first-{name}"))
     row_of = tab.get_by_role("region", name="Objects").get_by_role("row", name="a.flac")
     assert "no audio stream" in row_of.inner_text()

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from storeside.stack import s3
-from storeside.stack.airflow_api import AirflowApi
 from storeside.stack.settings import Stack
-from tests.support import configure, process, switch_on, unique, until
+from tests.support import administrator, configure, process, switch_on, unique, until
 
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
@@ -28,7 +27,7 @@ class Arrivals:
 
     def __init__(self, stack: Stack, s3_client: S3Client, sqs: SQSClient, clickhouse: Any) -> None:
         self.stack, self.s3, self.sqs, self.clickhouse = stack, s3_client, sqs, clickhouse
-        self.api = AirflowApi(stack.url("airflow"), "admin", stack.secrets["airflow_admin"])
+        self.api = administrator(stack)
         self.url = sqs.get_queue_url(QueueName=QUEUE)["QueueUrl"]
 
     def put(self, prefix: str, count: int) -> None:

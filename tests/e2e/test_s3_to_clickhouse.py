@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from storeside.stack.airflow_api import AirflowApi
 from storeside.stack.settings import Stack
 from storeside.transfer.preparation import BRIEF_OBJECTS
-from tests.support import allow_in_forms, process, unique, until, until_known
+from tests.support import administrator, allow_in_forms, process, unique, unpause, until
 
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
@@ -26,7 +24,7 @@ class Loader:
 
     def __init__(self, stack: Stack, s3: S3Client, clickhouse: Any) -> None:
         self.stack, self.s3, self.clickhouse = stack, s3, clickhouse
-        self.api = AirflowApi(stack.url("airflow"), "admin", stack.secrets["airflow_admin"])
+        self.api = administrator(stack)
         self.bucket = unique("tables")
         self.table = "data." + unique("trips").replace("-", "_")
         s3.create_bucket(Bucket=self.bucket)
@@ -54,8 +52,7 @@ class Loader:
 @pytest.fixture
 def loader(airflow: Stack, s3_client: S3Client, clickhouse: Any) -> Loader:
     loader = Loader(airflow, s3_client, clickhouse)
-    until_known(loader.api, DAG)
-    loader.pause(False)
+    unpause(loader.api, DAG)
     return loader
 
 
@@ -158,7 +155,7 @@ def test_a_killed_triggerer_takes_its_load_up_again(loader: Loader) -> None:
     run = loader.start(format="csv")
     reading = "SELECT count() FROM system.processes WHERE query_id LIKE 'storeside-load_%'"
     until(lambda: loader.query(reading) == [(1,)], 60, "query of the load")
-    time.sleep(1)
+    until(lambda: loader.api.task_instances(DAG, run)[0]["state"] == "deferred", 60, "deferred task")
     process(loader.stack, "triggerer").kill()
     assert loader.query(reading) == [(1,)]
     assert loader.api.wait(DAG, run, 200)["state"] == "success"

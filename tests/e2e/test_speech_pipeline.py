@@ -18,7 +18,7 @@ from storeside.aistore.jobs import running_transforms
 from storeside.stack import demo, s3, speech_corpus
 from storeside.stack.airflow_api import FINAL, AirflowApi
 from storeside.stack.settings import Stack
-from tests.support import contents, etl_servers, process, switch_on, unique, until, versions
+from tests.support import contents, etl_servers, process, switch_on, unique, until, until_known, versions
 
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
@@ -87,13 +87,10 @@ class Pipeline:
 
 
 @pytest.fixture(scope="module")
-def pipeline(airflow: Stack, s3_client: S3Client, sqs_client: SQSClient, clickhouse: Any) -> Iterator[Pipeline]:
-    api = AirflowApi(airflow.url("airflow"), "admin", airflow.secrets["airflow_admin"])
-
-    def known() -> bool:
-        return any(dag["dag_id"] == DAG for dag in api.get("dags")["dags"])
-
-    until(known, 90, "DAG")
+def pipeline(
+    airflow: Stack, api: AirflowApi, s3_client: S3Client, sqs_client: SQSClient, clickhouse: Any
+) -> Iterator[Pipeline]:
+    until_known(api, DAG)
     assert not api.get("importErrors")["import_errors"]
     found = Pipeline(airflow, api, s3_client, sqs_client, clickhouse)
     # Only these recordings start runs through events.
@@ -137,12 +134,6 @@ def undisturbed(pipeline: Pipeline) -> None:
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> list[bytes]:
     folder = tmp_path_factory.mktemp("corpus")
     return list(contents(folder, [o.name for o in speech_corpus.make(demo.RECORDINGS, folder, 60).objects]).values())
-
-
-@pytest.fixture(scope="module")
-def bad(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
-    folder = tmp_path_factory.mktemp("bad")
-    return contents(folder, speech_corpus.make_bad(folder))
 
 
 def below(prefix: str, names: Iterable[str], corpus: list[bytes]) -> dict[str, bytes]:

@@ -18,20 +18,14 @@ from tests import accessibility
 from tests.e2e.test_pages import DESK, Site, browser  # noqa: F401 (fixture)
 from tests.integration.test_utterances import talk
 from tests.mailboxes import Mailbox
-from tests.support import airflow_with, read, sizes, started_by_events, unique, until
+from tests.support import read, sizes, started_by_events, unique, until
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
     from types_boto3_s3 import S3Client
 
-pytestmark = pytest.mark.timeout(400)
-
 DAG = "speech_utterances"
-
-
-@pytest.fixture(scope="module")
-def api(airflow: Stack) -> AirflowApi:
-    return airflow_with(airflow, DAG)
+pytestmark = [pytest.mark.timeout(400), pytest.mark.dags(DAG)]
 
 
 def facts_in_shards(aistore: Any, bucket: Bucket, prefix: str) -> list[tuple[Any, ...]]:
@@ -110,9 +104,8 @@ def _look(site: Site, browser: Browser) -> None:  # noqa: F811
 
 
 def test_events_start_runs_when_the_variable_names_a_queue(
-    api: AirflowApi, airflow: Stack, clickhouse: Any, s3_client: S3Client, sqs_client: Any
+    mailbox: Mailbox, api: AirflowApi, clickhouse: Any, s3_client: S3Client
 ) -> None:
-    mailbox = Mailbox(airflow, clickhouse, s3_client, sqs_client)
     settings = {
         "source": f"s3://{mailbox.bucket}", "table": mailbox.table, "queue": mailbox.name,
         "utterances": f"ais://{unique('utterances')}", "facts": f"ais://{unique('facts')}",

@@ -22,11 +22,10 @@ OBJECTS = 150
 
 @pytest.mark.parametrize("phase", PHASES)
 def test_three_kills_lose_nothing_and_leave_no_target_stuck(
-    phase: str, airflow: Stack, aistore: Any, s3_client: Any, clickhouse: Any
+    phase: str, airflow: Stack, api: AirflowApi, aistore: Any, s3_client: Any, clickhouse: Any
 ) -> None:
     number = list(PHASES).index(phase)
     chance = random.Random(number)  # noqa: S311
-    api = AirflowApi(airflow.url("airflow"), "admin", airflow.secrets["airflow_admin"])
     switch_on(api, DAG)
     until(lambda: over(api), 240, "end of earlier runs", interval=1)
     before = {run["dag_run_id"] for run in api.runs(DAG)}

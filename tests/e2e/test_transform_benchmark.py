@@ -14,17 +14,11 @@ from storeside.aistore.buckets import Bucket
 from storeside.stack.airflow_api import AirflowApi
 from storeside.stack.demo import RECORDINGS
 from storeside.stack.settings import Stack
-from tests.support import airflow_with, left_of_benchmarks, put, unique, until, versions
-
-pytestmark = pytest.mark.timeout(300)
+from tests.support import left_of_benchmarks, put, unique, until, versions
 
 DAG = "transform_benchmark"
+pytestmark = [pytest.mark.timeout(300), pytest.mark.dags(DAG)]
 FEW = {"objects": 3, "servers": ["flask", "fastapi"], "communications": ["ws", "hpush"], "direct_put": "on"}
-
-
-@pytest.fixture(scope="module")
-def api(airflow: Stack) -> AirflowApi:
-    return airflow_with(airflow, DAG)
 
 
 @pytest.fixture

@@ -14,31 +14,23 @@ from storeside.aistore.existing import stage_of
 from storeside.aistore.spec import EtlSpec
 from storeside.operators.aistore import TRANSFORMER_IMAGE, transformer_command
 from storeside.stack.airflow_api import AirflowApi
-from storeside.stack.settings import CHECKOUT, Stack
+from storeside.stack.settings import CHECKOUT
 from tests.mailboxes import Mailbox
-from tests.support import allow_in_forms, put, read, sizes, started_by_events, unique, until, until_known
+from tests.support import also_in_forms, put, read, sizes, started_by_events, unique, until
 
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
 
-pytestmark = pytest.mark.timeout(400)
-
 DAG = "transform_bucket"
+pytestmark = [pytest.mark.timeout(400), pytest.mark.dags(DAG)]
 TEXTS = {path.name: path.read_bytes() for path in sorted((CHECKOUT / "tests" / "data" / "texts").glob("*.txt"))}
 WORDS = (1554, 1962, 1534, 1945, 1021)
 
 
 @pytest.fixture(scope="module")
-def api(airflow: Stack) -> Iterator[AirflowApi]:
-    api = AirflowApi(airflow.url("airflow"), "admin", airflow.secrets["airflow_admin"])
-    lists = json.loads(api.get("variables/storeside_forms")["value"])
-    until_known(api, DAG)
-    allow_in_forms(
-        api, **{**lists, "transformers": ["text_facts"], "etls": ["upper-*"], "queues": [*lists["queues"], "*-*"]}
-    )
-    api.request("PATCH", f"dags/{DAG}", json={"is_paused": False})
-    yield api
-    allow_in_forms(api, **lists)
+def api(api: AirflowApi) -> Iterator[AirflowApi]:
+    with also_in_forms(api, transformers=["text_facts"], etls=["upper-*"], queues=["*-*"]):
+        yield api
 
 
 def result(api: AirflowApi, run: str) -> dict[str, Any]:
@@ -104,9 +96,9 @@ def test_an_existing_etl_survives_its_runs(api: AirflowApi, aistore: Any) -> Non
 
 
 def test_events_start_runs_when_the_variable_names_a_queue(
-    api: AirflowApi, airflow: Stack, clickhouse: Any, s3_client: S3Client, sqs_client: Any, aistore: Any
+    mailbox: Mailbox, api: AirflowApi, s3_client: S3Client, aistore: Any
 ) -> None:
-    mailbox, to = Mailbox(airflow, clickhouse, s3_client, sqs_client), Bucket("ais", unique("facts"))
+    to = Bucket("ais", unique("facts"))
     settings = {"source": f"s3://{mailbox.bucket}", "destination": str(to), "queue": mailbox.name}
     put(aistore, to, {})
     with started_by_events(api, DAG, {"lease_events", "transform", "settle_events"}, **settings):

@@ -15,15 +15,14 @@ from storeside.stack.settings import CHECKOUT, Stack
 from tests import accessibility
 from tests.e2e.test_pages import DESK, PHONE, Site, browser  # noqa: F401 (fixture)
 from tests.mailboxes import Mailbox
-from tests.support import allow_in_forms, started_by_events, unique, until, until_known
+from tests.support import also_in_forms, started_by_events, unique, until
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
     from types_boto3_s3 import S3Client
 
-pytestmark = pytest.mark.timeout(400)
-
 DAG = "transform_to_clickhouse"
+pytestmark = [pytest.mark.timeout(400), pytest.mark.dags(DAG)]
 TEXTS = {path.name: path.read_bytes() for path in sorted((CHECKOUT / "tests" / "data" / "texts").glob("*.txt"))}
 
 
@@ -41,14 +40,9 @@ def suite(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def api(airflow: Stack, suite: Path) -> Iterator[AirflowApi]:
-    api = AirflowApi(airflow.url("airflow"), "admin", airflow.secrets["airflow_admin"])
-    lists = json.loads(api.get("variables/storeside_forms")["value"])
-    until_known(api, DAG)
-    allow_in_forms(api, **{**lists, "transformers": ["text_facts"], "suites": [str(suite)]})
-    api.request("PATCH", f"dags/{DAG}", json={"is_paused": False})
-    yield api
-    allow_in_forms(api, **lists)
+def api(api: AirflowApi, suite: Path) -> Iterator[AirflowApi]:
+    with also_in_forms(api, transformers=["text_facts"], suites=[str(suite)]):
+        yield api
 
 
 def run(api: AirflowApi, state: str = "success", **conf: Any) -> dict[str, dict[str, Any]]:
@@ -133,9 +127,8 @@ def _verdict(site: Site, run: str) -> str:
 
 
 def test_events_start_runs_when_the_variable_names_a_queue(
-    api: AirflowApi, airflow: Stack, clickhouse: Any, s3_client: S3Client, sqs_client: Any, suite: Path
+    mailbox: Mailbox, api: AirflowApi, clickhouse: Any, s3_client: S3Client, suite: Path
 ) -> None:
-    mailbox = Mailbox(airflow, clickhouse, s3_client, sqs_client)
     settings = {
         "source": f"s3://{mailbox.bucket}", "destination": f"ais://{unique('facts')}", "table": mailbox.table,
         "queue": mailbox.name, "suite": str(suite), "on_failed_expectations": "quarantine",

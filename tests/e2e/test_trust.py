@@ -113,11 +113,6 @@ class Watch(threading.Thread):
 
 
 @pytest.fixture(scope="module")
-def api(airflow: Stack) -> AirflowApi:
-    return AirflowApi(airflow.url("airflow"), "admin", airflow.secrets["airflow_admin"])
-
-
-@pytest.fixture(scope="module")
 def marks(airflow: Stack) -> dict[str, str]:
     """Every secret of the stack, and some of connections that are made for this test, by description."""
     token = (airflow.state / "podrunner" / "serviceaccount" / "token").read_text()

@@ -11,11 +11,12 @@ import pytest
 
 from storeside.aistore import etl as etls
 from storeside.aistore import jobs
+from storeside.aistore.buckets import Bucket
 from storeside.sql.migrate import migrate
 from storeside.stack import airflow
 from storeside.stack.settings import Stack
 from tests.cluster import Cluster, ShardedLoading, cluster_of
-from tests.support import shared_etls, until
+from tests.support import put, shared_etls, unique, until
 from tests.transfers import SMALL, Loading
 
 if TYPE_CHECKING:
@@ -55,6 +56,14 @@ def suite(tmp_path: Path) -> Callable[..., str]:
         return str(path)
 
     return write
+
+
+@pytest.fixture
+def source(aistore: Any) -> Bucket:
+    """A bucket with a few small objects, one of which fails."""
+    bucket = Bucket("ais", unique("in"))
+    put(aistore, bucket, {f"a/{n}.txt": b"object %d" % n for n in range(6)} | {"a/bad.txt": b"bad object"})
+    return bucket
 
 
 @pytest.fixture

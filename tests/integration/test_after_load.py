@@ -538,10 +538,7 @@ def test_a_kill_after_each_statement_that_follows_the_publication(
     assert survived > 9
 
 
-def test_events_delete_what_they_loaded_and_repeat_what_failed(
-    stack: Stack, clickhouse: Any, s3_client: Any, sqs_client: Any
-) -> None:
-    mailbox = Mailbox(stack, clickhouse, s3_client, sqs_client)
+def test_events_delete_what_they_loaded_and_repeat_what_failed(mailbox: Mailbox, stack: Stack) -> None:
     mailbox.put({f"{n}.jsonl": rows_of(n) for n in range(3)})
     mailbox.arrive(3)
     reader = s3.of_stack("s3", stack)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -12,7 +11,7 @@ import pytest
 from storeside.aistore import lock
 from storeside.aistore.errors import AIStoreTransientError
 from storeside.aistore.lock import locked
-from tests.support import unique
+from tests.support import unique, until
 
 
 class Section:
@@ -50,7 +49,7 @@ def test_one_task_at_a_time(aistore: Any) -> None:
 
     def work(_: int) -> None:
         with locked(aistore, what, stale_seconds=60, patience_seconds=60), section:
-            time.sleep(0.05)
+            left(aistore)  # other tasks ask for the lock meanwhile
 
     with ThreadPoolExecutor(6) as tasks:
         list(tasks.map(work, range(18)))
@@ -61,14 +60,20 @@ def test_one_task_at_a_time(aistore: Any) -> None:
 def test_of_many_that_find_an_old_lock_one_holds_the_next(aistore: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     what, section = unique("lock"), Section()
     abandoned(aistore, what, monkeypatch)
-    assert len(left(aistore)) == 1
-    time.sleep(2.5)
+    (old,) = left(aistore)
+    age = lock._age
+
+    def of_a_dead_task(client: Any, name: str) -> float | None:
+        found = age(client, name)
+        return found + 1000 if found is not None and name == old else found
+
+    monkeypatch.setattr(lock, "_age", of_a_dead_task)
     ready = threading.Barrier(6)
 
     def work(_: int) -> None:
         ready.wait()
-        with locked(aistore, what, stale_seconds=2, patience_seconds=60), section:
-            time.sleep(0.3)
+        with locked(aistore, what, stale_seconds=900, patience_seconds=120), section:
+            left(aistore)
 
     with ThreadPoolExecutor(6) as tasks:
         list(tasks.map(work, range(6)))
@@ -82,32 +87,34 @@ def test_a_task_that_breaks_an_old_lock_late_leaves_that_of_its_successor(
     """It has seen the old lock and is slow to remove it: meanwhile another task has, and holds the next lock."""
     what = unique("lock")
     abandoned(aistore, what, monkeypatch)
-    time.sleep(2.5)
-    looked, go_on = threading.Event(), threading.Event()
+    (old,) = left(aistore)
     age = lock._age
+    until(lambda: age(aistore, old) > 2, 30, "old lock")
+    looked, go_on, looks = threading.Event(), threading.Event(), []
 
     def slow(client: Any, name: str) -> float | None:
         seen = age(client, name)
         if threading.current_thread().name.startswith("late"):
             looked.set()
-            go_on.wait(30)
+            go_on.wait(60)
+            looks.append(name)
         return seen
 
     monkeypatch.setattr(lock, "_age", slow)
     late = ThreadPoolExecutor(1, thread_name_prefix="late")
 
     def break_it() -> None:
-        with locked(aistore, what, stale_seconds=2, patience_seconds=3):
+        with locked(aistore, what, stale_seconds=2, patience_seconds=120):
             pass
 
     ended = late.submit(break_it)
-    assert looked.wait(10)
+    assert looked.wait(60)
     with locked(aistore, what, stale_seconds=2, patience_seconds=10):
         held = left(aistore)
         go_on.set()
-        time.sleep(1)  # the late task removes the lock that it has seen
-        assert left(aistore) == held
-    ended.result(20)
+        until(lambda: len(looks) > 1, 60, "next look of the late task, which has removed the lock that it saw")
+        until(lambda: left(aistore) == held, 30, "lock of the successor alone")
+    ended.result(60)
     assert left(aistore) == []
 
 

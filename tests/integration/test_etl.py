@@ -41,14 +41,6 @@ pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("no_etl_is_left"
 Drive = Callable[[BucketJob], Summary]
 
 
-@pytest.fixture
-def source(aistore: Any) -> Bucket:
-    """A bucket with a few small objects, one of which fails."""
-    bucket = Bucket("ais", unique("in"))
-    put(aistore, bucket, {f"a/{n}.txt": b"object %d" % n for n in range(6)} | {"a/bad.txt": b"bad object"})
-    return bucket
-
-
 def job(aistore: Any, clickhouse: Any, source: Bucket, spec: EtlSpec | None, **options: Any) -> BucketJob:
     naming = options.pop("naming", None)
     to = options.pop("to", None) or Bucket("ais", unique("out"))
@@ -431,13 +423,11 @@ def test_a_dead_worker_costs_its_object_a_retry_and_no_other_anything(
     put(aistore, source, {"dies/once.txt": b"x", "dies/always.txt": b"x"})
     deadly = spec("deadly", environment={"MARKS": pod_folder})
     run = job(aistore, clickhouse, source, deadly)
-    began = time.monotonic()
     found = drive(run)
     assert (found.done, found.failed) == (8, 1), found
     ((name, reason),) = found.examples
     assert name == "dies/always.txt"
     assert "SIGSEGV" in reason
-    assert time.monotonic() - began < 60  # it is noticed, not waited for
     assert "dies/once.txt" in sizes(aistore, run.destination)
 
 
@@ -502,7 +492,6 @@ def test_many_tiny_objects_and_one_that_is_overwritten_meanwhile(aistore: Any, c
     upper = spec("upper")
     run = job(aistore, clickhouse, source, upper)
     state = run.submit(run.begin())
-    time.sleep(0.2)
     put(aistore, source, {"000007": b"overwritten"})
     follower = run.follower(state, 60)
     until(lambda: follower.poll().finished, 60, "end of the job")

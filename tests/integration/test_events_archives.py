@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
@@ -22,10 +21,8 @@ FORMS: dict[str, Callable[[range], bytes]] = {
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_archives_are_loaded_once_and_bad_ones_are_dead_letters(
-    stack: Any, clickhouse: Any, s3_client: Any, sqs_client: Any, form: str
-) -> None:
-    mailbox, make = Mailbox(stack, clickhouse, s3_client, sqs_client), FORMS[form]
+def test_archives_are_loaded_once_and_bad_ones_are_dead_letters(mailbox: Mailbox, form: str) -> None:
+    make = FORMS[form]
     starts = range(0, 20 * len(KINDS), 20)
     good = {
         key: pack([(f"a.{form}", make(range(n, n + 10))), (f"b.{form}", make(range(n + 10, n + 20)))])

@@ -12,7 +12,7 @@ import pytest
 
 from storeside.stack.settings import CHECKOUT, Stack
 from tests.mailboxes import Mailbox
-from tests.support import unique
+from tests.support import unique, until
 from tests.transfers import environment, jsonl, kill_clickhouse
 
 LEASE_SECONDS = 6
@@ -37,7 +37,9 @@ def test_kill_9_at_random(
         mailbox.send(mailbox.record(f"{n:05}.jsonl"))
     for poison in ("poison", "{}"):
         mailbox.sqs.send_message(QueueUrl=mailbox.url, MessageBody=poison)
-    time.sleep(2)  # so that a killed server keeps these messages
+    if objects > 100:  # the server is killed, too, and keeps only saved messages
+        saved = stack.state / "s3" / "services" / "sqs.json"
+        until(lambda: '"{}"' in saved.read_text(), 60, "saved queue")
     chance = random.Random(11)  # noqa: S311
     killed = 0
     while True:
@@ -50,7 +52,7 @@ def test_kill_9_at_random(
         variables = {**environment(stack), "AWS_ENDPOINT_URL": stack.url("s3")}
         worker = subprocess.Popen(command, cwd=CHECKOUT, env=variables, stderr=subprocess.DEVNULL)
         if killed < kills:
-            time.sleep(chance.uniform(1.5, 4))  # Python's start takes a second of it
+            time.sleep(chance.uniform(1.5, 4))  # the kill comes at a random time; Python's start takes a second of it
             killed += 1
             victim = chance.random()
             if victim < 0.25:

@@ -24,10 +24,9 @@ MOSTLY = {"type": "expect_column_values_to_not_be_null", "kwargs": {"column": "t
 
 
 @pytest.fixture
-def mailbox(stack: Any, clickhouse: Any, s3_client: Any, sqs_client: Any) -> Mailbox:
-    found = Mailbox(stack, clickhouse, s3_client, sqs_client)
-    found.create("n UInt32, text Nullable(String)")
-    return found
+def mailbox(mailbox: Mailbox) -> Mailbox:
+    mailbox.create("n UInt32, text Nullable(String)")
+    return mailbox
 
 
 def rows(start: int, stop: int) -> bytes:

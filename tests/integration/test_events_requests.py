@@ -22,10 +22,9 @@ COUNT = 30  # more than a few
 
 
 @pytest.fixture
-def mailbox(stack: Any, clickhouse: Any, s3_client: Any, sqs_client: Any) -> Mailbox:
-    found = Mailbox(stack, clickhouse, s3_client, sqs_client)
-    found.create("n Int32")
-    return found
+def mailbox(mailbox: Mailbox) -> Mailbox:
+    mailbox.create("n Int32")
+    return mailbox
 
 
 class Requests:

@@ -14,16 +14,10 @@ import pytest
 from airflow.sdk.exceptions import AirflowFailException, AirflowSensorTimeout, AirflowSkipException, TaskDeferred
 
 from storeside.operators import SqsS3EventsSensor
-from storeside.stack.settings import Stack
 from tests.mailboxes import Mailbox
 from tests.support import unique
 
-pytestmark = pytest.mark.timeout(120)
-
-
-@pytest.fixture
-def mailbox(stack: Stack, clickhouse: Any, s3_client: Any, sqs_client: Any, connections: None) -> Mailbox:
-    return Mailbox(stack, clickhouse, s3_client, sqs_client)
+pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("connections")]
 
 
 @pytest.fixture

@@ -34,7 +34,7 @@ from storeside.transform.in_place import InPlaceJob
 from storeside.transform.inspection import Inspection
 from storeside.transform.single import get_object, transform_object
 from storeside.transform.state import Options, Summary
-from tests.support import etl_servers, put, read, sizes, small_spec, unique, until
+from tests.support import etl_servers, read, sizes, small_spec, unique, until
 from tests.unit.test_spec_file import DOCUMENTED
 
 if TYPE_CHECKING:
@@ -76,14 +76,6 @@ def by_hand(aistore: Any, no_etl_is_left: None) -> Iterator[Start]:
     for name in names:
         etls.discard(aistore, name)
         until(lambda: not stage_of(aistore, name), 20, "deletion of the ETL")  # noqa: B023
-
-
-@pytest.fixture
-def source(aistore: Any) -> Bucket:
-    """A bucket with a few small objects, one of which fails."""
-    bucket = Bucket("ais", unique("in"))
-    put(aistore, bucket, {f"a/{n}.txt": b"object %d" % n for n in range(6)} | {"a/bad.txt": b"bad object"})
-    return bucket
 
 
 def job(aistore: Any, clickhouse: Any, source: Bucket, spec: EtlSpec, to: Bucket | None = None, **more: Any) -> Any:
@@ -284,7 +276,7 @@ def test_an_etl_that_is_replaced_during_the_job(
     etls.discard(aistore, name)
     assert ended(first, state).error
     until(lambda: not stage_of(aistore, name), 20, "deletion of the ETL")
-    time.sleep(2)  # AIStore is still cancelling the first start
+    time.sleep(2)  # AIStore is still cancelling the first start, and shows no end of that
     by_hand(name)
     with pytest.raises(AIStoreTransientError, match="was replaced by another while the job ran"):
         job(aistore, clickhouse, source, spec, first.destination).advance(state)

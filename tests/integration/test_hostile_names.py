@@ -48,16 +48,6 @@ NAMES = st.sampled_from(
 VIRTUAL = ("_path", "_file", "_size", "_time", "_etag")
 
 
-@pytest.fixture
-def loading(stack: Any, clickhouse: Any, s3_client: Any) -> Loading:
-    return Loading(stack, clickhouse, s3_client)
-
-
-@pytest.fixture
-def mailbox(stack: Any, clickhouse: Any, s3_client: Any, sqs_client: Any) -> Mailbox:
-    return Mailbox(stack, clickhouse, s3_client, sqs_client)
-
-
 def taken(loading: Loading, prefix: str) -> dict[str, int]:
     """Put an object of each name, and return those that this S3 stores under exactly that name."""
     for n, name in enumerate(KEYS):
@@ -94,10 +84,7 @@ def test_keys_are_data(loading: Loading, loader: str, caplog: pytest.LogCaptureF
 @pytest.mark.parametrize("loader", ["pull", "push"])
 @settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(names=st.sets(st.text(NAMES, min_size=1, max_size=12), min_size=25, max_size=60))
-def test_any_key_is_loaded_or_fails_alone(
-    stack: Any, clickhouse: Any, s3_client: Any, loader: str, names: set[str]
-) -> None:
-    loading = Loading(stack, clickhouse, s3_client)
+def test_any_key_is_loaded_or_fails_alone(loading: Loading, loader: str, names: set[str]) -> None:
     loading.put({f"in/{name}": jsonl([{"n": n}]) for n, name in enumerate(sorted(names))})
     loading.put({"in/a\0b": jsonl([{"n": -1}]), "in/\x01": b"{no", "plain": jsonl([{"n": -2}])})
     pages = loading.s3.get_paginator("list_objects_v2").paginate(Bucket=loading.bucket)

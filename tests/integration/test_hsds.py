@@ -57,11 +57,6 @@ def unflushed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Client, "flush", lambda *_: None)
 
 
-@pytest.fixture
-def loading(with_hsds: Stack, clickhouse: Any, s3_client: Any) -> Loading:
-    return Loading(with_hsds, clickhouse, s3_client)
-
-
 @pytest.fixture(scope="module")
 def table(client: Client) -> str:
     """A domain whose dataset /t is `TABLE`, in six chunks, compressed."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -45,13 +44,6 @@ pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("no_etl_is_left"
 
 Drive = Callable[[Any], Summary]
 TEXTS = {f"{n}.txt": b"object %d" % n for n in range(6)}
-
-
-@pytest.fixture
-def bucket(aistore: Any) -> Bucket:
-    made = Bucket("ais", unique("own"))
-    made.handle(aistore).create()
-    return made
 
 
 def everything(client: Any, bucket: Bucket) -> dict[str, bytes]:
@@ -344,7 +336,7 @@ def test_a_result_that_was_damaged_or_deleted_is_made_again(
     made = everything(aistore, destination)
     put(aistore, destination, {"0.txt": b"longer than it was", "1.txt": made["1.txt"][::-1], "2.txt": b""})
     destination.handle(aistore).object("3.txt").delete()
-    time.sleep(0.1)
+    until(lambda: "3.txt" not in sizes(aistore, destination), 30, "listing without the deleted object")
     found = transform("2")
     assert (found.done, found.skipped) == (4, 6), found
     assert everything(aistore, destination) == made

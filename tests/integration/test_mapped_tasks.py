@@ -21,7 +21,6 @@ from storeside.operators import (
     S3ToClickHouseOperator,
     StorageCopyBucketOperator,
 )
-from storeside.stack.settings import Stack
 from tests.support import INIT_SECONDS, put, read, sizes, small_spec, task_context, unique
 from tests.transfers import Loading
 
@@ -134,8 +133,7 @@ def test_copies_of_prefixes(kind: Any, more: dict[str, Any], aistore: Any, s3_cl
 
 
 @pytest.mark.guarantee("mapped-tasks")
-def test_loads_of_prefixes_and_of_buckets_into_one_table(stack: Stack, clickhouse: Any, s3_client: Any) -> None:
-    loading = Loading(stack, clickhouse, s3_client)
+def test_loads_of_prefixes_and_of_buckets_into_one_table(loading: Loading, s3_client: Any) -> None:
     other = unique("other")
     s3_client.create_bucket(Bucket=other)
     for bucket in (loading.bucket, other):

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import time
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
 
-from storeside.stack.settings import Stack
 from storeside.transfer import __main__ as command
 from storeside.transfer.errors import TransferInputError
 from storeside.transfer.source import Listed, Source
 from tests.mailboxes import Mailbox
+from tests.support import next_second
 from tests.transfers import Loading, jsonl
 
 INDIA = timezone(timedelta(hours=5, minutes=30))
@@ -21,15 +20,14 @@ INDIA = timezone(timedelta(hours=5, minutes=30))
 def old_and_new(loading: Loading) -> str:
     """Put two objects, and return the instant of the second one in another time zone."""
     loading.put({"old.jsonl": jsonl([{"n": 1}])})
-    time.sleep(1.1)  # S3 states times in seconds
+    next_second()
     loading.put({"new.jsonl": jsonl([{"n": 2}])})
     modified: datetime = loading.s3.head_object(Bucket=loading.bucket, Key="new.jsonl")["LastModified"]
     return modified.astimezone(INDIA).isoformat()
 
 
 @pytest.mark.parametrize("listed", [{}, {"overlap_seconds": 60.0}], ids=["all keys", "overlap"])
-def test_listings(stack: Stack, clickhouse: Any, s3_client: Any, listed: dict[str, Any]) -> None:
-    loading = Loading(stack, clickhouse, s3_client)
+def test_listings(loading: Loading, listed: dict[str, Any]) -> None:
     instant = old_and_new(loading)
 
     def load(modified_after: str) -> int:
@@ -54,8 +52,7 @@ def test_listings(stack: Stack, clickhouse: Any, s3_client: Any, listed: dict[st
         assert loading.rows() == [(1,), (2,), (3,)]
 
 
-def test_events(stack: Stack, clickhouse: Any, s3_client: Any, sqs_client: Any) -> None:
-    mailbox = Mailbox(stack, clickhouse, s3_client, sqs_client)
+def test_events(mailbox: Mailbox) -> None:
     instant = old_and_new(mailbox)
     mailbox.arrive(2)
     load = mailbox.events_load()

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from storeside.stack.settings import CHECKOUT, Stack
+from storeside.stack.settings import CHECKOUT
 from storeside.transfer.engine import Transfer
 from storeside.transfer.request import Request
 from storeside.transfer.source import Source
@@ -15,9 +15,8 @@ from tests.transfers import Loading
 
 
 def test_a_moved_table_is_not_loaded_again(
-    stack: Stack, clickhouse: Any, s3_client: Any, monkeypatch: pytest.MonkeyPatch
+    loading: Loading, clickhouse: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    loading = Loading(stack, clickhouse, s3_client)
     name = loading.table.partition(".")[2]
     loading.put({"a.csv": b"n\n1\n", "b.csv": b"n\n2\n"})
     with monkeypatch.context() as patch:  # as version 0.1.0 did

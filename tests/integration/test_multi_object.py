@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -12,7 +11,7 @@ import pytest
 
 from storeside.aistore import jobs
 from storeside.aistore.buckets import Bucket
-from tests.support import unique
+from tests.support import unique, until
 
 pytestmark = pytest.mark.timeout(120)
 COUNT = 200
@@ -61,8 +60,7 @@ def test_a_copy_is_over_when_all_objects_are_stored(aistore: Any, source: Bucket
             job = source.handle(aistore).objects(obj_names=list(sizes)).copy(to)
             job_id = job[0] if isinstance(job, list) else job
             follower = jobs.Follower(aistore, job_id, 60)
-            while not (progress := follower.poll()).finished:
-                time.sleep(0.01)
+            progress = until(lambda: (seen := follower.poll()).finished and seen, 240, "end of the job", 0.01)  # noqa: B023
             stored = {entry.name: int(entry.size or 0) for entry in to.list_all_objects(props="name,size")}
             assert stored == sizes
             assert progress.error == ""
@@ -79,8 +77,7 @@ def test_a_copy_of_absent_objects_is_over_as_well(aistore: Any, source: Bucket, 
     try:
         job = source.handle(aistore).objects(obj_names=["absent", *list(sizes)[:3]]).copy(to)
         follower = jobs.Follower(aistore, job[0] if isinstance(job, list) else job, 60)
-        while not follower.poll().finished:
-            time.sleep(0.01)
+        until(lambda: follower.poll().finished, 240, "end of the job", 0.01)
         assert {entry.name for entry in to.list_all_objects()} == set(list(sizes)[:3])
     finally:
         to.delete()

@@ -21,16 +21,10 @@ from storeside.operators import (
     SqsLeaseS3EventsOperator,
     StorageCopyBucketOperator,
 )
-from storeside.stack.settings import Stack
 from tests.mailboxes import Mailbox
 from tests.support import put, small_spec, task_context, unique
 
-pytestmark = pytest.mark.timeout(180)
-
-
-@pytest.fixture
-def mailbox(stack: Stack, clickhouse: Any, s3_client: Any, sqs_client: Any, connections: None) -> Mailbox:
-    return Mailbox(stack, clickhouse, s3_client, sqs_client)
+pytestmark = [pytest.mark.timeout(180), pytest.mark.usefixtures("connections")]
 
 
 def test_a_task_without_objects_is_skipped(mailbox: Mailbox, aistore: Any) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from storeside.aistore import many
 from storeside.aistore.buckets import Bucket
-from tests.support import put, unique
+from tests.support import put
 
 pytestmark = pytest.mark.timeout(60)
 NAMES = (
@@ -29,10 +29,9 @@ NAMES = (
 
 
 @pytest.fixture
-def bucket(aistore: Any) -> Bucket:
-    made = Bucket("ais", unique("many"))
-    put(aistore, made, {name: name.encode() * number for number, name in enumerate(NAMES)})
-    return made
+def bucket(bucket: Bucket, aistore: Any) -> Bucket:
+    put(aistore, bucket, {name: name.encode() * number for number, name in enumerate(NAMES)})
+    return bucket
 
 
 def wanted() -> list[many.Wanted]:

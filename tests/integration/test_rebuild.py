@@ -5,25 +5,19 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from storeside.stack import demo
 from storeside.stack.clickhouse_users import LEDGER, LOADER
-from storeside.stack.settings import Stack
 from storeside.transfer.errors import TransferInputError
 from storeside.transfer.rebuild import Rebuilt, rebuild
 from storeside.transfer.source import Source
 from tests.transfers import Loading, environment
 
 if TYPE_CHECKING:
-    from types_boto3_s3 import S3Client
-
-
-@pytest.fixture
-def loading(stack: Stack, clickhouse: Any, s3_client: S3Client) -> Loading:
-    return Loading(stack, clickhouse, s3_client)
+    pass
 
 
 def csv(*numbers: int) -> bytes:

@@ -14,7 +14,6 @@ from storeside.operators import (
     SqsLeaseS3EventsOperator,
     SqsSettleS3EventsOperator,
 )
-from storeside.stack.settings import Stack
 from tests.mailboxes import Mailbox
 from tests.support import small_spec, task_context, unique
 
@@ -22,11 +21,9 @@ pytestmark = pytest.mark.timeout(180)
 
 
 @pytest.fixture
-def mailbox(
-    stack: Stack, clickhouse: Any, s3_client: Any, sqs_client: Any, connections: None, monkeypatch: pytest.MonkeyPatch
-) -> Mailbox:
+def mailbox(mailbox: Mailbox, connections: None, monkeypatch: pytest.MonkeyPatch) -> Mailbox:
     monkeypatch.setattr(Delivery, "delay_seconds", 0)  # of released messages
-    return Mailbox(stack, clickhouse, s3_client, sqs_client)
+    return mailbox
 
 
 class Run:

@@ -437,10 +437,7 @@ def test_a_remote_bucket_is_fetched_into_the_cluster(copying: Copying, aistore: 
     missing = prefetch.missing()
     assert (missing.objects, missing.bytes) == (19, sum(range(1000, 1020)) - 1003)
     follower = Follower(aistore, prefetch.submit(latest=False, workers=0, blob_threshold=0), 30)
-    deadline = time.monotonic() + 60
-    while not (progress := follower.poll()).finished:
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
+    progress = until(lambda: (seen := follower.poll()).finished and seen, 120, "end of the job")
     assert progress.error == ""
     assert prefetch.missing(reasons=True).objects == 0
     assert Prefetch(aistore, bucket).missing().objects == 1

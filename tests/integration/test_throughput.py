@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import threading
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -29,12 +28,10 @@ OBJECT = 256 << 10
 
 
 @pytest.fixture
-def bucket(aistore: Any) -> Iterator[Bucket]:
+def bucket(bucket: Bucket, aistore: Any) -> Bucket:
     """A bucket with a user's object, which must stay."""
-    bucket = Bucket("ais", unique("bench"))
     put(aistore, bucket, {"theirs": b"stays"})
-    yield bucket
-    bucket.handle(aistore).delete()
+    return bucket
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import io
 import re
-import time
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -13,23 +12,17 @@ import pyarrow.parquet as pq
 import pytest
 
 from storeside.stack.clickhouse_server import CLUSTER
-from storeside.stack.settings import Stack
 from storeside.transfer import batch, loads, preparation
 from storeside.transfer.engine import Transfer
 from storeside.transfer.errors import StaleError, TransferInputError, TransferTransientError
 from storeside.transfer.loads import Loaded
 from storeside.transfer.publishing import publish
 from storeside.transfer.source import Listed, Source
-from tests.support import unique
+from tests.support import next_second, unique
 from tests.transfers import Loading, jsonl, parquet, request_of
 
 if TYPE_CHECKING:
-    from types_boto3_s3 import S3Client
-
-
-@pytest.fixture
-def loading(stack: Stack, clickhouse: Any, s3_client: S3Client) -> Loading:
-    return Loading(stack, clickhouse, s3_client)
+    pass
 
 
 def csv(*numbers: int) -> bytes:
@@ -229,7 +222,7 @@ def test_a_slower_load_does_not_undo_a_newer_one(loading: Loading, monkeypatch: 
     def publish_late(*given: Any, **how: Any) -> None:
         if not overtaken:
             overtaken.append(True)
-            time.sleep(1.1)  # S3's times are in seconds
+            next_second()
             loading.put({"a.csv": csv(2, 3)})
             loading.load(format="csv", on_overwrite="replace")
         publish(*given, **how)

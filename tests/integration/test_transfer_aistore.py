@@ -8,8 +8,7 @@ import json
 import re
 import subprocess
 import sys
-import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -39,39 +38,11 @@ from storeside.transform.state import Options, Summary
 from tests.integration.test_transfer_crashes import dies
 from tests.shards import tar
 from tests.support import IMAGE, INIT_SECONDS, put, set_properties, unique, versions
-from tests.transfers import Loading, environment, jsonl, parquet, request_of
+from tests.transfers import FromAIStore, environment, jsonl, parquet, request_of
+
+__all__ = ["FromAIStore"]  # other modules import it from here
 
 TEXTS = {path.name: path.read_bytes() for path in sorted((CHECKOUT / "tests" / "data" / "texts").glob("*.txt"))}
-
-
-class FromAIStore(Loading):
-    """One test's own bucket of AIStore, and its table."""
-
-    def __init__(self, stack: Stack, clickhouse: Any, aistore: Any) -> None:
-        self.stack, self.clickhouse, self.aistore = stack, clickhouse, aistore
-        self.place = Bucket("ais", unique("results"))
-        self.bucket = str(self.place)
-        self.endpoint = stack.url("ais_proxy")
-        self.table = f"data.{unique('results').replace('-', '_')}"
-        put(aistore, self.place, {})
-
-    def put(self, objects: Mapping[str, bytes]) -> None:
-        put(self.aistore, self.place, objects)
-
-    def source(self, keys: str = "") -> Source:
-        """Return the source for ClickHouse; without an endpoint, the worker reads it."""
-        collection = "storeside_aistore_objects" if self.stack.secure else ""
-        return Source(self.bucket, keys, collection, self.endpoint)
-
-    def transfer(self, keys: str = "", *, run_id: str = "", client: Any = None, **request: Any) -> Transfer:  # type: ignore[override]
-        """Make a transfer with the users of Airflow's connections, which have no other rights."""
-        return Transfer(
-            request_of(self.source(keys), self.table, **request),
-            demo.clickhouse_client(self.stack, LOADER),
-            client or authn.cluster(self.stack).client(),
-            run_id or uuid.uuid4().hex,
-            ledger=demo.clickhouse_client(self.stack, LEDGER),
-        )
 
 
 @pytest.fixture

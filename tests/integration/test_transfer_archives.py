@@ -3,25 +3,15 @@
 from __future__ import annotations
 
 import gzip
-from typing import Any
 
 import pytest
 
-from storeside.stack.settings import Stack
 from storeside.transfer.options import LoadLimits
-from tests.integration.test_transfer_aistore import FromAIStore
 from tests.shards import tar
-from tests.transfers import Loading
+from tests.transfers import Loading, each_storage
 from tests.unit.test_transfer_archives import KINDS, zipped
 
-pytestmark = pytest.mark.timeout(180)
-
-
-@pytest.fixture(params=["s3", "ais"])
-def loading(request: pytest.FixtureRequest, stack: Stack, clickhouse: Any, s3_client: Any, aistore: Any) -> Any:
-    if request.param == "s3":
-        return Loading(stack, clickhouse, s3_client)
-    return FromAIStore(stack, clickhouse, aistore)
+pytestmark = [pytest.mark.timeout(180), each_storage]
 
 
 def numbers(start: int) -> bytes:
@@ -29,7 +19,7 @@ def numbers(start: int) -> bytes:
 
 
 @pytest.mark.parametrize("loader", ["pull", "push"])
-def test_each_archive_is_loaded_once_and_bad_ones_fail_alone(loading: Any, loader: str) -> None:
+def test_each_archive_is_loaded_once_and_bad_ones_fail_alone(loading: Loading, loader: str) -> None:
     archives = {
         f"in/{key}": make([("a.csv", numbers(2000 * n)), ("sub/b.csv", numbers(2000 * n + 1000)), ("c.md", b"#")])
         for n, (key, make) in enumerate(KINDS.items())
@@ -64,7 +54,7 @@ def test_each_archive_is_loaded_once_and_bad_ones_fail_alone(loading: Any, loade
     assert (again.loaded, again.failed) == (0, 0)
 
 
-def test_a_table_is_made_of_json_members_and_bad_rows_are_kept(loading: Any) -> None:
+def test_a_table_is_made_of_json_members_and_bad_rows_are_kept(loading: Loading) -> None:
     rows = [b'{"n": %d, "s": "x"}\n' % n for n in range(50)]
     loading.put(
         {
@@ -78,7 +68,7 @@ def test_a_table_is_made_of_json_members_and_bad_rows_are_kept(loading: Any) -> 
     assert loading.query(f"SELECT key, row_number FROM {loading.table}_rejected") == [("b.zip", 20)]
 
 
-def test_a_bomb_fails_alone(loading: Any) -> None:
+def test_a_bomb_fails_alone(loading: Loading) -> None:
     packed = gzip.compress(b"n\n" + b"1\n" * 2_000_000)
     loading.put({"bomb.zip": zipped([("a.csv.gz", packed)]), "b.csv": b"n\n1\n"})
     report = loading.load(format="csv", limits=LoadLimits(bytes=1_000_000))

@@ -18,6 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
+from threading import Event
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +31,7 @@ from storeside.operators import deferring
 from storeside.operators.clickhouse import S3ToClickHouseOperator
 from storeside.sql.migrate import migrate
 from storeside.stack import airflow
-from storeside.stack.settings import CHECKOUT, Stack
+from storeside.stack.settings import CHECKOUT
 from storeside.transfer import lock
 from storeside.transfer.columns import Columns
 from storeside.transfer.engine import Transfer
@@ -45,18 +46,13 @@ from tests.transfers import Loading, parquet, request_of
 from tests.unit.test_transfer_archives import zipped
 
 if TYPE_CHECKING:
-    from types_boto3_s3 import S3Client
+    pass
 
 ROWS = 50
 # Tests of both kinds of destination, of which `make test` runs the first.
 ANYWHERE = pytest.mark.parametrize(
     "anywhere", ["table", pytest.param("shards", marks=pytest.mark.chaos)], indirect=True
 )
-
-
-@pytest.fixture
-def loading(stack: Stack, clickhouse: Any, s3_client: S3Client) -> Loading:
-    return Loading(stack, clickhouse, s3_client)
 
 
 def csv(number: int) -> bytes:
@@ -254,7 +250,7 @@ def test_a_slow_holder_of_the_lock_cannot_publish_any_more(
 
     def standing_still(statement: str, *args: Any, **kwargs: Any) -> Any:
         if "ATTACH PARTITION" in statement and not overtaken:
-            time.sleep(2)
+            loading.let_the_lock_age()
             overtaken.append(loading.load("", format="csv", loader="pull").rows)
         return command(statement, *args, **kwargs)
 
@@ -304,18 +300,31 @@ def test_who_was_overtaken_leaves_the_lock_of_the_next_alone(
     migrate(loading.clickhouse)
     order: list[str] = []
 
-    def hold(name: str, seconds: float) -> None:
-        with lock.locked(loading.client(), loading.table, name, f"staging_{name}"):
+    third_tried = Event()
+
+    def hold(name: str, client: Any, until_tried: Event | None = None) -> None:
+        with lock.locked(client, loading.table, name, f"staging_{name}"):
             order.append(f"{name} in")
-            time.sleep(seconds)
+            assert until_tried is None or until_tried.wait(60)
             order.append(f"{name} out")
+
+    third_client = loading.client()
+    query = third_client.query
+
+    def looks(statement: str, *args: Any, **kwargs: Any) -> Any:
+        """The third one has met the lock when it asks for its holder."""
+        found = query(statement, *args, **kwargs)
+        third_tried.set()
+        return found
+
+    third_client.query = looks
 
     with ThreadPoolExecutor(2) as pool:
         with lock.locked(loading.client(), loading.table, "slow", "staging_slow"):
-            time.sleep(3)  # the age of a lock is in whole seconds
-            second = pool.submit(hold, "second", 0.4)
-            until(lambda: order, 10, "second holder")
-        third = pool.submit(hold, "third", 0)
+            loading.let_the_lock_age()
+            second = pool.submit(hold, "second", loading.client(), third_tried)
+            until(lambda: order, 30, "second holder")
+        third = pool.submit(hold, "third", third_client)
         second.result()
         third.result()
     assert order == ["second in", "second out", "third in", "third out"]
@@ -503,7 +512,7 @@ def test_kill_9_of_worker_and_engine_at_random(anywhere: Loading, objects: int, 
         loader = ("pull", "push")[killed % 2]
         worker = subprocess.Popen([*command, "--loader", loader], cwd=CHECKOUT, env=loading.variables())
         if killed < kills:
-            time.sleep(chance.uniform(1.5, 4))  # Python's start takes a second of it
+            time.sleep(chance.uniform(1.5, 4))  # the kill comes at a random time; Python's start takes a second of it
             killed += 1
             if chance.random() < 0.3:
                 loading.kill_engine(killed)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -12,7 +11,6 @@ import pytest
 
 from storeside.errors import BadInput, StoresideError
 from storeside.quality.suite import QualityError
-from storeside.stack.settings import Stack
 from storeside.transfer import lock
 from storeside.transfer.errors import ExpectationsError, TransferInputError
 from storeside.transfer.options import Expectations
@@ -21,12 +19,7 @@ from tests.integration.test_transfer_crashes import Killed, dies
 from tests.transfers import Loading, jsonl, request_of
 
 if TYPE_CHECKING:
-    from types_boto3_s3 import S3Client
-
-
-@pytest.fixture
-def loading(stack: Stack, clickhouse: Any, s3_client: S3Client) -> Loading:
-    return Loading(stack, clickhouse, s3_client)
+    pass
 
 
 def csv(start: int, stop: int) -> bytes:
@@ -195,7 +188,7 @@ def test_a_run_that_was_overtaken_adds_nothing_to_the_quarantine(
 
     def standing_still(statement: str, *args: Any, **kwargs: Any) -> Any:
         if statement.startswith("INSERT INTO `data`") and "_quarantine" in statement and not overtaken:
-            time.sleep(2)
+            loading.let_the_lock_age()
             overtaken.append(loading.load(**options).rows)
         return command(statement, *args, **kwargs)
 

@@ -9,25 +9,16 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from storeside.stack.settings import Stack
 from storeside.transfer import push
 from storeside.transfer.options import LoadLimits
 from tests.avro_files import avro, record
-from tests.integration.test_transfer_aistore import FromAIStore
 from tests.integration.test_transfer_typed import file_of
 from tests.shards import tar
-from tests.transfers import Loading, parquet
+from tests.transfers import Loading, each_storage, parquet
 from tests.unit.test_transfer_archives import KINDS, zipped
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.timeout(300), each_storage]
 FORMS = {"parquet": ".parquet", "orc": ".orc", "arrow": ".feather", "arrowstream": ".arrows", "avro": ".avro"}
-
-
-@pytest.fixture(params=["s3", "ais"])
-def loading(request: pytest.FixtureRequest, stack: Stack, clickhouse: Any, s3_client: Any, aistore: Any) -> Any:
-    if request.param == "s3":
-        return Loading(stack, clickhouse, s3_client)
-    return FromAIStore(stack, clickhouse, aistore)
 
 
 def member(form: str, start: int, rows: int = 100) -> bytes:
@@ -55,7 +46,7 @@ def member(form: str, start: int, rows: int = 100) -> bytes:
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("loader", ["pull", "push"])
-def test_each_archive_is_loaded_once_and_bad_ones_fail_alone(loading: Any, loader: str, form: str) -> None:
+def test_each_archive_is_loaded_once_and_bad_ones_fail_alone(loading: Loading, loader: str, form: str) -> None:
     end = FORMS[form]
     archives = {
         f"in/{key}": make(
@@ -94,7 +85,7 @@ def test_each_archive_is_loaded_once_and_bad_ones_fail_alone(loading: Any, loade
     assert (again.loaded, again.failed) == (0, 0)
 
 
-def test_a_table_is_made_of_members_and_drift_names_the_member(loading: Any) -> None:
+def test_a_table_is_made_of_members_and_drift_names_the_member(loading: Loading) -> None:
     more = parquet({"n": [7], "extra": ["x"]})
     first = parquet({"n": pa.array([1, 2], pa.int8())})
     loading.put({"a.zip": zipped([("1.parquet", first), ("2.parquet", more)]), "b.tar": tar([("1.parquet", first)])})
@@ -106,7 +97,7 @@ def test_a_table_is_made_of_members_and_drift_names_the_member(loading: Any) -> 
     assert loading.rows("n, extra") == [(1, None), (1, None), (2, None), (2, None), (7, "x")]
 
 
-def test_formats_that_differ_within_an_archive_or_from_the_load(loading: Any) -> None:
+def test_formats_that_differ_within_an_archive_or_from_the_load(loading: Loading) -> None:
     rows = parquet({"n": [1]})
     loading.put(
         {
@@ -123,7 +114,7 @@ def test_formats_that_differ_within_an_archive_or_from_the_load(loading: Any) ->
     assert (report.loaded, report.failed) == (1, 1)
 
 
-def test_limits_count_all_members(loading: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_limits_count_all_members(loading: Loading, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(push, "WHOLE_PARQUET", 0)  # large members, row group by row group
     rows = parquet({"s": ["x" * 1000 + str(n) for n in range(1000)]}, compression="none", use_dictionary=False)
     loading.put(

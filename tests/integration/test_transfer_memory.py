@@ -11,13 +11,11 @@ import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
-from storeside.stack.settings import Stack
 from storeside.transfer import queries
 from storeside.transfer.schema import Column
 from tests.transfers import Loading, parquet
@@ -28,11 +26,6 @@ LOADERS = ("pull", "push")
 MB = 1 << 20
 # The worker may grow by this much; it loads more than twice as much here.
 WORKER_MB = 60
-
-
-@pytest.fixture
-def loading(stack: Stack, clickhouse: Any, s3_client: Any) -> Loading:
-    return Loading(stack, clickhouse, s3_client)
 
 
 @contextmanager

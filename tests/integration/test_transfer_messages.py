@@ -15,12 +15,10 @@ import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.proto import serialize_length_prefixed
 
-from storeside.stack.settings import Stack
 from storeside.transfer.columns import Columns
 from storeside.transfer.errors import TransferInputError
 from storeside.transfer.formats import MessageSchema
-from tests.integration.test_transfer_aistore import FromAIStore
-from tests.transfers import Loading
+from tests.transfers import Loading, each_storage
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -142,13 +140,6 @@ def delimited(messages: Iterable[Any]) -> bytes:
     return written.getvalue()
 
 
-@pytest.fixture(params=["s3", "ais"])
-def loading(request: pytest.FixtureRequest, stack: Stack, clickhouse: Any, s3_client: Any, aistore: Any) -> Any:
-    if request.param == "s3":
-        return Loading(stack, clickhouse, s3_client)
-    return FromAIStore(stack, clickhouse, aistore)
-
-
 def stored(loading: Loading) -> list[tuple[Any, ...]]:
     """Return the rows of trips, with their bytes unchanged."""
     names = "n, o, s, hex(raw), b, r, stops, toString(c), first, more, left, right, f"
@@ -156,8 +147,9 @@ def stored(loading: Loading) -> list[tuple[Any, ...]]:
     return [(*row[:3], bytes.fromhex(row[3]), *row[4:]) for row in found]
 
 
+@each_storage
 @pytest.mark.parametrize("loader", ["pull", "push"])
-def test_messages_of_python_are_loaded_unchanged_and_bad_objects_fail_alone(loading: Any, loader: str) -> None:
+def test_messages_of_python_are_loaded_unchanged_and_bad_objects_fail_alone(loading: Loading, loader: str) -> None:
     messages = [trip(n) for n in range(200)]
     whole = delimited(messages[:50])
     bad = {
@@ -194,8 +186,7 @@ def test_messages_of_python_are_loaded_unchanged_and_bad_objects_fail_alone(load
 
 @pytest.mark.parametrize("loader", ["pull", "push"])
 @pytest.mark.parametrize("form", ["protobufsingle", "protobuflist"])
-def test_single_messages_and_envelopes(stack: Stack, clickhouse: Any, s3_client: Any, loader: str, form: str) -> None:
-    loading = Loading(stack, clickhouse, s3_client)
+def test_single_messages_and_envelopes(loading: Loading, loader: str, form: str) -> None:
     messages = [trip(n) for n in range(1, 30)]
     if form == "protobufsingle":
         loading.put({f"{n}": made.SerializeToString() for n, made in enumerate(messages)})
@@ -210,8 +201,7 @@ def test_single_messages_and_envelopes(stack: Stack, clickhouse: Any, s3_client:
     assert stored(loading) == [row_of(made) for made in messages]
 
 
-def test_an_existing_table_and_options_for_columns(stack: Stack, clickhouse: Any, s3_client: Any) -> None:
-    loading = Loading(stack, clickhouse, s3_client)
+def test_an_existing_table_and_options_for_columns(loading: Loading) -> None:
     loading.put({"a": delimited([trip(7)]), "b": delimited([trip(8)]), "big": delimited([Trip(n=1 << 40, o=1)])})
     loading.create(
         "n Int32, o Nullable(String), more Array(Tuple(at Float64, note Nullable(String))), extra String DEFAULT 'x'"
@@ -239,27 +229,20 @@ def test_an_existing_table_and_options_for_columns(stack: Stack, clickhouse: Any
         (MessageSchema("'); DROP TABLE data.x; --", "Trip"), "is no Protobuf schema"),
     ],
 )
-def test_a_bad_schema_fails_the_load(
-    stack: Stack, clickhouse: Any, s3_client: Any, schema: MessageSchema, reason: str
-) -> None:
-    loading = Loading(stack, clickhouse, s3_client)
+def test_a_bad_schema_fails_the_load(loading: Loading, schema: MessageSchema, reason: str) -> None:
     loading.put({"a": delimited([trip(7)])})
     with pytest.raises(TransferInputError, match=reason):
         loading.load(format="protobuf", schema=schema)
     assert loading.ledger() == {}
 
 
-def test_quotes_and_backslashes_in_a_schema_are_no_sql(stack: Stack, clickhouse: Any, s3_client: Any) -> None:
-    loading = Loading(stack, clickhouse, s3_client)
+def test_quotes_and_backslashes_in_a_schema_are_no_sql(loading: Loading) -> None:
     loading.put({"a": delimited([trip(7)])})
     hostile = f"// '); DROP TABLE {loading.table}; -- \\' {{x:String}} %s &settings=1 {'é ' * 10_000}\n{PROTO}"
     assert loading.load(format="protobuf", schema=MessageSchema(hostile, "Trip")).loaded == 1
 
 
-def test_the_command_reads_a_schema_from_a_file(
-    stack: Stack, clickhouse: Any, s3_client: Any, tmp_path: Path
-) -> None:
-    loading = Loading(stack, clickhouse, s3_client)
+def test_the_command_reads_a_schema_from_a_file(loading: Loading, tmp_path: Path) -> None:
     loading.put({"a": delimited([trip(7)])})
     (tmp_path / "trip.proto").write_text(PROTO)
     command = [
@@ -271,8 +254,7 @@ def test_the_command_reads_a_schema_from_a_file(
 
 
 @pytest.mark.parametrize("loader", ["pull", "push"])
-def test_msgpack(stack: Stack, clickhouse: Any, s3_client: Any, loader: str) -> None:
-    loading = Loading(stack, clickhouse, s3_client)
+def test_msgpack(loading: Loading, clickhouse: Any, loader: str) -> None:
     query = (
         "SELECT toInt64(number) - 5, if(number % 2, NULL, toString(number)), [number], number / 2 FROM numbers(50)"
     )
@@ -301,8 +283,7 @@ def test_msgpack(stack: Stack, clickhouse: Any, s3_client: Any, loader: str) -> 
     assert "Not enough values" in reasons["more"]
 
 
-def test_a_table_is_made_for_msgpack(stack: Stack, clickhouse: Any, s3_client: Any) -> None:
-    loading = Loading(stack, clickhouse, s3_client)
+def test_a_table_is_made_for_msgpack(loading: Loading) -> None:
     loading.put({"a": b"\x01\xa1a\xff\xa1b"})
     assert loading.load(format="msgpack", columns={"n": "Int16", "s": "LowCardinality(String)"}).rows == 2
     assert loading.rows() == [(-1, "b"), (1, "a")]

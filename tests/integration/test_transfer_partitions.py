@@ -14,17 +14,11 @@ from storeside.transfer.__main__ import request, transfer_arguments
 from storeside.transfer.errors import TransferInputError
 from storeside.transfer.options import ReadOptions
 from tests.avro_files import avro, record
-from tests.integration.test_transfer_aistore import FromAIStore
-from tests.transfers import Loading, jsonl, parquet
+from tests.transfers import FromAIStore, Loading, jsonl, parquet
 
 pytestmark = pytest.mark.timeout(300)
 
 LOADERS = ("pull", "push")
-
-
-@pytest.fixture
-def loading(stack: Stack, clickhouse: Any, s3_client: Any) -> Loading:
-    return Loading(stack, clickhouse, s3_client)
 
 
 def arrow(columns: Mapping[str, Any]) -> bytes:

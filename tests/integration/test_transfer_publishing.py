@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from storeside.sql.migrate import migrate
-from storeside.stack.settings import Stack
 from storeside.transfer import lock
 from storeside.transfer.errors import FailureKind, StaleError
 from storeside.transfer.loads import Loaded, Planned
@@ -20,14 +18,13 @@ from tests.support import unique
 from tests.transfers import Loading
 
 if TYPE_CHECKING:
-    from types_boto3_s3 import S3Client
+    pass
 
 ROWS = 50
 
 
 @pytest.fixture
-def loading(stack: Stack, clickhouse: Any, s3_client: S3Client) -> Loading:
-    loading = Loading(stack, clickhouse, s3_client)
+def loading(loading: Loading) -> Loading:
     loading.put({f"{n}.csv": csv(n) for n in range(3)})
     loading.create("object UInt32, row UInt32")
     return loading
@@ -68,7 +65,7 @@ def test_a_late_record_does_not_hide_the_load_of_another_run(
     overtaken: list[int] = []
 
     def overtake() -> None:
-        time.sleep(2)
+        loading.let_the_lock_age()
         overtaken.append(load(loading))
 
     def merge() -> None:
@@ -92,7 +89,7 @@ def test_a_lock_that_is_released_while_it_is_broken_protects_the_next_holder(
     name = lock.lock_name(loading.table)
     first, second = (json.dumps({"owner": owner, "staging": ""}) for owner in ("first", "second"))
     assert lock._take(loading.clickhouse, name, first)
-    time.sleep(3)  # the age of a lock is in whole seconds
+    loading.let_the_lock_age()
 
     def hand_over() -> None:
         lock._release(loading.clickhouse, name, first)
@@ -147,7 +144,7 @@ def test_a_run_that_widens_slowly_does_not_narrow_a_column_under_published_rows(
     overtaken: list[int] = []
 
     def overtake() -> None:
-        time.sleep(2)
+        loading.let_the_lock_age()
         overtaken.append(loading.load("fast/", format="csv", loader="pull", on_drift="widen").rows)
 
     prepared = slow.prepare()

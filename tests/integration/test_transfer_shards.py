@@ -6,7 +6,6 @@ import json
 import subprocess
 import sys
 import threading
-import time
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -119,7 +118,7 @@ def test_a_run_that_is_overtaken_between_two_shards_publishes_nothing_more(
 
     def overtake() -> None:
         seen.append(loading.on_shards("count()"))
-        time.sleep(2)
+        loading.let_the_lock_age()
         seen.append(loading.load(format="csv", loader="pull").rows)
 
     slow = slow_at(loading, "ATTACH PARTITION", overtake)

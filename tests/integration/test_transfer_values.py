@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from decimal import Decimal
-from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from storeside.stack.settings import Stack
 from storeside.transfer.columns import Columns
 from tests.avro_files import avro, record
 from tests.transfers import Loading, jsonl, parquet
@@ -21,11 +19,6 @@ LOADERS = ("pull", "push")
 def text_object(form: str, row: dict[str, str]) -> bytes:
     """Return one row as CSV or JSON Lines."""
     return jsonl([row]) if form == "jsonl" else f"{','.join(row)}\n{','.join(row.values())}\n".encode()
-
-
-@pytest.fixture
-def loading(stack: Stack, clickhouse: Any, s3_client: Any) -> Loading:
-    return Loading(stack, clickhouse, s3_client)
 
 
 @pytest.mark.parametrize("form", ["csv", "jsonl"])

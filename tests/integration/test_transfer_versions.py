@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from clickhouse_connect.driver.exceptions import OperationalError
 
-from storeside.stack.settings import Stack
 from storeside.transfer import content
 from storeside.transfer.batch import _divided
 from storeside.transfer.engine import Transfer
 from storeside.transfer.errors import LoadObjectError, TransferInputError, TransferTransientError, about
 from storeside.transfer.loads import Planned
 from storeside.transfer.source import Source
+from tests.support import next_second
 from tests.transfers import Loading
 
 if TYPE_CHECKING:
-    from types_boto3_s3 import S3Client
+    pass
 
 
 @pytest.fixture
-def loading(stack: Stack, clickhouse: Any, s3_client: S3Client) -> Loading:
-    loading = Loading(stack, clickhouse, s3_client)
+def loading(loading: Loading) -> Loading:
     loading.create("n UInt32")
     return loading
 
@@ -61,7 +59,7 @@ def versioned(loading: Loading) -> Callable[[bytes], str]:
     loading.s3.put_bucket_versioning(Bucket=loading.bucket, VersioningConfiguration={"Status": "Enabled"})
 
     def put(body: bytes) -> str:
-        time.sleep(1.1)  # S3's times are whole seconds
+        next_second()
         return str(loading.s3.put_object(Bucket=loading.bucket, Key="a.csv", Body=body)["VersionId"])
 
     return put

@@ -28,8 +28,8 @@ from storeside.transform.bucket_job import BucketJob
 from storeside.transform.naming import Naming
 from storeside.transform.state import Options, Summary
 from storeside.transformers.utterance_options import shard_extensions
-from tests.integration.test_transfer_aistore import FromAIStore
 from tests.support import IMAGE, INIT_SECONDS, failures, put, read, sizes, unique
+from tests.transfers import FromAIStore
 from tests.unit.test_audio import wav
 from tests.unit.test_utterances import RATE, samples_of
 

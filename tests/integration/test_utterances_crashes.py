@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 
 import psutil
@@ -116,7 +115,8 @@ def test_each_recording_has_one_shard_and_each_utterance_one_row(stack: Stack, c
 
     with Worker(given) as worker:  # dies while it loads
         worker.reaches("load")
-        time.sleep(0.5)
+        loads = "SELECT count() FROM system.processes WHERE query_id LIKE 'storeside-load_%'"
+        until(lambda: cutting.query(loads) != [(0,)], 60, "statement of the load", 0.01)
 
     def attempt() -> bool:
         with Worker(given) as worker:

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import textwrap
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,6 +17,7 @@ import pytest
 from storeside.stack import executor_watch
 from storeside.stack.executor_watch import TITLE, lost_worker, titles
 from storeside.stack.settings import CHECKOUT
+from tests.support import until
 
 # The start of Airflow's executor: workers on one queue, and a scheduler that only counts them.
 SCHEDULER = textwrap.dedent(
@@ -53,18 +53,25 @@ def scheduler(request: pytest.FixtureRequest) -> Iterator[psutil.Process]:
         assert process.stdout
         process.stdout.readline()
         found = psutil.Process(process.pid)
-        deadline = time.monotonic() + 20
-        while len(titles(found)) < 3 and time.monotonic() < deadline:
-            time.sleep(0.05)
+        until(lambda: len(titles(found)) == 3, 60, "workers")
         yield found
         os.killpg(process.pid, signal.SIGKILL)
 
 
 def watching(scheduler: psutil.Process) -> tuple[threading.Thread, list[int | None]]:
     said: list[int | None] = []
-    thread = threading.Thread(target=lambda: said.append(lost_worker(scheduler, 0.05)))
+    looks = 0
+
+    class Looked(psutil.Process):
+        def children(self, recursive: bool = False) -> list[psutil.Process]:
+            nonlocal looks
+            found = super().children(recursive)
+            looks += 1
+            return found
+
+    thread = threading.Thread(target=lambda: said.append(lost_worker(Looked(scheduler.pid), 0.05)))
     thread.start()
-    time.sleep(0.5)
+    until(lambda: looks > 1, 60, "second look of the watch")
     return thread, said
 
 
@@ -78,7 +85,7 @@ def test_a_worker_that_was_killed_is_found(scheduler: psutil.Process, monkeypatc
     thread, said = watching(scheduler)
     victim = min(titles(scheduler))
     psutil.Process(victim).kill()
-    thread.join(10)
+    thread.join(60)
     assert said == [victim]
 
 
@@ -91,7 +98,7 @@ def test_running_tasks_have_time_to_end(scheduler: psutil.Process, monkeypatch: 
     psutil.Process(idle[0]).kill()
     thread.join(1)
     assert said == [], "a task is running"
-    thread.join(10)
+    thread.join(60)
     assert said == [idle[0]]
 
 
@@ -109,14 +116,14 @@ def test_a_scheduler_that_shuts_down_waits_for_its_tasks(
     thread.join(1.5)
     assert said == []
     scheduler.terminate()
-    thread.join(10)
+    thread.join(60)
     assert said == [None]
 
 
 def test_the_watch_ends_with_the_scheduler(scheduler: psutil.Process) -> None:
     thread, said = watching(scheduler)
     scheduler.terminate()
-    thread.join(10)
+    thread.join(60)
     assert said == [None]
 
 
@@ -135,10 +142,10 @@ def test_the_command_keeps_its_process_id_and_ends_after_a_loss(tmp_path: Path) 
         try:
             assert process.stdout.readline() == "started\n"
             found = psutil.Process(process.pid)
-            deadline = time.monotonic() + 20
-            while len(titles(found)) < 3 and time.monotonic() < deadline:
-                time.sleep(0.05)
-            time.sleep(2)  # the watch polls once a second
+            until(lambda: len(titles(found)) == 3, 60, "workers")
+            (watch,) = set(found.children()) - {psutil.Process(pid) for pid in titles(found)}
+            looked = watch.cpu_times().user
+            until(lambda: watch.cpu_times().user > looked, 60, "look of the watch at all workers")
             psutil.Process(max(titles(found))).kill()
             assert process.wait(60) in (0, -signal.SIGTERM)
             assert "of the LocalExecutor was killed" in process.stdout.read()

@@ -18,6 +18,7 @@ from storeside.copying.multipart import MIB, OCI_LIMITS, S3_LIMITS, Limits, Prof
 from storeside.copying.samples import Samples
 from storeside.copying.store import Head
 from storeside.ledger.scope import Pending
+from tests.support import until
 
 # --- which parts
 
@@ -135,7 +136,7 @@ class Shelf(Samples):
             self.reads.append((key, start))
             self.held += size
             self.most_held = max(self.most_held, self.held)
-        time.sleep(0.001)
+        time.sleep(0.001)  # other threads read meanwhile
         return self.objects[key][start : start + size]
 
     def put(self, key: str, body: bytes, head: Head) -> str:
@@ -188,7 +189,7 @@ def test_memory_is_bounded_by_part_size_and_threads() -> None:
     put_part = to.put_part
 
     def slow(key: str, upload: str, number: int, body: bytes) -> str:
-        time.sleep(0.002)
+        time.sleep(0.002)  # other threads read meanwhile
         tag = put_part(key, upload, number, body)
         with source.lock:
             source.held -= len(body)
@@ -314,7 +315,8 @@ def test_the_caller_hears_of_a_long_copy(monkeypatch: pytest.MonkeyPatch) -> Non
     fetch_range = source.fetch_range
 
     def slow(key: str, head: Head, start: int, size: int) -> bytes:
-        time.sleep(0.005)
+        before = len(ticks)
+        until(lambda: len(ticks) > before, 60, "tick", 0.001)
         return fetch_range(key, head, start, size)
 
     source.fetch_range = slow  # type: ignore[method-assign]

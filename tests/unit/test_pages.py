@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import re
 import socket
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
@@ -675,7 +674,7 @@ def test_audio_without_a_connection_says_so(
     assert "the connection aistore_default does not lead to AIStore" in answer.text
 
 
-# a ClickHouse that hangs
+# A ClickHouse that hangs. The connections' own 600 s are longer than a test may take.
 
 
 def test_a_page_does_not_wait_for_clickhouse_as_long_as_a_load_does(
@@ -687,10 +686,8 @@ def test_a_page_does_not_wait_for_clickhouse_as_long_as_a_load_does(
     )
     assert connections.PATIENCE["send_receive_timeout"] <= 15
     monkeypatch.setitem(connections.PATIENCE, "send_receive_timeout", 1)
-    began = time.monotonic()
     with pytest.raises(UnavailableError, match="the connection clickhouse_default does not lead to ClickHouse"):
         connections.clickhouse()
-    assert time.monotonic() - began < 5
 
 
 def test_a_page_does_not_wait_for_sqs_as_long_as_a_task_does(
@@ -703,22 +700,21 @@ def test_a_page_does_not_wait_for_sqs_as_long_as_a_task_does(
     )
     assert connections.SQS_PATIENCE["read_timeout"] <= 15  # type: ignore[operator]
     monkeypatch.setitem(connections.SQS_PATIENCE, "read_timeout", 1)
-    client, began = connections.sqs(), time.monotonic()
+    client = connections.sqs()
     with pytest.raises(ReadTimeoutError):
         client.list_queues()
-    assert time.monotonic() - began < 6  # two attempts
 
 
 class Hangs:
     """A ClickHouse client that gets no answer, or one with an error code."""
 
-    def __init__(self, error: Exception, seconds: float = 0) -> None:
-        self.error, self.seconds = error, seconds
+    def __init__(self, error: Exception, meanwhile: Callable[[], object] = lambda: None) -> None:
+        self.error, self.meanwhile = error, meanwhile
         self.asked = 0
 
     def query(self, *_: Any, **__: Any) -> Any:
         self.asked += 1
-        time.sleep(self.seconds)
+        self.meanwhile()
         raise self.error
 
 
@@ -749,8 +745,9 @@ def test_an_error_of_clickhouse_is_a_page_that_says_what_to_do(
 
 
 def test_the_statements_of_a_page_have_a_time_limit_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("storeside.pages.tables.PAGE_SECONDS", 0.2)
-    client = Hangs(DatabaseError("", code=60), seconds=0.15)
+    now = [0.0]
+    monkeypatch.setattr("storeside.pages.tables.time", SimpleNamespace(monotonic=lambda: now[0]))
+    client = Hangs(DatabaseError("", code=60), lambda: now.append(now.pop() + 15))
     found = RealTables(client)  # type: ignore[arg-type]
     assert found.rows("SELECT 1") == []
     assert found.rows("SELECT 2") == []

@@ -30,7 +30,7 @@ from storeside.stack.podrunner.pods import _at_port, quantity
 from storeside.stack.podrunner.settings import Image, Settings
 from storeside.stack.settings import Stack
 from storeside.transformers.formats import AudioFormat
-from tests.support import probe_spec, transcode_spec
+from tests.support import probe_spec, transcode_spec, until
 
 # The request of a target of AIStore 5.0 (client-go 0.35.3) for etl.init(image, command=[...], MODE="x").
 CAPTURED = (
@@ -330,7 +330,7 @@ class Runner:
 
     def end(self, name: str) -> dict[str, Any]:
         """Wait for the end of a pod and return its state."""
-        wait_for(lambda: "terminated" in self.state(name), 20)
+        wait_for(lambda: "terminated" in self.state(name))
         terminated: dict[str, Any] = self.state(name)["terminated"]
         return terminated
 
@@ -339,11 +339,8 @@ class Runner:
         return state
 
 
-def wait_for(condition: Callable[[], bool], seconds: float = 10) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.05)
+def wait_for(condition: Callable[[], bool], seconds: float = 60) -> None:
+    until(condition, seconds, "change of the pod", 0.05)
 
 
 @contextmanager
@@ -485,7 +482,9 @@ def test_limits_hold_after_a_user_deleted_the_logs(runner: Runner) -> None:
 
 def test_memory_below_the_limit_is_left_alone(runner: Runner) -> None:
     name = runner.python("import time; time.sleep(60)", resources={"limits": {"memory": {"string": "1Gi"}}})
-    time.sleep(2.5)
+    code = "import time; held = bytearray(120 << 20); time.sleep(60)"
+    end = runner.end(runner.python(code, resources={"limits": {"memory": {"string": "100Mi"}}}))
+    assert end["reason"] == "OOMKilled", "the runner has looked at the memory of its pods"
     assert "running" in runner.state(name)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
-import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +14,7 @@ from kubernetes import client as kube
 
 from storeside.aistore.pods import PodWatch, Watched, is_final, stated
 from storeside.stack.settings import CHECKOUT
+from tests.support import until
 
 
 def pod(*, name: str = "my-etl-t1", state: Any = None, last: Any = None, conditions: Any = None) -> Any:
@@ -39,9 +39,14 @@ def ended(reason: str, code: int, message: str | None = None) -> Any:
 
 class Api:
     def __init__(self, *pods: Any) -> None:
-        self.pods = pods
+        self.pods, self.asked = pods, 0
+
+    def is_asked(self, times: int) -> None:
+        """Wait until the watch has asked so often, and so has seen all answers before the last one."""
+        until(lambda: self.asked >= times, 60, "questions of the watch", 0.01)
 
     def list_namespaced_pod(self, _namespace: str, **_options: Any) -> Any:
+        self.asked += 1
         return SimpleNamespace(items=self.pods)
 
     def read_namespaced_pod_log(self, _pod: str, _namespace: str, **_options: Any) -> Any:
@@ -89,8 +94,9 @@ def watch(api: Any) -> PodWatch:
     ],
 )
 def test_reason(found: Any, reason: str, final: bool) -> None:
-    with watch(Api(found)).watching("my-etl") as watched:
-        time.sleep(0.1)
+    api = Api(found)
+    with watch(api).watching("my-etl") as watched:
+        api.is_asked(2)
     assert (watched.reason, watched.is_final) == (reason, final)
 
 
@@ -115,8 +121,9 @@ def test_a_pod_that_is_gone_before_it_is_seen_has_the_reason_that_aistore_saw() 
 
 def test_a_pod_that_is_not_ready_says_what_it_has_logged() -> None:
     running = kube.V1ContainerState(running=kube.V1ContainerStateRunning())
-    with watch(Api(pod(state=running))).watching("my-etl") as watched:
-        time.sleep(0.1)
+    api = Api(pod(state=running))
+    with watch(api).watching("my-etl") as watched:
+        api.is_asked(2)
     assert watched.reason == ""
     assert watched.why("timed out") == "pod my-etl-t1 runs but is not ready (Traceback KeyError: 'x'): timed out"
 
@@ -129,8 +136,9 @@ def test_the_last_log_of_a_pod_outlives_it() -> None:
         def read_namespaced_pod_log(self, _pod: str, _namespace: str, **_options: Any) -> Any:
             return SimpleNamespace(data=next(logs))
 
-    with watch(Deleted(pod(state=running))).watching("my-etl") as watched:
-        time.sleep(0.1)
+    api = Deleted(pod(state=running))
+    with watch(api).watching("my-etl") as watched:
+        api.is_asked(3)
     assert watched.why("timed out") == "pod my-etl-t1 runs but is not ready (loading the model): timed out"
 
 
@@ -165,13 +173,19 @@ def test_after_an_error_pods_are_watched_again() -> None:
             return super().list_namespaced_pod(_namespace)
 
     with watch(Busy(found)).watching("my-etl") as watched:
-        time.sleep(0.3)
+        until(lambda: watched.reason, 60, "reason")
     assert "ErrImagePull" in watched.reason
 
 
 def test_a_kubernetes_that_does_not_answer_changes_nothing() -> None:
-    with watch(SimpleNamespace()).watching("my-etl") as watched:
-        time.sleep(0.05)
+    class Silent(Api):
+        def list_namespaced_pod(self, _namespace: str, **_options: Any) -> Any:
+            super().list_namespaced_pod(_namespace)
+            raise RuntimeError("no answer")
+
+    api = Silent()
+    with watch(api).watching("my-etl") as watched:
+        api.is_asked(2)
     assert watched.reason == ""
 
 

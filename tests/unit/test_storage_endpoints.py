@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
@@ -397,11 +396,9 @@ def test_the_tuner_finds_parts_where_connections_are_slow(oci: Any, double: Doub
 
 def test_the_tuner_keeps_to_its_bounds(oci: Any, double: Double) -> None:
     store = bucket(oci, "a")
-    started = time.monotonic()
     found = Tuner(store, seconds=60, most_bytes=20 * MIB, sizes=(MIB, 64 * MIB)).sweep("put")
     assert [one.object_size for one in found] == [MIB]
-    assert Tuner(store, seconds=0.001, sizes=(MIB, 8 * MIB)).sweep("put")[0].object_size == MIB
-    assert time.monotonic() - started < 20
+    assert [one.object_size for one in Tuner(store, seconds=0.001, sizes=(MIB, 8 * MIB)).sweep("put")] == [MIB]
     with pytest.raises(CopyInputError, match="not enough for one measurement"):
         Tuner(store, seconds=0)
 

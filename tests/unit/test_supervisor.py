@@ -8,8 +8,7 @@ import signal
 import socket
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -22,6 +21,7 @@ from storeside.stack.probes import answers, listens
 from storeside.stack.processes import marked
 from storeside.stack.settings import Stack, StackError, free_ports
 from storeside.stack.supervisor import Supervisor
+from tests.support import until
 
 SERVER = """
 import http.server, os, subprocess, sys
@@ -49,13 +49,6 @@ def broken(name: str, code: str, seconds: float = 20) -> Component:
     return Component(name, (sys.executable, "-c", code), lambda: False, start_seconds=seconds)
 
 
-def until(condition: Callable[[], object], seconds: float = 15) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "timed out"
-        time.sleep(0.1)
-
-
 @pytest.fixture
 def stack(tmp_path: Path) -> Iterator[Stack]:
     stack = Stack.create(tmp_path / "a folder; 100% odd", 0)
@@ -76,8 +69,8 @@ def test_start_restart_stop(stack: Stack) -> None:
     assert all(path.stat().st_mode & 0o077 == 0 for path in (stack.state / "run").rglob("*.*") if path.is_file())
 
     os.kill(one.pid or 0, signal.SIGKILL)
-    until(lambda: supervisor.status()[0].healthy and supervisor.status()[0].pid != one.pid)
-    until(lambda: len(marked(stack.state, "one")) == 2)  # the earlier instance's child was ended
+    until(lambda: supervisor.status()[0].healthy and supervisor.status()[0].pid != one.pid, 60, "healthy replacement")
+    until(lambda: len(marked(stack.state, "one")) == 2, 60, "two processes")  # the earlier instance's child was ended
 
     supervisor.restart("two")
     assert supervisor.status()[1].pid != two.pid
@@ -183,7 +176,7 @@ def test_supervisor_killed(stack: Stack) -> None:
     supervisor.start([[component]])
     before = {process.pid for process in marked(stack.state)}
     os.kill(marked(stack.state, "supervisord")[0].pid, signal.SIGKILL)
-    until(lambda: not supervisor.running())
+    until(lambda: not supervisor.running(), 60, "end of the supervisor")
     supervisor.start([[component]])
     assert supervisor.status()[0].healthy
     assert not before & {process.pid for process in marked(stack.state)}

@@ -158,7 +158,7 @@ def script(folder: Path, *lines: str) -> str:
 
 def end(loader: str) -> Outcome:
     with Loader(loader, [], dict(os.environ)) as running:
-        assert running.wait(10)
+        assert running.wait(60)
         return running.outcome()
 
 
@@ -201,9 +201,9 @@ def test_loaders_do_not_outlive_a_process_that_is_killed(tmp_path: Path) -> None
         assert parent.stdout is not None
         loaders = [psutil.Process(int(pid)) for pid in parent.stdout.readline().split()]
         assert len(loaders) == 3
-        until(lambda: all(loader.name() == "sleep" for loader in loaders), 10, "loaders")
+        until(lambda: all(loader.name() == "sleep" for loader in loaders), 60, "loaders")
         parent.send_signal(signal.SIGKILL)
-    until(lambda: all(map(gone, loaders)), 5, "end of the loaders")
+    until(lambda: all(map(gone, loaders)), 60, "end of the loaders")
 
 
 # ---- several loaders
@@ -245,7 +245,7 @@ def test_one_failed_loader_ends_the_others_with_its_own_reason(
     with LoaderGroup([[well], [script(tmp_path, *lines)], [well]], dict(os.environ)) as group:
         group.begin()
         processes = [psutil.Process(pid) for pid in (group.pids[0], group.pids[2])]
-        until(lambda: group.wait(0.1), 10, "end of all loaders")
+        until(lambda: group.wait(0.1), 60, "end of all loaders")
         assert all(map(gone, processes))
         with pytest.raises(MeasureTransientError, match=message):
             group.outcome()
@@ -255,7 +255,7 @@ def test_the_totals_of_all_loaders_count(tmp_path: Path) -> None:
     well = script(tmp_path, f"cat > $out <<'E'\n{TOTALS}\nE")
     with LoaderGroup([[well]] * 3, dict(os.environ)) as group:
         group.begin()
-        until(lambda: group.wait(1), 10, "end of all loaders")
+        until(lambda: group.wait(1), 60, "end of all loaders")
         assert (group.outcome().requests, group.outcome().bytes) == (12, 1200)
 
 

@@ -278,7 +278,7 @@ def test_loaders_get_one_start_when_all_run_and_their_totals_are_merged(monkeypa
         loaders.begin()
         assert len(set(answers.annotated.values())) == 1
         assert set(answers.annotated) == {"p0", "p1"}
-        assert loaders.wait(5)
+        assert loaders.wait(60)
         assert loaders.outcome().bytes == 400
     assert answers.deleted
 
@@ -302,7 +302,7 @@ def test_one_failed_pod_ends_all_with_its_reason(monkeypatch: pytest.MonkeyPatch
     answers = Answers(RUN, [RUN[1], *([failed] if failed else [])])
     with group(monkeypatch, answers) as loaders:
         loaders.begin()
-        assert loaders.wait(5)
+        assert loaders.wait(60)
         with pytest.raises(MeasureTransientError, match=message):
             loaders.outcome()
     assert answers.deleted
@@ -331,7 +331,7 @@ def test_kubernetes_may_be_silent_for_a_while(monkeypatch: pytest.MonkeyPatch) -
     with group(monkeypatch, answers) as loaders:
         loaders.begin()
         answers.silent = 3
-        assert loaders.wait(5)
+        assert loaders.wait(60)
         assert loaders.outcome().requests == 4
     answers = Silent(RUN, RUN)
     with group(monkeypatch, answers) as loaders:
@@ -339,7 +339,7 @@ def test_kubernetes_may_be_silent_for_a_while(monkeypatch: pytest.MonkeyPatch) -
         answers.silent = 1000
         monkeypatch.setattr(jobs, "_SILENT_SECONDS", 0)
         with pytest.raises(MeasureTransientError, match="does not answer"):
-            loaders.wait(5)
+            loaders.wait(60)
 
 
 def test_loaders_that_are_killed_end_without_an_outcome(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -347,5 +347,5 @@ def test_loaders_that_are_killed_end_without_an_outcome(monkeypatch: pytest.Monk
     loaders = group(monkeypatch, answers)
     loaders.kill()
     with loaders:
-        assert loaders.wait(5)
+        assert loaders.wait(60)
     assert answers.deleted

@@ -200,10 +200,10 @@ def test_multi_object_job_lasts_from_its_submission_to_its_last_progress(cluster
     follower = Follower(impatient(cluster.url), "etl-1", stall_seconds=60, submitted=start - 30)
     cluster.targets = {"t1": [snap("copy-listrange", 5, 50, is_idle=True)]}
     assert not follower.poll().finished
-    time.sleep(1)
+    last = time.time()
     found = follower.poll()
     assert found.finished
-    assert 30 <= found.seconds <= 30 + time.time() - start - 1
+    assert 30 <= found.seconds <= 30 + last - start
 
 
 def test_bucket_job_is_not_over_when_idle(cluster: Cluster, follower: Follower) -> None:
@@ -592,7 +592,7 @@ def test_trigger_ends_at_once_when_a_retry_cannot_help(
     monkeypatch.setattr(triggers, "SETTLE_SECONDS", 0)
     cluster.failure = (status, message)
     trigger = AISJobTrigger(leads_to(monkeypatch, cluster), "etl-1", time.time(), poll_interval=0.01)
-    (fired,) = asyncio.run(asyncio.wait_for(events(trigger), 10))
+    (fired,) = asyncio.run(asyncio.wait_for(events(trigger), 120))
     assert fired["error"] == f"AIStore does not show the job: {message}"
     assert cluster.aborted() == []
 
@@ -624,7 +624,7 @@ def test_a_cluster_that_hangs_blocks_no_other_trigger(cluster: Cluster, monkeypa
 
     def poll(_: Follower) -> Progress:
         polling.release()
-        hangs.wait(30)
+        hangs.wait(120)
         return Progress(finished=True)
 
     monkeypatch.setattr(Follower, "poll", poll)
@@ -633,8 +633,8 @@ def test_a_cluster_that_hangs_blocks_no_other_trigger(cluster: Cluster, monkeypa
         waiting = [asyncio.create_task(events(AISJobTrigger(connection, f"etl-{n}", 0))) for n in range(40)]
         try:
             while not polling.acquire(blocking=False):
-                await asyncio.sleep(0.01)
-            await asyncio.wait_for(asyncio.to_thread(lambda: None), 5)
+                await asyncio.sleep(0.01)  # the threads of the loop are what this test is about
+            await asyncio.wait_for(asyncio.to_thread(lambda: None), 60)
         finally:
             hangs.set()
         await asyncio.gather(*waiting)
@@ -657,7 +657,7 @@ def test_a_poll_ends_when_the_login_is_refused(monkeypatch: pytest.MonkeyPatch) 
 def test_trigger_tells_of_a_connection_that_cannot_work(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(triggers, "SETTLE_SECONDS", 0)
     monkeypatch.setenv("AIRFLOW_CONN_THE_CLUSTER", json.dumps({"conn_type": "aistore", "host": ""}))
-    (fired,) = asyncio.run(asyncio.wait_for(events(AISJobTrigger("the_cluster", "etl-1", time.time())), 10))
+    (fired,) = asyncio.run(asyncio.wait_for(events(AISJobTrigger("the_cluster", "etl-1", time.time())), 120))
     assert "the_cluster" in fired["error"]
 
 
@@ -726,7 +726,7 @@ def test_a_task_aborts_only_its_own_stalled_job(cluster: Cluster, monkeypatch: p
     cluster.targets = {"t1": [snap(objects=5, size=50)]}
     connection = leads_to(monkeypatch, cluster)
     trigger = AISJobTrigger(connection, "etl-1", time.time(), poll_interval=0.01, stall_seconds=0.1, own=own)
-    (fired,) = asyncio.run(asyncio.wait_for(events(trigger), 10))
+    (fired,) = asyncio.run(asyncio.wait_for(events(trigger), 120))
     followed = FollowingOperator(task_id="t").follow(impatient(cluster.url), trigger)
     assert followed
     assert all(event["error"].startswith("no progress for") for event in (fired, followed))

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -25,7 +26,7 @@ class Told:
     def transform(self, source: Source, name: str, arguments: str) -> bytes | bytearray | memoryview | Result:
         verb, _, argument = name.rpartition("/")[2].partition("-")
         if verb in ("echo", "sleep"):
-            time.sleep(float(argument or 0) if verb == "sleep" else 0)
+            time.sleep(float(argument or 0) if verb == "sleep" else 0)  # the work of a slow transform
             return read(source)
         return getattr(self, verb)(source, argument, arguments)  # type: ignore[no-any-return]
 
@@ -38,8 +39,16 @@ class Told:
     def upper(self, source: Source, *_: str) -> bytearray:
         return bytearray(read(source).upper())
 
+    def await_(self, source: Source, argument: str, _: str) -> bytes:
+        """Make the file ``NAME.begun`` in the folder for temporary files, and wait for ``NAME.end``."""
+        name = Path(tempfile.gettempdir(), argument)
+        name.with_suffix(".begun").touch()
+        while not name.with_suffix(".end").exists():
+            time.sleep(0.01)  # between two looks
+        return read(source)
+
     def pid(self, *_: object) -> bytes:
-        time.sleep(0.05)
+        time.sleep(0.05)  # the other workers get objects, too
         return str(os.getpid()).encode()
 
     def repeat(self, source: Source, argument: str, _: str) -> memoryview:
@@ -61,7 +70,7 @@ class Told:
         return "not bytes"
 
     def segv(self, *_: object) -> bytes:
-        time.sleep(0.2)
+        time.sleep(0.2)  # the other workers have begun
         os.kill(os.getpid(), signal.SIGSEGV)
         return b""
 
@@ -75,7 +84,7 @@ class Told:
         """Write the ids of this process and of a child to the file HANGING, and then do nothing."""
         child = subprocess.Popen(["sleep", "1000"])
         Path(os.environ["HANGING"]).write_text(f"{os.getpid()} {child.pid}")
-        time.sleep(1000)
+        time.sleep(1000)  # it hangs
         return b""
 
     def replaced(self, source: Source, *_: str) -> bytes:
