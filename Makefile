@@ -117,17 +117,32 @@ doctor: $(STAMP) ## test every connection and permission, from AIRFLOW_CONN_* or
 compose-up: .env ## build changed images and start the whole stack in containers; docker compose down stops it
 	@docker compose up --build --wait --detach
 
-# Most of the other tests wait for servers, so that three at a time use two cores. They start in the order of their
-# files, because those with Airflow, which one worker runs, take the longest.
+# Most tests with servers wait for them, so that three workers use two cores. Files with Airflow, which one worker
+# runs, take the longest and start first; the tests without servers fill the gaps.
+FOLDERS := tests/e2e tests/integration tests/attacks tests/unit
+XDIST := -n 3 --no-loadscope-reorder --durations 10 --durations-min 0
 .PHONY: test
-test: $(STAMP) ## unit, integration and end-to-end tests against the embedded stack; ARGS="-k name" selects tests
+test: $(STAMP) ## prove the guarantees and run the unit tests, in a quarter of an hour; ARGS="-k name" selects any tests
 	@$(STACK) build
 ifeq ($(ARGS),)
-	@$(PYTHON) -m pytest tests/unit -n 2
-	@$(PYTHON) -m pytest tests/e2e tests/integration tests/attacks -n 3 --no-loadscope-reorder
+	@$(PYTHON) -m pytest $(FOLDERS) -m first $(XDIST) --durations-file $(STATE)/durations/first_tier.json
 else
 	@$(PYTHON) -m pytest $(ARGS)
 endif
+
+.PHONY: test-all
+test-all: $(STAMP) ## run all tests except those of the targets below
+	@$(STACK) build
+	@$(PYTHON) -m pytest $(FOLDERS) $(XDIST) --durations-file $(STATE)/durations/second_tier.json
+
+.PHONY: test-changed
+test-changed: $(STAMP) ## run the tests of both tiers that belong to the change since a commit; BASE=commit
+	@$(STACK) build
+	@$(PYTHON) -m tests.changed $(or $(BASE),HEAD) $(ARGS)
+
+.PHONY: durations
+durations: test-all ## run all tests, and write the seconds of each file into tests/durations.json
+	@$(PYTHON) -m tests.durations $(STATE)/durations/second_tier.json
 
 .PHONY: compose-test
 compose-test: $(STAMP) ## build the images, run docker-compose.yaml in containers, and remove it; ARGS="-k demo" selects tests
@@ -185,6 +200,10 @@ fuzz: $(STAMP) ## test with hostile recordings, tables and events, then compare 
 	@$(PYTHON) -m tests.fuzz.tables $(ARGS)
 	@$(PYTHON) -m tests.fuzz.guided $(ARGS)
 	@$(PYTHON) -m tests.fuzz.differential $(DIFFERENTIAL)
+
+.PHONY: verify
+verify: $(STAMP) ## run all targets that prove the product, for hours, and write docs/verified.md; ARGS="--only lint chaos"
+	@$(PYTHON) -m tests.verify $(ARGS)
 
 .PHONY: audit
 audit: $(STAMP) | $(UV) ## list known vulnerabilities of the pinned packages, except those in docs/advisories.txt
@@ -275,6 +294,7 @@ lint: $(STAMP) ## run ruff, mypy, the checks of imports, spelling, style of pros
 	@$(VENV)/bin/codespell
 	@$(PYTHON) -m tests.prose
 	@$(PYTHON) -m tests.structure
+	@$(PYTHON) -m pytest tests/tools -n 2 -q
 
 .PHONY: docs
 docs: $(STAMP) ## write docs/reference.md from the docstrings

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from storeside.transform.state import Summary
     from tests.kubernetes.session import Session
 
+pytest_plugins = ["tests.tiers"]
 os.environ.update(proxies.direct(os.environ))
 # Processes that tests start import the package from this checkout, too.
 os.environ["PYTHONPATH"] = str(SOURCES)

@@ -13,6 +13,7 @@ from storeside.stack.settings import default_folder
 from tests.containers.base_images import provide
 from tests.containers.engine import Engine, EngineError, engine
 from tests.containers.project import BUILD_SECONDS, Project, project
+from tests.verify import CANNOT_RUN
 
 _FIGURES = pytest.StashKey[dict[str, tuple[float, str]]]()
 _STARTED = time.monotonic()
@@ -36,7 +37,7 @@ def container_engine() -> Iterator[Engine]:
         with engine(default_folder() / "cache" / "containers") as found:
             yield found
     except EngineError as e:
-        pytest.exit(f"compose-test: {e}", returncode=1)
+        pytest.exit(f"compose-test: cannot run: {e}", returncode=CANNOT_RUN)
 
 
 @pytest.fixture(scope="session")
@@ -45,7 +46,7 @@ def stack(container_engine: Engine, tmp_path_factory: pytest.TempPathFactory, fi
     try:
         stand_ins = provide(container_engine)
     except EngineError as e:
-        pytest.exit(f"compose-test: {e}", returncode=1)
+        pytest.exit(f"compose-test: cannot run: {e}", returncode=CANNOT_RUN)
     for image in stand_ins:
         print(f"{image}: a stand-in, because no registry has answered")
     folder: Path = tmp_path_factory.mktemp("compose")

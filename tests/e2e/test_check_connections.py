@@ -22,6 +22,7 @@ def api(airflow: Stack) -> AirflowApi:
     return airflow_with(airflow, DAG)
 
 
+@pytest.mark.essential
 def test_worker_and_triggerer_find_the_stack_well(airflow: Stack, api: AirflowApi) -> None:
     run = api.trigger(DAG, CONF)
     assert api.wait(DAG, run, 120)["state"] == "success"

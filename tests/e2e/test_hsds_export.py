@@ -42,6 +42,7 @@ def api(airflow: Stack) -> AirflowApi:
     return api
 
 
+@pytest.mark.essential
 def test_a_dataset_becomes_rows_and_only_changed_slabs_are_loaded_again(
     api: AirflowApi, airflow: Stack, s3_client: S3Client, clickhouse: Any
 ) -> None:

@@ -27,6 +27,7 @@ def api(airflow: Stack) -> AirflowApi:
     return airflow_with(airflow, INGEST)
 
 
+@pytest.mark.essential
 def test_objects_come_in_through_the_worker_and_by_prefetch(
     api: AirflowApi, airflow: Stack, s3_client: S3Client, aistore: Any, clickhouse: Any
 ) -> None:

@@ -163,6 +163,7 @@ def fill(clickhouse: Any, audio: Bucket) -> None:
 # access
 
 
+@pytest.mark.guarantee("closed")
 @pytest.mark.parametrize(("method", "path"), ROUTES)
 def test_nobody_gets_in_without_signing_in(site: Site, method: str, path: str) -> None:
     answer = site.session(None).request(method, site.url(path[1:]), timeout=30, allow_redirects=False)
@@ -170,6 +171,7 @@ def test_nobody_gets_in_without_signing_in(site: Site, method: str, path: str) -
     assert "Sign in" in answer.text
 
 
+@pytest.mark.guarantee("closed")
 def test_a_viewer_sees_and_does_not_touch(site: Site) -> None:
     for address in site.pages:
         assert site.session("viewer").get(address, timeout=30).status_code == 200, address
@@ -299,6 +301,7 @@ def test_every_page_fits_a_desk_and_a_phone_in_light_and_dark(site: Site, tab: P
     assert len(backgrounds) == 2
 
 
+@pytest.mark.essential
 def test_waveforms_of_the_recording_and_its_twin_are_drawn(site: Site, tab: Page) -> None:
     tab.goto(site.url("object", bucket=str(site.audio), object="speech.flac"))
     tab.locator("figure.player[data-drawn]").nth(1).wait_for()

@@ -61,6 +61,7 @@ def arrivals(airflow: Stack, s3_client: S3Client, sqs_client: SQSClient, clickho
     return arrivals
 
 
+@pytest.mark.essential
 def test_a_burst_is_one_run_and_every_object_a_row(arrivals: Arrivals) -> None:
     runs: list[dict[str, Any]] = []
     while not runs:  # the periodic run, every quarter of an hour, may be the first
@@ -95,6 +96,7 @@ def _visible(arrivals: Arrivals) -> str:
     return arrivals.sqs.get_queue_attributes(QueueUrl=arrivals.url, AttributeNames=names)["Attributes"][names[0]]
 
 
+@pytest.mark.essential
 def test_dead_letters_are_listed_and_sent_back_from_the_form(arrivals: Arrivals) -> None:
     arrivals.api.request("PATCH", "dags/sqs_redrive", json={"is_paused": False})
     key = unique("late") + ".csv"

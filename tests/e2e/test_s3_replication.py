@@ -45,6 +45,7 @@ def stop(api: AirflowApi) -> None:
         api.request("PATCH", f"dags/{DAG}/dagRuns/{run['dag_run_id']}", json={"state": "failed"})
 
 
+@pytest.mark.essential
 def test_rows_follow_objects_and_a_watcher_goes_on_when_the_run_has_ended(
     api: AirflowApi, s3_client: S3Client, sqs_client: SQSClient, clickhouse: Any
 ) -> None:

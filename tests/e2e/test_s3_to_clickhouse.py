@@ -59,6 +59,7 @@ def loader(airflow: Stack, s3_client: S3Client, clickhouse: Any) -> Loader:
     return loader
 
 
+@pytest.mark.essential
 def test_a_bucket_is_loaded_once(loader: Loader) -> None:
     for n in range(3):
         loader.s3.put_object(Bucket=loader.bucket, Key=f"2026/{n}.csv", Body=f"n;word\n{n};x{n}\n".encode())

@@ -172,6 +172,7 @@ def loaded(pipeline: Pipeline, corpus: list[bytes], bad: dict[str, bytes]) -> Lo
     return Loaded(prefix, {prefix + n for n in names} - refused, refused, {prefix + n for n in bad}, run, state)
 
 
+@pytest.mark.guarantee("broken-recording")
 def test_good_recordings_are_loaded_and_bad_ones_listed(pipeline: Pipeline, loaded: Loaded) -> None:
     prefix, run, good, broken = loaded.prefix, loaded.run, loaded.good, loaded.broken
     assert loaded.state == "success", {name: task["state"] for name, task in pipeline.tasks(run).items()}
@@ -191,6 +192,7 @@ def test_good_recordings_are_loaded_and_bad_ones_listed(pipeline: Pipeline, load
     assert "0 are missing" in pipeline.log(run, "probe")
 
 
+@pytest.mark.guarantee("pipeline-twice")
 def test_an_upload_alone_starts_a_run_that_loads_it_and_nothing_again(
     pipeline: Pipeline, corpus: list[bytes], loaded: Loaded
 ) -> None:

@@ -50,6 +50,7 @@ def facts_in_shards(aistore: Any, bucket: Bucket, prefix: str) -> list[tuple[Any
     return sorted(found)
 
 
+@pytest.mark.essential
 def test_recordings_become_shards_and_rows(
     api: AirflowApi, airflow: Stack, aistore: Any, s3_client: S3Client, clickhouse: Any,
     browser: Browser,  # noqa: F811

@@ -50,6 +50,7 @@ def client() -> psutil.Process:
     return found[0]
 
 
+@pytest.mark.essential
 def test_a_run_from_the_form_is_measured(
     api: AirflowApi, airflow: Stack, aistore: Any, clickhouse: Any, source: Bucket
 ) -> None:

@@ -52,6 +52,7 @@ def run(api: AirflowApi, state: str = "success", **conf: Any) -> str:
     return str(found)
 
 
+@pytest.mark.essential
 def test_chapters_of_a_novel_become_facts(api: AirflowApi, s3_client: S3Client, aistore: Any) -> None:
     source, to = unique("novel"), Bucket("ais", unique("facts"))
     s3_client.create_bucket(Bucket=source)

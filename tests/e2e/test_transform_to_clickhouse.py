@@ -59,6 +59,7 @@ def run(api: AirflowApi, state: str = "success", **conf: Any) -> dict[str, dict[
     return {task: dict(json.loads(value) if isinstance(value, str) else value) for task, value in values.items()}
 
 
+@pytest.mark.essential
 def test_texts_become_rows_of_facts(api: AirflowApi, s3_client: S3Client, clickhouse: Any) -> None:
     source, table = unique("novel"), f"data.{unique('facts').replace('-', '_')}"
     s3_client.create_bucket(Bucket=source)

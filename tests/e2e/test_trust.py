@@ -185,6 +185,7 @@ def _tried(api: AirflowApi, run: str) -> bool:
 # secrets
 
 
+@pytest.mark.guarantee("no-secrets")
 def test_no_secret_is_seen_while_work_is_done(used: Watch) -> None:
     until(lambda: used.looks > 20, 60, "looks at processes")
     assert not used.seen
@@ -196,6 +197,7 @@ def test_no_secret_is_seen_while_work_is_done(used: Watch) -> None:
     assert {text.partition(" in ")[0] for text in used.seen} == {"s3 secret", "AIStore token"}
 
 
+@pytest.mark.guarantee("no-secrets")
 def test_no_file_of_the_stack_holds_a_secret(airflow: Stack, used: Watch, marks: dict[str, str]) -> None:
     """Logs, Airflow's database with XComs and rendered templates, the queues, data in ClickHouse and AIStore."""
     forms = {
@@ -221,6 +223,7 @@ def test_no_file_of_the_stack_holds_a_secret(airflow: Stack, used: Watch, marks:
     assert not holding
 
 
+@pytest.mark.guarantee("no-secrets")
 def test_no_table_of_clickhouse_holds_a_secret(clickhouse: Any, used: Watch, marks: dict[str, str]) -> None:
     clickhouse.command("SYSTEM FLUSH LOGS")
     tables = clickhouse.query(
@@ -238,6 +241,7 @@ def test_no_table_of_clickhouse_holds_a_secret(clickhouse: Any, used: Watch, mar
     assert queries.first_row[0]
 
 
+@pytest.mark.guarantee("no-secrets")
 def test_no_answer_of_the_api_shows_a_secret(
     airflow: Stack, api: AirflowApi, used: Watch, marks: dict[str, str]
 ) -> None:
@@ -261,6 +265,7 @@ def test_no_answer_of_the_api_shows_a_secret(
     assert json.loads(api.request("GET", "connections/marked_s3").text)["password"] == "***"
 
 
+@pytest.mark.guarantee("no-secrets")
 def test_no_page_shows_a_secret(
     airflow: Stack, used: Watch, marks: dict[str, str], visitor: requests.Session, clickhouse: Any, aistore: Any,
     sqs_client: SQSClient,
@@ -315,6 +320,7 @@ def dead_letter(clickhouse: Any, sqs_client: SQSClient) -> str:
 # ports and tokens
 
 
+@pytest.mark.guarantee("closed")
 def test_every_port_is_on_loopback(airflow: Stack) -> None:
     heard: dict[int, str] = {}
     for process in marked(airflow.state):

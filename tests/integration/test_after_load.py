@@ -96,6 +96,7 @@ def denying(client: S3Client, operation: str, key: str = "") -> None:
     )
 
 
+@pytest.mark.guarantee("after-load")
 @pytest.mark.parametrize("loader", ["pull", "push"])
 def test_loaded_objects_are_deleted_and_no_others(bucket: Bucket, loader: str) -> None:
     bucket.put({f"in/{n} a+b.jsonl": rows_of(n) for n in range(3)})
@@ -126,6 +127,7 @@ def test_an_object_that_returns_with_the_loaded_content_is_deleted_and_not_loade
         assert (bucket.names(), bucket.rows()) == ([], [(1,)])
 
 
+@pytest.mark.guarantee("after-load")
 def test_rows_are_on_disk_before_they_count_as_loaded_and_recorded_before_the_source_goes(bucket: Bucket) -> None:
     bucket.put({"a.jsonl": rows_of(1)})
     happened: list[str] = []
@@ -187,6 +189,7 @@ def test_a_user_who_may_not_write_to_disk_is_told_so(bucket: Bucket) -> None:
         transfer.prepare()
 
 
+@pytest.mark.guarantee("after-load")
 @pytest.mark.parametrize("operation", ["HeadObject", "DeleteObject"])
 def test_an_object_that_is_overwritten_after_its_load_stays(bucket: Bucket, operation: str) -> None:
     bucket.put({"a.jsonl": rows_of(1), "b.jsonl": rows_of(2)})

@@ -146,6 +146,7 @@ def test_a_request_copies_more_objects_than_one_with_an_etl(
     assert re.findall(r"submitted (\d+) objects", caplog.text) == ["4", "2"]
 
 
+@pytest.mark.guarantee("overwritten-recording")
 def test_a_copy_takes_what_is_new_or_changed_and_nothing_else(
     s3_pair: Pair, s3_client: Any, corpus: dict[str, bytes], drive: Drive
 ) -> None:
@@ -295,6 +296,7 @@ def test_copies_of_a_run_that_died_within_the_cluster_are_copies(
 # ---- transforms
 
 
+@pytest.mark.guarantee("transform-complete", "lost-by-websocket", "broken-recording")
 @pytest.mark.parametrize("communication", ["ws", "hpush"])
 def test_a_transform_is_complete_or_says_what_is_missing_and_why(
     pair: Pair, corpus: dict[str, bytes], bad: dict[str, bytes], drive: Drive, communication: str,
@@ -392,6 +394,7 @@ def test_who_dies_while_submitting_is_waited_for_and_then_forgotten(
             pass
 
 
+@pytest.mark.guarantee("transform-once", "broken-recording")
 def test_a_transform_does_again_what_it_is_asked_to(
     pair: Pair, corpus: dict[str, bytes], bad: dict[str, bytes], drive: Drive
 ) -> None:
@@ -466,6 +469,7 @@ def test_hostile_and_colliding_names(
     assert (again.done, again.failed, again.known_bad) == (0, 0, 1), again
 
 
+@pytest.mark.guarantee("results-owned")
 def test_a_result_of_another_object_is_not_overwritten_while_that_object_exists(
     pair: Pair, corpus: dict[str, bytes], drive: Drive
 ) -> None:
@@ -544,6 +548,7 @@ def test_a_listing_that_arrives_twice_is_refused(pair: Pair, drive: Drive) -> No
     assert (found.listed, found.done) == (1, 1), found
 
 
+@pytest.mark.guarantee("transform-resumed")
 @pytest.mark.parametrize("moment", ["running", "over", "aborted"])
 def test_a_killed_try_is_resumed_without_doing_anything_twice(
     pair: Pair, corpus: dict[str, bytes], drive: Drive, moment: str
@@ -635,6 +640,7 @@ def while_driving(job: BucketJob, drive: Drive, disturb: Callable[[], None], sec
         return running.result(seconds)
 
 
+@pytest.mark.guarantee("transform-resumed")
 def test_an_etl_server_is_killed(
     stack: Stack, pair: Pair, corpus: dict[str, bytes], bad: dict[str, bytes], drive: Drive
 ) -> None:

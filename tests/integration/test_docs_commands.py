@@ -86,6 +86,7 @@ def test_there_are_commands_and_queries() -> None:
     assert len(QUERIES) >= 6
 
 
+@pytest.mark.guarantee("docs-true")
 def test_commands_run(folder: Path, environment: dict[str, str], clickhouse: Any) -> None:
     for line, page in RUN.items():
         # The environment is installed here: make must not check whether it is current.

@@ -106,6 +106,7 @@ def failed(findings: list[Finding]) -> dict[str, Finding]:
 # all is well
 
 
+@pytest.mark.guarantee("doctor")
 def test_the_stack_is_well_and_nothing_is_left(
     stack: Stack, bucket: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
     s3_client: S3Client, sqs_client: SQSClient, clickhouse: Any, aistore: Any,
@@ -203,6 +204,7 @@ def test_a_check_that_hangs_later_is_named_by_the_one_before(
 # ClickHouse
 
 
+@pytest.mark.guarantee("doctor")
 @pytest.mark.parametrize(
     ("change", "found", "remedy"),
     [
@@ -351,6 +353,7 @@ def test_s3_has_no_such_bucket(doctor: Callable[..., list[Finding]]) -> None:
     assert "give AIStore's targets credentials" in findings["AIStore reads S3"].remedy
 
 
+@pytest.mark.guarantee("doctor")
 @pytest.mark.parametrize("operation", ["PutObject", "GetObject", "DeleteObject"])
 def test_s3_denies(doctor: Callable[..., list[Finding]], s3_client: S3Client, bucket: str, operation: str) -> None:
     """The embedded S3 has no policies, so its answer is replaced by AWS' answer."""

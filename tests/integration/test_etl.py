@@ -423,6 +423,7 @@ def test_an_inspection_does_not_succeed_without_its_failures(
 # ---- faults
 
 
+@pytest.mark.guarantee("transform-bad-object")
 def test_a_dead_worker_costs_its_object_a_retry_and_no_other_anything(
     aistore: Any, clickhouse: Any, source: Bucket, drive: Drive, pod_folder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -44,6 +44,7 @@ def rows_of(n: int) -> bytes:
     return jsonl([{"n": n}])
 
 
+@pytest.mark.guarantee("events-settled")
 def test_objects_are_loaded_once_and_their_messages_deleted(mailbox: Mailbox) -> None:
     hostile = ["a b+c%20d.jsonl", "wy\u0144ik?*.jsonl", "{a,b}.jsonl", "'quoted`;--.jsonl"]
     keys = [*(f"in/{n:03}.jsonl" for n in range(25)), *hostile]
@@ -134,6 +135,7 @@ def test_what_asks_for_nothing_is_skipped_with_its_reason(mailbox: Mailbox) -> N
     assert mailbox.depth() == (0, 0)
 
 
+@pytest.mark.guarantee("events-settled")
 def test_poison_goes_to_the_dead_letters_with_its_reason_and_comes_back_when_sent_back(mailbox: Mailbox) -> None:
     mailbox.put({"good.jsonl": rows_of(1), "bad.jsonl": b'{"n": "text"}\n', "also.jsonl": rows_of(4)})
     mailbox.arrive(3)

@@ -18,6 +18,7 @@ from tests.transfers import environment, jsonl, kill_clickhouse
 LEASE_SECONDS = 6
 
 
+@pytest.mark.guarantee("events-settled")
 @pytest.mark.parametrize(
     ("objects", "kills"),
     [

@@ -143,6 +143,7 @@ def test_a_watcher_that_is_back_after_a_pause_rings_at_once(mailbox: Mailbox, le
     assert (rung["batch"], rung["messages"]) == ("", 1)
 
 
+@pytest.mark.guarantee("follower")
 def test_a_watcher_leaves_a_queue_to_the_task_that_follows_it(mailbox: Mailbox, lease: Lease) -> None:
     mailbox.create("n UInt32")
     mailbox.put({"1.jsonl": jsonl([{"n": 1}])})
@@ -562,6 +563,7 @@ def test_an_object_that_was_overwritten_after_its_event(mailbox: Mailbox, run: R
     assert mailbox.depth() == (0, 0)
 
 
+@pytest.mark.guarantee("events-overwritten")
 def test_a_recording_that_is_overwritten_while_it_is_processed(mailbox: Mailbox, run: Run) -> None:
     """The load or the failure of the version before is later than the event, but not of its version."""
     source = f"s3://{mailbox.bucket}"
@@ -623,6 +625,7 @@ def test_objects_that_a_transform_has_done_and_others(mailbox: Mailbox, run: Run
     assert run.settle_tasks("in/", destination=to) == Settled()
 
 
+@pytest.mark.guarantee("events-overwritten")
 @pytest.mark.parametrize("tasks", ["transform", "load", "facts"])
 def test_an_object_that_is_overwritten_while_it_is_processed(mailbox: Mailbox, run: Run, tasks: str) -> None:
     """The run before recorded its version after the event of the next one, which this run has not reached."""

@@ -124,6 +124,7 @@ def by_gx() -> list[tuple[Any, ...]]:
     ]  # fmt: skip
 
 
+@pytest.mark.guarantee("expectations-gx")
 @pytest.mark.parametrize("cuts", [(), (1,), (40,), (0, 27, 54, 80)])
 def test_results_equal_those_of_great_expectations(
     destination: Destination, by_gx: list[tuple[Any, ...]], tmp_path: Path, cuts: tuple[int, ...]

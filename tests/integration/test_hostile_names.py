@@ -76,6 +76,7 @@ def honest(caplog: pytest.LogCaptureFixture) -> bool:
     return not any(line.startswith(("FORGED", "Set-Cookie")) or "\x1b" in line for line in lines)
 
 
+@pytest.mark.guarantee("hostile-names")
 @pytest.mark.parametrize("loader", ["pull", "push"])
 def test_keys_are_data(loading: Loading, loader: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
@@ -89,6 +90,7 @@ def test_keys_are_data(loading: Loading, loader: str, caplog: pytest.LogCaptureF
     assert honest(caplog)
 
 
+@pytest.mark.guarantee("hostile-names")
 @pytest.mark.parametrize("loader", ["pull", "push"])
 @settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(names=st.sets(st.text(NAMES, min_size=1, max_size=12), min_size=25, max_size=60))
@@ -128,6 +130,7 @@ CONTENTS = {
 }
 
 
+@pytest.mark.guarantee("hostile-names")
 @pytest.mark.parametrize(("form", "loader"), [(form, "pull") for form in CONTENTS] + [("csv", "push")])
 def test_columns_are_called_as_in_the_object(loading: Loading, loader: str, form: str) -> None:
     row = {name: f"v{n}" for n, name in enumerate(COLUMNS)}
@@ -163,6 +166,7 @@ def test_names_within_objects_are_data(loading: Loading, nested: str) -> None:
     assert loading.rows("id") == [(7,)] if not loading.reasons() else len(loading.reasons()) == 1
 
 
+@pytest.mark.guarantee("hostile-names")
 @pytest.mark.parametrize(
     "table",
     ["a`b'c\"d\\e;f\n--/*{x:String}%(x)s\u202e", "`x`", "t" * 170],

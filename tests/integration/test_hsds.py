@@ -146,6 +146,7 @@ def test_what_is_exported_is_not_exported_again(client: Client, loading: Loading
     assert (again.parts, again.present, again.bytes_read) == (3, 2, TABLE.nbytes // 3)
 
 
+@pytest.mark.guarantee("hsds-export")
 def test_a_dataset_that_grew_is_loaded_where_it_changed(client: Client, loading: Loading) -> None:
     domain = f"{HOME}/{unique('grows')}.h5"
     write(client, domain, "/t", TABLE[:250], (100, 70))

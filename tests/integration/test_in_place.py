@@ -94,6 +94,7 @@ def test_recordings_are_not_overwritten_by_their_own_transcode(
     assert versions(aistore, bucket) == before
 
 
+@pytest.mark.guarantee("apart")
 @pytest.mark.parametrize("spelling", ["own UUID", "empty namespace", "front", "two fronts", "copy to a front"])
 def test_the_same_bucket_in_another_spelling_is_the_same_bucket(
     stack: Stack, aistore: Any, clickhouse: Any, s3_client: Any, bucket: Bucket, drive: Drive, spelling: str
@@ -171,6 +172,7 @@ def left(client: Any) -> list[str]:
     return [b.name for b in client.cluster().list_buckets() if b.name.startswith("storeside-in-place-")]
 
 
+@pytest.mark.guarantee("in-place")
 def test_a_transform_in_place_replaces_what_it_can_once(
     aistore: Any, clickhouse: Any, bucket: Bucket, drive: Drive
 ) -> None:
@@ -223,6 +225,7 @@ def test_what_fails_in_place_keeps_its_original(
     assert all(0 < len(after[name]) < len(before[name]) for name in before if name not in why)
 
 
+@pytest.mark.guarantee("in-place")
 def test_an_object_that_changes_meanwhile_is_left_as_it_is(
     aistore: Any, clickhouse: Any, bucket: Bucket, drive: Drive, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -247,6 +250,7 @@ def test_an_object_that_changes_meanwhile_is_left_as_it_is(
     assert read(aistore, bucket, "0.txt") == b"OVERWRITTEN"
 
 
+@pytest.mark.guarantee("in-place")
 @pytest.mark.parametrize("moment", ["made", "half", "replaced", "settled"])
 def test_a_killed_run_transforms_nothing_twice(
     aistore: Any, clickhouse: Any, bucket: Bucket, drive: Drive, moment: str, monkeypatch: pytest.MonkeyPatch
@@ -298,6 +302,7 @@ def test_what_cannot_be_done_in_place_is_refused(
 # ---- results that no longer exist
 
 
+@pytest.mark.guarantee("damaged-results")
 def test_a_copy_that_was_damaged_or_deleted_is_made_again(
     aistore: Any, clickhouse: Any, s3_client: Any, drive: Drive
 ) -> None:
@@ -320,6 +325,7 @@ def test_a_copy_that_was_damaged_or_deleted_is_made_again(
     assert copy("3").skipped == 6
 
 
+@pytest.mark.guarantee("damaged-results")
 @pytest.mark.parametrize("communication", ["ws", "hpush"])
 def test_a_result_that_was_damaged_or_deleted_is_made_again(
     aistore: Any, clickhouse: Any, bucket: Bucket, drive: Drive, communication: str

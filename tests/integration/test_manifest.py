@@ -194,6 +194,7 @@ def test_rows_are_the_facts_of_the_objects_and_are_published_once(
     assert len(shelf.rows()) == len(names)
 
 
+@pytest.mark.guarantee("manifest-once")
 def test_a_crash_between_publishing_and_acknowledging_doubles_no_row(shelf: Shelf) -> None:
     put(shelf.aistore, shelf.audio, {f"{n}.wav": tone(n + 1) for n in range(4)})
     killed = unique("run")
@@ -342,6 +343,7 @@ def test_runs_that_overlap_publish_each_row_once(shelf: Shelf) -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.guarantee("manifest-invalid")
 def test_invalid_rows_are_left_out_and_recorded_as_failed(shelf: Shelf) -> None:
     put(shelf.aistore, shelf.audio, {"good.wav": tone(2), "odd?name*.wav": tone(3), "broken.wav": b"no audio"})
     run = unique("run")

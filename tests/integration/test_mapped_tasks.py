@@ -51,6 +51,7 @@ def texts() -> dict[str, bytes]:
     return {f"{prefix}{n}.txt": f"{prefix}{n}".encode() for prefix in PREFIXES for n in range(3)}
 
 
+@pytest.mark.guarantee("mapped-tasks")
 def test_probes_of_prefixes(aistore: Any, clickhouse: Any, recordings: Callable[[int], list[Path]]) -> None:
     audio, facts = Bucket("ais", unique("audio")), Bucket("ais", unique("facts"))
     sounds = [path.read_bytes() for path in recordings(2)]
@@ -132,6 +133,7 @@ def test_copies_of_prefixes(kind: Any, more: dict[str, Any], aistore: Any, s3_cl
     assert {name: read(aistore, to, name) for name in sizes(aistore, to)} == texts()
 
 
+@pytest.mark.guarantee("mapped-tasks")
 def test_loads_of_prefixes_and_of_buckets_into_one_table(stack: Stack, clickhouse: Any, s3_client: Any) -> None:
     loading = Loading(stack, clickhouse, s3_client)
     other = unique("other")

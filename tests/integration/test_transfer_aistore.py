@@ -350,6 +350,7 @@ def test_the_worker_sends_large_parquet_objects(loading: FromAIStore, monkeypatc
     ]
 
 
+@pytest.mark.guarantee("load-secrets")
 def test_statements_and_reasons_have_no_secret_of_aistore(
     loading: FromAIStore, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -132,6 +132,7 @@ def run_mortal(loading: Loading, request: Request, reader: Any, run: str, surviv
     transfer.run(transfer.prepare())
 
 
+@pytest.mark.guarantee("load-once")
 @pytest.mark.parametrize(
     ("anywhere", "step", "chosen"),
     [
@@ -220,6 +221,7 @@ def _request(loading: Loading, **options: Any) -> Request:
     return request_of(source, loading.table, "csv", loader="pull", batch_objects=2, parallel=1, **options)
 
 
+@pytest.mark.guarantee("load-two-runs")
 @ANYWHERE
 def test_two_runs_at_once_load_each_object_once(anywhere: Loading) -> None:
     loading = anywhere
@@ -236,6 +238,7 @@ def test_two_runs_at_once_load_each_object_once(anywhere: Loading) -> None:
     assert loading.query(f"SELECT count(), uniqExact(row) FROM {loading.table}") == [(60 * ROWS, 60 * ROWS)]
 
 
+@pytest.mark.guarantee("load-fenced")
 @ANYWHERE
 def test_a_slow_holder_of_the_lock_cannot_publish_any_more(
     anywhere: Loading, monkeypatch: pytest.MonkeyPatch
@@ -427,6 +430,7 @@ def test_a_cancelled_transfer_kills_its_queries_and_leaves_nothing(anywhere: Loa
     assert loading.query(f"SELECT count() FROM {loading.table}") == [(0,)]
 
 
+@pytest.mark.guarantee("time-limit")
 def test_a_load_whose_time_is_over_leaves_no_query(loading: Loading, monkeypatch: pytest.MonkeyPatch) -> None:
     """When the time is over, the triggerer only ends the trigger: the task that wakes up ends the queries."""
     for name, value in airflow.environment(loading.stack).items():
@@ -466,6 +470,7 @@ def test_a_load_whose_time_is_over_leaves_no_query(loading: Loading, monkeypatch
     assert loading.query(f"SELECT count() FROM {loading.table}") == [(0,)]
 
 
+@pytest.mark.guarantee("load-once")
 @pytest.mark.parametrize(
     ("anywhere", "objects", "kills", "form"),
     [

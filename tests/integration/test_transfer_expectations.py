@@ -37,6 +37,7 @@ def quarantined(loading: Loading, columns: str = "key, row") -> list[tuple[Any, 
     return loading.query(f"SELECT {columns} FROM {loading.table}_quarantine ORDER BY ALL")
 
 
+@pytest.mark.guarantee("load-expectations")
 def test_rows_that_break_expectations_keep_the_whole_load_from_being_published(
     loading: Loading, suite: Callable[..., str]
 ) -> None:
@@ -60,6 +61,7 @@ def test_rows_that_break_expectations_keep_the_whole_load_from_being_published(
     assert loading.load(format="csv", expectations=given).verdict is None
 
 
+@pytest.mark.guarantee("load-expectations")
 @pytest.mark.parametrize("loader", ["pull", "push"])
 def test_rows_that_break_expectations_go_to_the_quarantine(
     loading: Loading, suite: Callable[..., str], loader: str
@@ -106,6 +108,7 @@ def test_a_new_version_replaces_the_quarantined_rows_of_the_old_one(
     assert Counter(key for key, _ in quarantined(loading)) == {"a.csv": 3}
 
 
+@pytest.mark.guarantee("load-expectations")
 @pytest.mark.parametrize("replaced", [False, True])
 @pytest.mark.parametrize(
     ("anywhere", "step"),

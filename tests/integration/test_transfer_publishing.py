@@ -58,6 +58,7 @@ def before(client: Any, method: str, begins: str, pause: Callable[[], object]) -
     setattr(client, method, paused_call)
 
 
+@pytest.mark.guarantee("load-model")
 def test_a_late_record_does_not_hide_the_load_of_another_run(
     loading: Loading, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -82,6 +83,7 @@ def test_a_late_record_does_not_hide_the_load_of_another_run(
     loading.check(report)
 
 
+@pytest.mark.guarantee("load-model")
 def test_a_lock_that_is_released_while_it_is_broken_protects_the_next_holder(
     loading: Loading, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -108,6 +108,7 @@ def test_all_objects_are_published_together_in_a_table_with_new_columns(loading:
     assert ("text",) in columns
 
 
+@pytest.mark.guarantee("load-once-shards")
 def test_a_run_that_is_overtaken_between_two_shards_publishes_nothing_more(
     loading: ShardedLoading, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -182,6 +183,7 @@ def test_only_the_holder_of_the_lock_removes_rows_of_a_shard(loading: ShardedLoa
     assert loading.on_shards("count()") == [0, 0]
 
 
+@pytest.mark.guarantee("load-once-shards")
 def test_a_server_that_is_down_is_named_and_a_later_run_loads_each_row_once(
     loading: ShardedLoading, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -72,6 +72,7 @@ def test_lists_of_decimals_in_avro_become_floats_without_loss(loading: Loading) 
     assert loading.rows() == [([0.29],)]
 
 
+@pytest.mark.guarantee("load-values")
 @pytest.mark.parametrize("loader", LOADERS)
 @pytest.mark.parametrize("form", ["csv", "jsonl"])
 def test_fractions_of_a_second_that_a_column_lacks(loading: Loading, form: str, loader: str) -> None:
@@ -99,6 +100,7 @@ def test_an_invalid_text_is_not_replaced_by_the_default_of_its_column(loading: L
     assert loading.rows("n, toString(m), toString(d)") == [(1, "2020-01-01 00:00:00", "2020-01-01")]
 
 
+@pytest.mark.guarantee("load-values")
 @pytest.mark.parametrize("loader", LOADERS)
 @pytest.mark.parametrize("form", ["csv", "jsonl"])
 def test_values_within_lists(loading: Loading, form: str, loader: str) -> None:

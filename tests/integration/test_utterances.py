@@ -117,6 +117,7 @@ def test_a_recording_becomes_a_shard_and_a_broken_one_fails_alone(cutting: Cutti
     assert len(samples_of(first["flac"])) == facts["samples"]
 
 
+@pytest.mark.guarantee("utterances")
 def test_each_utterance_is_a_row_and_those_of_an_overwritten_recording_replace_the_old_ones(cutting: Cutting) -> None:
     silence = wav(np.zeros(RATE, "<i2"))
     put(cutting.aistore, cutting.recordings, {"a.wav": talk(0, 1), "b.wav": talk(2), "c.wav": silence})

@@ -16,6 +16,7 @@ from storeside.stack.settings import CHECKOUT, SOURCES, StackError, default_fold
 from tests.kubernetes import session
 from tests.kubernetes.images import TRANSFORMER
 from tests.kubernetes.own import Unavailable, own_cluster
+from tests.verify import CANNOT_RUN
 
 # The images of a cluster of ours have this prefix. Its node asks no registry but its own.
 OWN_IMAGES = "registry.test"
@@ -47,8 +48,8 @@ def main(arguments: list[str]) -> int:
         try:
             chosen, enter = _users(given) if any(vars(given).values()) else _own(end, steps)
         except Unavailable as e:
-            print(f"k8s-test: skipped: {e}")
-            return 0
+            print(f"k8s-test: cannot run: {e}")
+            return CANNOT_RUN
         except StackError as e:
             print(f"k8s-test: {e}")
             return 1

@@ -1,7 +1,7 @@
 """``make model``: TLC examines the protocol of publication, and the protocol without each of its guards.
 
 Prints a line per case, and BENCH lines at the end. Exit status 1: the protocol violates a property, or a protocol
-without one of its guards does not. Without Java, one line states that and the status is 0.
+without one of its guards does not. Without Java, one line states that and the status is 2.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from storeside.stack.settings import StackError
 from tests.model.cases import MUTANTS, PROTOCOL, Case
 from tests.model.tlc import Found, TlcError, examine, java
+from tests.verify import CANNOT_RUN
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -24,8 +25,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--workers", type=int, default=2, help="threads of TLC; default: %(default)s")
     given = parser.parse_args(arguments)
     if java() is None:
-        print("make model: skipped: TLC needs Java, and this machine has none (Debian: default-jre-headless)")
-        return 0
+        print("make model: cannot run: TLC needs Java, and this machine has none (Debian: default-jre-headless)")
+        return CANNOT_RUN
     try:
         return _examine([case for case in (*PROTOCOL, *MUTANTS) if given.only in case.name], given)
     except (TlcError, StackError) as e:

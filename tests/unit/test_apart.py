@@ -103,6 +103,7 @@ NAMINGS = st.builds(
 )
 
 
+@pytest.mark.guarantee("apart")
 @given(st.lists(buckets(), min_size=2, max_size=4), st.sets(NAMES, max_size=8), NAMINGS)
 def test_no_accepted_job_writes_over_an_object_that_it_reads(
     given_: list[tuple[str, Key]], names: set[str], naming: Naming

@@ -36,6 +36,7 @@ def operator(**arguments: Any) -> S3ToClickHouseOperator:
     return S3ToClickHouseOperator(**{"task_id": "load", "bucket": "trips", "table": "d.t", **arguments})
 
 
+@pytest.mark.guarantee("load-secrets")
 @pytest.mark.parametrize(
     ("extra", "endpoint", "collection"),
     [

@@ -459,6 +459,7 @@ def loaded(*steps: str) -> list[set[str]]:
     return [set(json.loads(line)) for line in lines]
 
 
+@pytest.mark.guarantee("light-dags")
 def test_operators_load_no_heavy_module() -> None:
     ours = ", ".join(
         ".".join(("storeside", *path.relative_to(CHECKOUT).with_suffix("").parts))
@@ -468,6 +469,7 @@ def test_operators_load_no_heavy_module() -> None:
     assert loaded(f"import {ours}") == [set()]
 
 
+@pytest.mark.guarantee("light-dags")
 def test_dag_files_load_no_heavy_module_but_airflows_own() -> None:
     """Airflow loads the amazon provider, and so boto3, to understand the URI of an s3:// asset."""
     first = "import airflow.sdk; airflow.sdk.Asset(name='a', uri='s3://a')"

@@ -94,6 +94,7 @@ def test_a_task_that_may_take_any_time_leaves_no_note(context: Any) -> None:
     assert context["ti"].xcoms == {}
 
 
+@pytest.mark.guarantee("time-limit")
 @pytest.mark.parametrize("job", ["etl-1", {"planned": 3, "columns": ("a", "b"), "since": 1.5, "owner": None}])
 def test_what_a_task_waited_for_is_stopped_when_its_time_is_over(context: Any, job: Any) -> None:
     deferred(operator(5), Waiting(job))
@@ -149,6 +150,7 @@ def test_nothing_is_stopped_by_an_error_or_an_event(context: Any) -> None:
     assert KILLED == []
 
 
+@pytest.mark.guarantee("time-limit")
 def test_every_operator_that_defers_holds_its_time() -> None:
     modules = [import_module(f"operators.{path.stem}") for path in (CHECKOUT / "operators").glob("*.py")]
     ours = {

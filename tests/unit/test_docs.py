@@ -48,6 +48,7 @@ def shell_lines(path: Path) -> Iterator[str]:
                 yield command
 
 
+@pytest.mark.guarantee("docs-true")
 @pytest.mark.parametrize("path", PAGES, ids=IDS)
 def test_links_lead_somewhere(path: Path) -> None:
     broken = []

@@ -28,6 +28,7 @@ def test_inputs_are_the_same_in_every_run(corpus: list[bytes]) -> None:
     assert one == other
 
 
+@pytest.mark.guarantee("hostile-media")
 def test_workers_survive_hostile_recordings() -> None:
     found, following = media.fuzz(400, seed=2)
     assert not found.wrong

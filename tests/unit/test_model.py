@@ -14,6 +14,7 @@ from storeside import transfer
 from tests.model import __main__ as command
 from tests.model.cases import MUTANTS, PROTOCOL, Case
 from tests.model.tlc import MODEL, TlcError, examine, java, read
+from tests.verify import CANNOT_RUN
 
 TEXT = MODEL.read_text()
 CITED = {name for names in re.findall(r"\[([\w., ]+)\] \*\)", TEXT) for name in names.split(", ")}
@@ -47,6 +48,7 @@ def test_the_model_names_functions_that_exist() -> None:
     assert known >= CITED
 
 
+@pytest.mark.guarantee("load-model")
 def test_each_function_that_changes_the_state_of_a_publication_is_modelled_or_left_out_for_a_reason() -> None:
     writing = {
         name
@@ -93,10 +95,11 @@ def test_what_tlc_prints_is_read(printed: str, violated: str) -> None:
 
 def test_without_java_one_line_states_it(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(command, "java", lambda: None)
-    assert command.main([]) == 0
+    assert command.main([]) == CANNOT_RUN
     assert len(capsys.readouterr().out.splitlines()) == 1
 
 
+@pytest.mark.guarantee("load-model")
 @pytest.mark.skipif(java() is None, reason="TLC needs Java")
 def test_tlc_examines_a_small_case_and_finds_the_faults_of_two_others() -> None:
     assert examine(Case("small", "")).violated == ""

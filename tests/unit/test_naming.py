@@ -126,6 +126,7 @@ def test_the_address_of_facts(bucket: str, prepend: str, expected: str) -> None:
 # --- names that AIStore cannot store
 
 
+@pytest.mark.guarantee("names-refused")
 @pytest.mark.parametrize(
     ("name", "why"),
     [
@@ -167,6 +168,7 @@ def test_odd_names_are_fit(name: str) -> None:
     assert unfit(name) is None
 
 
+@pytest.mark.guarantee("names-refused")
 def test_hostile_names_are_refused_for_what_they_are() -> None:
     refused = {name: unfit(name) for name in HOSTILE_NAMES if unfit(name)}
     assert set(refused) == {"hostile/a//b.flac", "../escape.flac"}

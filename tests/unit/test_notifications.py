@@ -165,21 +165,25 @@ def refusal(document: Any) -> str:
 # Shapes
 
 
+@pytest.mark.guarantee("notifications")
 def test_the_sample_of_aws() -> None:
     assert parse(json.dumps(SAMPLE)) == [EVENT]
     assert EVENT.created
 
 
+@pytest.mark.guarantee("notifications")
 def test_the_sample_of_eventbridge() -> None:
     assert parse(json.dumps(BRIDGED)) == [BRIDGED_EVENT]
     assert BRIDGED_EVENT.created
 
 
+@pytest.mark.guarantee("notifications")
 @pytest.mark.parametrize(("document", "event"), [(SAMPLE, EVENT), (BRIDGED, BRIDGED_EVENT)])
 def test_wrapped_by_sns(document: dict[str, Any], event: S3Event) -> None:
     assert parse(json.dumps(by_sns(document))) == [event]
 
 
+@pytest.mark.guarantee("notifications")
 def test_test_events_are_no_objects() -> None:
     assert parse(json.dumps(TEST_EVENT)) == []
     assert parse(json.dumps(by_sns(TEST_EVENT))) == []
@@ -299,6 +303,7 @@ def test_versitygw() -> None:
 # Fields
 
 
+@pytest.mark.guarantee("notifications")
 @pytest.mark.parametrize(
     ("encoded", "key"),
     [
@@ -735,6 +740,7 @@ def test_the_newest_events_are_what_the_bucket_holds(versioned: bool, data: st.D
     assert newest(found) == found
 
 
+@pytest.mark.guarantee("notifications")
 def test_five_thousand_events_shuffled_with_duplicates() -> None:
     events = [event("put", n, f"{0x0055AED6DC000000 + n:018X}", f"{n % 500}") for n in range(5000)]
     delivered = events + events[::10]

@@ -86,6 +86,7 @@ def test_there_is_something_to_look_at() -> None:
         assert any(of(path) for path in (CHECKOUT / room).rglob("*.py")), room
 
 
+@pytest.mark.guarantee("engine-alone")
 def test_the_engine_works_without_airflow() -> None:
     assert wrong("include", "airflow", "storeside.operators", "dags", "storeside.plugins", "tests") == []
 
@@ -118,6 +119,7 @@ def test_operators_import_the_engine_and_airflow() -> None:
     assert foreign == [], "libraries are imported where they are used: a DAG file is parsed again and again"
 
 
+@pytest.mark.guarantee("engine-alone")
 def test_operators_leave_the_stack_alone() -> None:
     """Code that runs in production does not know the embedded stack (contract 8)."""
     assert wrong("operators", "storeside.stack") == []
@@ -135,6 +137,7 @@ def test_dags_import_operators_and_airflow_only() -> None:
     assert foreign == []
 
 
+@pytest.mark.guarantee("engine-alone")
 def test_the_engine_leaves_the_stack_alone() -> None:
     outside = [
         f"{path.relative_to(CHECKOUT)}:{found.line} imports {found.module}"

@@ -30,10 +30,11 @@ from storeside.speech.manifest import facts_naming
 from storeside.speech.suites import MANIFEST_COLUMNS
 from storeside.sql.migrate import migrations
 from storeside.stack.settings import CHECKOUT
+from storeside.stack.speech_corpus import HOSTILE_NAMES
 from storeside.transfer.errors import TransferInputError
 from storeside.transfer.loads import Loads
 from storeside.transfer.plan import Plan
-from storeside.transfer.source import WILD, Source, pattern
+from storeside.transfer.source import WILD, Source, identifier, pattern
 from storeside.transformers.audio import AudioFacts
 
 FOLDER = Path(sql.__file__).parent
@@ -926,6 +927,21 @@ def test_a_plan_has_what_the_keys_choose_and_no_folders(engine: Engine) -> None:
     assert set(plan(engine, objects)) == {"in/a.csv", "in/b/a.csv", "in/empty"}
     assert set(plan(engine, objects, regex=pattern("in/*.csv"))) == {"in/a.csv"}
     assert set(plan(engine, objects, regex=pattern("**a*"))) == {"in/a.csv", "in/b/a.csv", "out/a"}
+
+
+@pytest.mark.guarantee("names-not-sql")
+def test_names_of_objects_are_no_sql(engine: Engine) -> None:
+    hostile = [*HOSTILE_NAMES, "' OR 1 --", "\\' OR 1 --", "`; DROP TABLE x", "{k:String}", "%(k)s", "\\"]
+    names = [f"in/{name}" for name in hostile]
+    assert set(plan(engine, [(name, "e", 1) for name in names])) == set(names)
+    source = Source("bucket", "")
+    for name in names:
+        chosen = source.only([name, "another"])
+        found = engine.run(
+            f"SELECT key FROM (SELECT key, 'bucket/' || key AS _path FROM storeside.load_plan) WHERE {chosen}"
+        )
+        assert found == [[name]]
+        assert engine.run(f"SELECT 1 AS {identifier(name)} FORMAT JSONEachRow") == [{name: 1}]
 
 
 def test_the_same_load_has_the_same_id_and_another_has_another(engine: Engine) -> None:
