@@ -62,16 +62,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="the executor of the stack's Airflow: `make celery-test` chooses celery",
     )  # fmt: skip
     parser.addoption("--tls", action="store_true", help="a stack with TLS: `make secure-test` chooses it")
-    parser.addoption("--guarantee", metavar="ROW", help="only the tests of this row of the guarantees")
     parser.addoption("--keep-stack", action="store_true", help="use the stack that runs already, and do not stop it")
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Select the tests of one row of the guarantees."""
-    if row := config.getoption("guarantee"):
-        chosen = [item for item in items if any(row in mark.args for mark in item.iter_markers("guarantee"))]
-        config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
-        items[:] = chosen
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:

@@ -25,8 +25,8 @@ from xml.etree import ElementTree
 from storeside.stack.settings import CHECKOUT, Stack, default_folder
 from storeside.stack.supervisor import Supervisor
 from storeside.transformers.native.build import SOURCE
+from tests import guarantees
 from tests.breaks.breaks import BREAKS, Break
-from tests.breaks.rows import rows
 
 _NOT_FOUND = "NOT FOUND"
 
@@ -69,23 +69,19 @@ class Copy:
             for path, text in whole.items():
                 path.write_text(text)
 
-    def tests_of(self, row: str) -> list[str]:
-        """Return the files that mention the marker of a row."""
-        marker = f'guarantee("{row}")'
-        files = sorted((self.folder / "tests").rglob("test_*.py"))
-        return [str(path.relative_to(self.folder)) for path in files if marker in path.read_text()]
-
     def run(self, row: str) -> str:
         """Run the tests of a row until one fails; return its name, or `_NOT_FOUND` with the reason."""
-        if not (files := self.tests_of(row)):
+        names = sorted(guarantees.marked().get(row, ()), reverse=True)  # unit tests first
+        if not names:
             return f"{_NOT_FOUND}: no test has the marker"
         report = self.folder / ".storeside" / "report.xml"
         report.unlink(missing_ok=True)
         environment = {k: v for k, v in os.environ.items() if k not in ("STORESIDE_HOME", "PYTEST_ADDOPTS")}
         done = subprocess.run(
             [
-                sys.executable, "-m", "pytest", *files, "--guarantee", row, "--keep-stack", "--maxfail=1",
-                "-p", "no:cacheprovider", f"--junit-xml={report}", "-o", "junit_family=xunit1",
+                sys.executable, "-m", "pytest", *(f"tests/{name}" for name in names), "--guarantee", row,
+                "--keep-stack", "--maxfail=1", "-p", "no:cacheprovider",
+                f"--junit-xml={report}", "-o", "junit_family=xunit1",
             ],
             cwd=self.folder,
             env={**environment, "PYTHONPATH": str(self.folder / "include")},
@@ -139,7 +135,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="make test-the-tests", description=(__doc__ or "").split("\n", maxsplit=1)[0]
     )
-    known = rows()
+    known = list(guarantees.rows())
     parser.add_argument(
         "--only", nargs="+", default=known, choices=known, metavar="ROW", help="rows of the guarantees"
     )

@@ -62,12 +62,12 @@ BREAKS = (
     ),
     Break(
         "pipeline-twice",
-        "the objects of a run are not recorded as done after their rows are published",
+        "a run transforms each object that it has not transformed itself",
         (
             Edit(
-                f"{ENGINE}/transform/bucket_job.py",
-                "ledger.settle(part, record_done=True, no_reason=NO_REASON)",
-                "ledger.settle(part, record_done=False, no_reason=NO_REASON)",
+                f"{ENGINE}/sql/plan.sql",
+                "(result_is_there OR NOT {keeps_result:Bool})",
+                "l.run_id = {run_id:String} AND (result_is_there OR NOT {keeps_result:Bool})",
             ),
         ),
     ),
@@ -213,6 +213,11 @@ BREAKS = (
                 "f\" WHERE NOT fresh AND object > '{after}' AND ({{final:Bool}} OR object NOT IN\"",
             ),
         ),
+    ),
+    Break(
+        "names-not-sql",
+        "a key in a statement is quoted as it is",
+        (Edit(f"{ENGINE}/transfer/source.py", "return str(format_str(text))", "return f\"'{text}'\""),),
     ),
     # loads
     Break(
@@ -512,8 +517,14 @@ BREAKS = (
     ),
     Break(
         "hostile-names",
-        "a key in a statement is quoted as it is",
-        (Edit(f"{ENGINE}/transfer/source.py", "return str(format_str(text))", "return f\"'{text}'\""),),
+        "a log line has the key of an object that failed as it is",
+        (
+            Edit(
+                f"{ENGINE}/transfer/mending.py",
+                'log.warning("%r: %s", o.key, reason)',
+                'log.warning("%s: %s", o.key, reason)',
+            ),
+        ),
     ),
     Break(
         "no-secrets",

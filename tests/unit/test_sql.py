@@ -335,6 +335,7 @@ def test_invalid_rows_fail_their_objects(engine: Engine, name: str) -> None:
     ]
 
 
+@pytest.mark.guarantee("transform-complete")
 @pytest.mark.parametrize("remote", [True, False])
 def test_what_another_storage_kept_back_is_tried_again(engine: Engine, remote: bool) -> None:
     for name in ("done", "refused", "missing"):
@@ -414,6 +415,22 @@ def test_facts_count_when_their_object_was_made_with_them(
         "SELECT destination_object, version FROM storeside.listings WHERE side = 'before' ORDER BY version"
     )
     assert found == [*([] if trusted else [[facts("a.wav"), "1/facts"]]), [facts("lost.wav"), "2/facts"]]
+
+
+@pytest.mark.guarantee("broken-recording")
+@pytest.mark.parametrize(
+    ("version", "retry_failed", "side"), [("1", False, "known_bad"), ("1", True, "pending"), ("2", False, "pending")]
+)
+def test_a_broken_recording_is_skipped_until_it_changes_or_is_asked_for(
+    engine: Engine, version: str, retry_failed: bool, side: str
+) -> None:
+    list_(engine, "pending", "a", "a.wav", version="1")
+    list_(engine, "final", "a", "")
+    engine.run(sql.query("settle"), PARAMETERS)
+    engine.run("TRUNCATE TABLE storeside.listings")
+    list_(engine, "source", "a", "a.wav", version=version)
+    engine.run(sql.query("plan"), {**PARAMETERS, "run_id": "dag/next", "retry_failed": retry_failed})
+    assert engine.run("SELECT side FROM storeside.listings WHERE side != 'source'") == [[side]]
 
 
 # --- done objects that still exist
@@ -499,6 +516,7 @@ def test_an_outcome_of_0_1_0_counts_for_its_own_result_only(engine: Engine) -> N
     assert engine.run("SELECT object FROM storeside.listings WHERE side = 'pending'") == [["a"]]
 
 
+@pytest.mark.guarantee("results-owned", "names-refused")
 @pytest.mark.parametrize("whole", [True, False])
 @pytest.mark.parametrize(
     ("ledger", "others", "planned"),
@@ -942,6 +960,7 @@ def test_names_of_objects_are_no_sql(engine: Engine) -> None:
         )
         assert found == [[name]]
         assert engine.run(f"SELECT 1 AS {identifier(name)} FORMAT JSONEachRow") == [{name: 1}]
+        assert Ledger(Client(engine)).missing(SCOPE, name, 1) == []  # type: ignore[arg-type]
 
 
 def test_the_same_load_has_the_same_id_and_another_has_another(engine: Engine) -> None:
