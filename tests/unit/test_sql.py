@@ -310,6 +310,7 @@ def test_what_several_sources_have_came_from_the_one_that_was_last(engine: Engin
     assert found == [["a.wav", f"s3://{newest}", newest]]
 
 
+@pytest.mark.guarantee("manifest-once")
 def test_what_is_published_is_not_staged_again(engine: Engine) -> None:
     record(engine, "ais://recordings", "ais://speech", "raw", "a.wav", "1")
     find(engine, "a.wav")
@@ -427,10 +428,27 @@ def test_a_broken_recording_is_skipped_until_it_changes_or_is_asked_for(
     list_(engine, "pending", "a", "a.wav", version="1")
     list_(engine, "final", "a", "")
     engine.run(sql.query("settle"), PARAMETERS)
+    assert next_plan(engine, version, retry_failed=retry_failed) == [[side]]
+
+
+@pytest.mark.guarantee("overwritten-recording", "transform-once")
+@pytest.mark.parametrize(("version", "planned"), [("1", []), ("2", [["pending"]])])
+def test_a_recording_is_transformed_again_when_it_is_overwritten(
+    engine: Engine, version: str, planned: list[list[str]]
+) -> None:
+    list_(engine, "pending", "a", "a.wav", version="1")
+    list_(engine, "after", "", "a.wav", version="7")
+    engine.run(sql.query("settle"), PARAMETERS)
+    assert next_plan(engine, version) == planned
+
+
+def next_plan(engine: Engine, version: str, *, retry_failed: bool = False) -> list[list[str]]:
+    """Return what the next run plans for an object `a` of a version, whose result is still there."""
     engine.run("TRUNCATE TABLE storeside.listings")
     list_(engine, "source", "a", "a.wav", version=version)
+    list_(engine, "before", "", "a.wav", version="7")
     engine.run(sql.query("plan"), {**PARAMETERS, "run_id": "dag/next", "retry_failed": retry_failed})
-    assert engine.run("SELECT side FROM storeside.listings WHERE side != 'source'") == [[side]]
+    return engine.run("SELECT side FROM storeside.listings WHERE side NOT IN ('source', 'before')")
 
 
 # --- done objects that still exist
@@ -453,6 +471,7 @@ def is_there(recorded: tuple[int, str], listed: tuple[int, str] | None, effect: 
     return old_sum == new_sum
 
 
+@pytest.mark.guarantee("transform-once", "damaged-results")
 @pytest.mark.parametrize("effect", ["", SCOPE.effect])
 @pytest.mark.parametrize("keeps_result", [True, False])
 def test_an_object_is_done_as_long_as_its_result_is_there(engine: Engine, effect: str, keeps_result: bool) -> None:
@@ -766,6 +785,7 @@ def test_what_a_run_of_events_has_done_is_known_to_its_next_try(engine: Engine) 
     assert found == Drained(messages=3, events=3, loaded=2, skipped=1, deleted=3, rows=20, rejected=2, bytes=200)
 
 
+@pytest.mark.guarantee("events-overwritten")
 def test_what_a_transform_has_done_is_known_to_its_events(engine: Engine) -> None:
     def transformed(key: str, version: str, status: str, listed: int, destination: str = "ais://out") -> None:
         engine.run(
