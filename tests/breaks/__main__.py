@@ -29,6 +29,8 @@ from tests import guarantees
 from tests.breaks.breaks import BREAKS, Break
 
 _NOT_FOUND = "NOT FOUND"
+# Variables that lead to another stack, to other options of pytest, or to slower starts.
+_OTHERS = ("STORESIDE_HOME", "PYTEST_ADDOPTS", "PYTHONDONTWRITEBYTECODE")
 
 
 @dataclass(frozen=True)
@@ -76,7 +78,7 @@ class Copy:
             return f"{_NOT_FOUND}: no test has the marker"
         report = self.folder / ".storeside" / "report.xml"
         report.unlink(missing_ok=True)
-        environment = {k: v for k, v in os.environ.items() if k not in ("STORESIDE_HOME", "PYTEST_ADDOPTS")}
+        environment = {name: value for name, value in os.environ.items() if name not in _OTHERS}
         done = subprocess.run(
             [
                 sys.executable, "-m", "pytest", *(f"tests/{name}" for name in names), "--guarantee", row,
