@@ -270,6 +270,17 @@ BREAKS = (
         ),
     ),
     Break(
+        "load-model",
+        "a lock that another run may be breaking is dropped when it is released",
+        (
+            Edit(
+                f"{ENGINE}/transfer/lock.py",
+                "    if age < STALE_SECONDS / 2:\n",
+                "    if age < 100 * STALE_SECONDS:\n",
+            ),
+        ),
+    ),
+    Break(
         "load-values",
         "a number that is too large for its column wraps",
         (
@@ -500,14 +511,18 @@ BREAKS = (
     # security
     Break(
         "hostile-media",
-        "libav opens what a recording names, and nothing keeps the decoder from files",
+        "libav reads playlists and opens what they name, and the decoder is not isolated",
         (
             Edit(
                 f"{ENGINE}/transformers/audio_decoder.py",
                 'options={"format_whitelist": CONTAINERS, "protocol_whitelist": ""},',
-                "options={},",
+                'options={"safe": "0"},',
             ),
-            Edit(f"{ENGINE}/transformers/isolation.py", "    if FILES not in needs:\n", "    if not needs:\n"),
+            Edit(
+                f"{ENGINE}/transformers/decoder.py",
+                "missing = isolation.isolate(needs)",
+                "missing: list[str] = []",
+            ),
         ),
     ),
     Break(
