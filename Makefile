@@ -185,6 +185,11 @@ chaos: $(STAMP) ## run tests that kill nodes and servers, then 300 faults over 2
 	@$(PYTHON) -m pytest -m chaos
 	@$(PYTHON) -m tests.chaos $(ARGS)
 
+.PHONY: test-the-tests
+test-the-tests: $(STAMP) ## break each guarantee in a copy of the checkout: the tests of its row must fail; ARGS="--only load-once apart"
+	@$(STACK) build
+	@$(PYTHON) -m tests.breaks $(ARGS)
+
 .PHONY: model
 model: $(STAMP) ## examine a model of the publication of loads with TLC, which needs Java; ARGS="--only fence --trace"
 	@$(PYTHON) -m tests.model $(ARGS)

@@ -62,6 +62,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="the executor of the stack's Airflow: `make celery-test` chooses celery",
     )  # fmt: skip
     parser.addoption("--tls", action="store_true", help="a stack with TLS: `make secure-test` chooses it")
+    parser.addoption("--keep-stack", action="store_true", help="use the stack that runs already, and do not stop it")
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
@@ -90,6 +91,19 @@ def kubernetes(pytestconfig: pytest.Config) -> Iterator[Session | None]:
 @pytest.fixture(scope="session")
 def stack(pytestconfig: pytest.Config) -> Iterator[Stack]:
     """Storage, ClickHouse, S3 + SQS and pod runner, without Airflow; only ClickHouse beside a Kubernetes cluster."""
+    kept = pytestconfig.getoption("keep_stack")
+    if not (kept and FOLDER.exists()):
+        _make_folder()
+    embedded = pytestconfig.getoption("cluster") == "embedded"
+    parts = ("s3", "clickhouse", "podrunner", "aistore") if embedded else ("clickhouse",)
+    found = cli.up(FOLDER, only=parts, executor=pytestconfig.getoption("executor"), tls=pytestconfig.getoption("tls"))
+    yield found
+    if not kept:
+        Supervisor(found).stop()
+
+
+def _make_folder() -> None:
+    """Stop the stack of an earlier session, and make the folder of a new one."""
     if (old := Stack.load(FOLDER)) is not None:
         Supervisor(old).stop()
     shutil.rmtree(FOLDER, ignore_errors=True)
@@ -97,11 +111,6 @@ def stack(pytestconfig: pytest.Config) -> Iterator[Stack]:
     (FOLDER / "cache").symlink_to(default_folder() / "cache", target_is_directory=True)
     (default_folder() / "cache").mkdir(exist_ok=True)
     allow(FOLDER)
-    embedded = pytestconfig.getoption("cluster") == "embedded"
-    parts = ("s3", "clickhouse", "podrunner", "aistore") if embedded else ("clickhouse",)
-    found = cli.up(FOLDER, only=parts, executor=pytestconfig.getoption("executor"), tls=pytestconfig.getoption("tls"))
-    yield found
-    Supervisor(found).stop()
 
 
 @pytest.fixture(scope="session")

@@ -70,6 +70,7 @@ def test_system_calls(server: Server, listener: int) -> None:
         assert "failed" in attempt(server, attack), attack
 
 
+@pytest.mark.guarantee("hostile-media")
 def test_files(server: Server, canary: Path, mountpath: Mountpath) -> None:
     require_landlock()
     other = mountpath.put("another/object")

@@ -634,7 +634,7 @@ def while_driving(job: BucketJob, drive: Drive, disturb: Callable[[], None], sec
         return running.result(seconds)
 
 
-@pytest.mark.guarantee("transform-resumed")
+@pytest.mark.guarantee("transform-resumed", "lost-by-websocket")
 def test_an_etl_server_is_killed(
     stack: Stack, pair: Pair, corpus: dict[str, bytes], bad: dict[str, bytes], drive: Drive
 ) -> None:

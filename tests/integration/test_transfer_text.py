@@ -42,6 +42,7 @@ def test_spaces_around_csv_text_are_kept(loading: Loading, loader: str, kind: st
     assert sorted(loading.rows("n, a, b")) == sorted(2 * [(n, text, text) for n, text in enumerate(2 * PADDED)])
 
 
+@pytest.mark.guarantee("load-values")
 @pytest.mark.parametrize("loader", LOADERS)
 def test_spaces_around_csv_text_are_kept_beside_bad_rows(loading: Loading, loader: str) -> None:
     loading.create("n Int64, a String")

@@ -190,6 +190,7 @@ def test_options_that_an_in_place_transform_cannot_have(options: dict[str, Any])
         )  # fmt: skip
 
 
+@pytest.mark.guarantee("apart")
 def test_a_job_compares_its_buckets_before_it_does_anything() -> None:
     def never(*_: Any, **__: Any) -> Any:
         raise AssertionError("the ledger was used")

@@ -85,6 +85,7 @@ def deferred(by: DeferringOperator, trigger: BaseTrigger) -> TaskDeferred:
     return found.value
 
 
+@pytest.mark.guarantee("time-limit")
 def test_the_time_that_a_task_may_take_is_that_of_its_trigger(context: Any) -> None:
     assert deferred(operator(5), Waiting("j")).timeout == timedelta(minutes=5)
 

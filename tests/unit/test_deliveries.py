@@ -40,6 +40,7 @@ def test_what_failed_comes_again_later_each_time() -> None:
     assert delays == [15, 30, 480, 900, 900]
 
 
+@pytest.mark.guarantee("events-settled")
 @pytest.mark.parametrize(
     ("states", "failures", "receives", "verdict"),
     [

@@ -109,6 +109,7 @@ def test_extras_that_are_secrets_are_known() -> None:
     assert "'t'" not in repr(given)
 
 
+@pytest.mark.guarantee("doctor")
 def test_what_nobody_thought_of_hides_nothing() -> None:
     def surprise() -> Any:
         raise KeyError("hidden")

@@ -9,7 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from storeside.transfer.errors import LoadObjectError
+from storeside.transfer.formats import Format
 from storeside.transfer.nulls import emptied
+from storeside.transfer.parquet import Nested, Shape
+from storeside.transfer.schema import Column
+from storeside.transfer.statement import typed_reading
+from storeside.transfer.table import Destination
 
 LISTS = st.lists(st.one_of(st.none(), st.lists(st.integers(0, 9), max_size=3)), max_size=6)
 PAIRS = st.lists(st.one_of(st.none(), st.lists(st.integers(0, 9), min_size=2, max_size=2)), max_size=6)
@@ -63,3 +69,29 @@ def test_lists_of_any_kind_within_others(outer: str, inner: str) -> None:
     assert emptied(array[1:]).to_pylist() == [
         [full if one else [] for one in row] if row else [] for row in rows[1:]
     ]  # fmt: skip
+
+
+@pytest.mark.guarantee("load-values")
+@pytest.mark.parametrize(
+    ("kind", "held"),
+    [
+        ("list", "Variant(Array(Int32))"),
+        ("map", "Variant(Map(String, Int32))"),
+        ("struct", "Nullable(Tuple(x Int32))"),
+    ],
+)
+def test_what_is_null_is_refused_by_a_column_that_cannot_hold_it(kind: str, held: str) -> None:
+    plain = held.partition("(")[2][:-1]
+    keeping = held if kind == "struct" else plain
+    null = Nested(("c",), kind, 1, (0,))
+
+    def read(target: str, *, refuse: bool) -> None:
+        columns = (Column("c", target),)
+        destination = Destination(None, "d", "t", columns, "", "", "", "default", True, {})
+        shape = Shape((Column("c", plain),), (keeping,), (null,))
+        typed_reading(Format("parquet"), destination, shape, frozenset({null}), keep_rest=False, refuse_nulls=refuse)
+
+    with pytest.raises(LoadObjectError, match=f"column 'c' has a {kind} that is NULL, which .* cannot hold"):
+        read(plain, refuse=True)
+    read(held, refuse=True)
+    read(plain, refuse=False)

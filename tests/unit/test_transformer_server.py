@@ -377,6 +377,7 @@ def test_the_process_that_workers_come_from_may_die(launch: Start) -> None:
     assert server.process.poll() is None
 
 
+@pytest.mark.guarantee("transform-bad-object")
 def test_an_object_that_takes_too_long_is_ended_with_all_it_started(launch: Start, tmp_path: Path) -> None:
     hanging = tmp_path / "hanging"
     server = launch(OBJECT_TIMEOUT="1", HANGING=str(hanging))
