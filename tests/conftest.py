@@ -22,6 +22,7 @@ from storeside.stack.podrunner.component import NAMESPACE as POD_NAMESPACE
 from storeside.stack.podrunner.component import kube_config
 from storeside.stack.settings import EXECUTORS, SOURCES, Stack, default_folder
 from storeside.stack.supervisor import Supervisor
+from tests import pairwise
 from tests.support import allow, allow_in_forms, uploaded_log
 
 if TYPE_CHECKING:
@@ -61,6 +62,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="the executor of the stack's Airflow: `make celery-test` chooses celery",
     )  # fmt: skip
     parser.addoption("--tls", action="store_true", help="a stack with TLS: `make secure-test` chooses it")
+
+
+@pytest.hookimpl(tryfirst=True)  # before cases are deselected by name or marker
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    pairwise.mark(items)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
