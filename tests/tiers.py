@@ -18,6 +18,8 @@ from pathlib import Path
 
 import pytest
 
+from tests import pairwise
+
 CHEAP = ("tests/unit/", "tests/attacks/")
 
 
@@ -55,6 +57,7 @@ def rows_of(item: pytest.Item) -> set[str]:
 @pytest.hookimpl(tryfirst=True)  # before ``-m`` selects by marker
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark the tests of the first tier; with ``--guarantee``, leave out the tests of other rows."""
+    pairwise.mark(items)
     for item in items:
         if in_first_tier(item):
             item.add_marker("first")

@@ -98,6 +98,7 @@ def bad(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 # --- transcoding
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("channels", [1, 2])
 @pytest.mark.parametrize("rate", [8_000, 16_000, 48_000])
 @pytest.mark.parametrize(("container", "codec"), FORMS)
@@ -462,6 +463,7 @@ def test_control_libav_alone_follows_a_playlist(secret: Path) -> None:
     assert watch.opened(), "the watch sees nothing, so the tests below prove nothing"
 
 
+@pytest.mark.pairwise
 @every_reader
 @pytest.mark.parametrize("kind", playlists(Path("/x")))
 @pytest.mark.parametrize("name", ["take.flac", "take.m3u8", "take.ffconcat", "take.sdp", "take.mpd"])

@@ -40,6 +40,7 @@ def source(count: int) -> bytes:
     return samples(corpus.encoded(base("wav", "pcm_s16le", count, UNSPECIFIED)))
 
 
+@pytest.mark.pairwise("convert", "muxer", "count")
 @every_transcoder
 @pytest.mark.parametrize(("count", "layout"), [*LAYOUTS, *((count, UNSPECIFIED) for count in range(1, 9))])
 @pytest.mark.parametrize(("muxer", "encoder"), CONTAINERS)
@@ -80,6 +81,7 @@ def ffmpeg(*arguments: str, content: bytes = b"") -> bytes:
     return subprocess.run(command, input=content, capture_output=True, check=True).stdout
 
 
+@pytest.mark.pairwise("form")
 @pytest.mark.skipif(not shutil.which("ffmpeg"), reason="no ffmpeg command")
 @pytest.mark.parametrize("form", [(c, codec) for c, codecs in CODECS.items() for codec in codecs], ids="-".join)
 def test_every_format_is_mixed_at_the_level_of_the_ffmpeg_command(
@@ -100,6 +102,7 @@ def test_every_format_is_mixed_at_the_level_of_the_ffmpeg_command(
             assert abs(level) < 1, (count, wanted, level)  # LAME lowers the level by half a decibel
 
 
+@pytest.mark.pairwise("count", "wanted")
 @needs_native
 @pytest.mark.parametrize("wanted", [1, 2, 3, 4, 7, 8])
 @pytest.mark.parametrize(("count", "layout"), LAYOUTS)
@@ -114,6 +117,7 @@ def test_both_engines_mix_other_numbers_alike(count: int, layout: str, wanted: i
     assert np.abs(native - pyav).max() <= 2
 
 
+@pytest.mark.pairwise("count")
 @every_transcoder
 @pytest.mark.parametrize("count", range(9, 17))
 def test_more_than_eight_channels_without_names_are_not_mixed(convert: Convert, count: int) -> None:

@@ -59,6 +59,7 @@ def test_whole_recordings_are_complete_or_state_nothing(name: str) -> None:
         assert facts.declared_seconds == pytest.approx(0.3, abs=0.25)
 
 
+@pytest.mark.pairwise("read", "part")
 @every_reader
 @pytest.mark.parametrize("part", [0.5, 0.8, 0.95])
 @pytest.mark.parametrize("name", STATED)
@@ -132,6 +133,7 @@ CONCEALED = {
 }
 
 
+@pytest.mark.pairwise
 @every_reader
 @pytest.mark.parametrize("zeros", [20, 200, 3_000, 12_000])
 @pytest.mark.parametrize("name", CONCEALED)
@@ -153,6 +155,7 @@ def pages_of(content: bytes) -> list[bytes]:
     return [b"OggS" + page for page in content.split(b"OggS")[1:]]
 
 
+@pytest.mark.pairwise("name")
 @every_reader
 @pytest.mark.parametrize("name", [name for name in CONCEALED if name.startswith("ogg")])
 def test_an_ogg_page_that_is_damaged_is_found(read: Read, name: str) -> None:
@@ -254,6 +257,7 @@ def test_wavpack_files_in_one_object_are_read_to_the_end() -> None:
     assert (facts.duration_seconds, facts.complete, facts.declared_seconds) == (3.0, "unknown", None)
 
 
+@pytest.mark.pairwise("name")
 @every_reader
 @pytest.mark.parametrize("name", ["wav-pcm_s16le", "aiff-pcm_s16be", "tta-tta", "ipod-aac", "mov-pcm_s16be"])
 def test_what_follows_the_first_of_several_recordings_is_named(read: Read, name: str) -> None:
@@ -277,6 +281,7 @@ def boxes_of(content: bytes) -> list[bytes]:
     return boxes
 
 
+@pytest.mark.pairwise("read")
 @every_reader
 @pytest.mark.parametrize("name", ["frea", "Xtra", "\xa9xyz"])
 def test_unknown_boxes_of_mp4_are_skipped(read: Read, name: str) -> None:
@@ -378,6 +383,7 @@ def of_au(data: bytes, size: int) -> bytes:
 S24 = np.random.default_rng(0).integers(0, 256, 16_000 * 6, np.uint8).tobytes()  # 24 bits, stereo
 
 
+@pytest.mark.pairwise
 @every_reader
 @pytest.mark.parametrize("more", [b"x", b"xxxxx"])
 @pytest.mark.parametrize(
@@ -504,6 +510,7 @@ TAGS = {
 }
 
 
+@pytest.mark.pairwise
 @every_reader
 @pytest.mark.parametrize("tag", TAGS)
 @pytest.mark.parametrize("name", ["flac-flac", "mp3-libmp3lame", "mp3-libmp3lame-0"])
@@ -515,6 +522,7 @@ def test_tags_behind_a_recording_are_ignored_and_named(read: Read, name: str, ta
         assert read(tagged) == read(content)
 
 
+@pytest.mark.pairwise("read", "junk")
 @every_reader
 @pytest.mark.parametrize("junk", [b"\0", b"\xff", b"x", b"\r\n", bytes(500)], ids=repr)
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from tests.unit.test_audio import FORMS, SPEECH, riff, s16, sine, wav
 LIMITS = Limits()
 
 
+@pytest.mark.pairwise("codec")
 @pytest.mark.parametrize("channels", [1, 2])
 @pytest.mark.parametrize(("container", "codec"), FORMS)
 def test_the_sidecar_is_what_probing_the_result_says(container: str, codec: str, channels: int) -> None:
