@@ -106,7 +106,7 @@ class Prefetch:
         if reason := unfit(name):
             return reason, False
         try:
-            self.bucket.handle(self.client).object(name).head()
+            self.bucket.object(self.client, name).head()
         except AISError as e:
             final = is_refusal(e.status_code) and e.status_code not in _PASSING
             return said(e), not final
