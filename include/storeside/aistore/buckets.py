@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -23,6 +24,7 @@ PROVIDERS = {"ais": "ais", "s3": "aws", "gs": "gcp", "az": "azure", "oci": "oci"
 # AIStore's own scheme where it differs: AIStore writes oc://recordings, OCI's tools write oci://recordings.
 _OWN_SCHEMES = {"oci": "oc"}
 _SCHEMES = {own: scheme for scheme, own in _OWN_SCHEMES.items()}
+_NAME = re.compile(r"[\w.-]+")
 # Objects per page of a listing. The page size bounds the memory of a listing of any length.
 PAGE = 1000
 # Concurrent requests; the SDK keeps ten connections.
@@ -63,6 +65,8 @@ class Bucket:
             raise AIStoreInputError(
                 f"bucket {uri!r}: needs the name of a bucket alone; set a prefix as a separate argument"
             )
+        if name in (".", "..") or not _NAME.fullmatch(name):
+            raise AIStoreInputError(f"bucket {uri!r}: a name has letters, digits, '.', '_' and '-'")
         if namespace and scheme != "ais":
             raise AIStoreInputError(f"bucket {uri!r}: only ais:// buckets have namespaces")
         return cls(scheme, name, namespace)
