@@ -170,8 +170,8 @@ class AISTransformBucketOperator(BucketJobOperator):
         check_literals(
             self, existing_etl=EtlSpec.existing, communication=check_communication, direct_put=flag("direct_put"),
             file_access=flag("file_access"), init_timeout=lambda value: as_seconds(value, "init_timeout"),
-            extensions=lambda value: as_mapping(value, "extensions"), sync=flag("sync"), in_place=flag("in_place"),
-            members=EtlSpec("members", image).of_members,
+            extensions=lambda value: Naming(as_mapping(value, "extensions")), sync=flag("sync"),
+            in_place=flag("in_place"), members=EtlSpec("members", image).of_members,
         )  # fmt: skip
         if is_literal(communication) and is_literal(direct_put):
             with literal_errors(self):
@@ -238,8 +238,11 @@ class AISTransformBucketOperator(BucketJobOperator):
         return Naming(extensions, self.prepend)
 
     def renaming(self) -> dict[str, str]:
-        """Return the extensions of results by those of objects, or of members."""
-        return dict(as_mapping(self.extensions or {}, "extensions"))
+        """Return the extensions of results by those of objects, or of members.
+
+        Raises AIStoreInputError for extensions that could lead a result out of its folder.
+        """
+        return dict(Naming(as_mapping(self.extensions or {}, "extensions")).extensions)
 
 
 class AISTransformObjectsOperator(AISTransformBucketOperator):

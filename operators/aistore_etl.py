@@ -21,7 +21,7 @@ from storeside.operators.following import FollowingOperator
 from storeside.operators.forms import FormOperator
 from storeside.operators.hooks.aistore import AIStoreHook
 from storeside.operators.links import RunPageLink
-from storeside.operators.literals import LiteralArgumentError, check_literals, require_spec
+from storeside.operators.literals import LiteralArgumentError, check_literals, check_object, require_spec
 from storeside.operators.outcome import check_policy
 from storeside.operators.selecting import SelectingOperator
 from storeside.operators.shared import ledger, plain, run_columns
@@ -264,6 +264,7 @@ class _ObjectOperator(FormOperator):
         self.arguments = arguments
         self.keep_etl = keep_etl
         self.aistore_conn_id = aistore_conn_id
+        check_literals(self, name=check_object)
 
 
 class AISTransformObjectOperator(_ObjectOperator):
@@ -291,6 +292,7 @@ class AISTransformObjectOperator(_ObjectOperator):
         self.destination = destination
         self.result = result
         self.latest = latest
+        check_literals(self, result=check_object)
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Transform the object; a missing or empty result is a failure."""

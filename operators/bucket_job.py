@@ -98,7 +98,7 @@ class BucketJobOperator(FollowingOperator, MovementOperator, SelectingOperator):
         check_literals(
             self, source=Bucket.parse, destination=Bucket.parse, quarantine=Bucket.parse,
             on_failed_objects=check_policy, retry_failed=flag("retry_failed"), latest=flag("latest"),
-            plan_only=flag("plan_only"),
+            plan_only=flag("plan_only"), prepend=lambda value: Naming(prepend=value),
         )  # fmt: skip
 
     def spec(self, context: Context) -> EtlSpec | None:
@@ -119,6 +119,7 @@ class BucketJobOperator(FollowingOperator, MovementOperator, SelectingOperator):
                 raise OperatorInputError(f"{name} is empty: set it to the URI of a bucket, such as ais://results")
         source = Bucket.parse(self.source)
         check_policy(self.on_failed_objects)
+        naming = self.naming(context)
         hook = AIStoreHook(self.aistore_conn_id)
         return BucketJob(
             hook.get_conn(),
@@ -127,7 +128,7 @@ class BucketJobOperator(FollowingOperator, MovementOperator, SelectingOperator):
             Bucket.parse(self.destination),
             run_id=run_key(context),
             spec=self.spec(context),
-            naming=self.naming(context),
+            naming=naming,
             options=self.options(),
             list_source=self.listing(source),
             pods=hook.pods,

@@ -9,9 +9,11 @@ from airflow.sdk import Param
 
 from storeside.operators.aistore import transformer_command
 from storeside.operators.forms import described, form_choices
+from storeside.transformers.names import EXTENSION
 
 # URI of a bucket that AIStore can read or write.
 BUCKET_URI: Final = r"^(s3|gs|az|oci|oc)://[^/]+$|^ais://(@[^/]+/)?[^/]+$"
+_EXTENSION: Final = f"^{EXTENSION}$"
 SOURCE: Final = Param(
     type="string",
     pattern=BUCKET_URI,
@@ -108,7 +110,8 @@ def etl(settings: Mapping[str, Any]) -> dict[str, Param]:
         "extensions": Param(
             settings["extensions"],
             type="object",
-            additionalProperties={"type": "string"},
+            propertyNames={"pattern": _EXTENSION},
+            additionalProperties={"type": "string", "pattern": _EXTENSION},
             title="Extensions",
             section="ETL",
             description="Extensions of source objects and of their results, without dots; others are kept",

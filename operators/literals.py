@@ -10,6 +10,7 @@ from typing import Any
 from airflow.sdk.exceptions import AirflowFailException
 
 from storeside.aistore.buckets import Bucket
+from storeside.aistore.names import require_fit
 from storeside.aistore.spec import EtlSpec
 from storeside.errors import BadInput, StoresideError
 from storeside.operators.errors import OperatorInputError
@@ -90,6 +91,11 @@ def require_spec(operator: Any, etl: Any) -> None:
         raise LiteralArgumentError(
             f"task {operator.task_id!r}: etl {etl!r} is no EtlSpec: EtlSpec.existing(name) describes an ETL that runs"
         )
+
+
+def check_object(name: str) -> None:
+    """Raise AIStoreInputError for a name that no object of AIStore can have."""
+    require_fit(name, f"object {name!r}")
 
 
 def check_event_source(uri: str) -> None:

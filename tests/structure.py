@@ -20,13 +20,13 @@ _COMMENT = re.compile(r"#\s*(?:noqa\b[^#]*?-\s*)?(?!noqa\b|type:|fmt:)\w")
 FOLDERS = ("dags", "operators", "plugins", "include/storeside")
 # Lines of a module, arguments of a function or fields of a class that its fields construct, untyped clients.
 # Modules should have at most 350 lines. The limit is the longest module of today, and goes down with it.
-LIMITS = {"longest_module": 350, "most_arguments": 16, "any_clients": 0, "sleeps_without_reason": 0}
+LIMITS = {
+    "longest_module": 350, "most_arguments": 16, "any_clients": 0, "sleeps_without_reason": 0, "unchecked_names": 0,
+}  # fmt: skip
 UNITS = {
-    "longest_module": "lines",
-    "most_arguments": "arguments",
-    "any_clients": "places",
-    "sleeps_without_reason": "places",
-}
+    "longest_module": "lines", "most_arguments": "arguments", "any_clients": "places",
+    "sleeps_without_reason": "places", "unchecked_names": "places",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -110,20 +110,50 @@ def sleeps(source: str) -> Iterator[int]:
             yield node.lineno
 
 
+def unchecked_names() -> list[str]:
+    """Return the places that take an object of AIStore by a name without the checks of `Bucket`."""
+    return [
+        f"{path}:{line}: use Bucket.object, Bucket.objects or Bucket.fit, which refuse names that lead elsewhere"
+        for path, source in modules()
+        for line in unchecked(ast.parse(source))
+    ]
+
+
+def unchecked(tree: ast.AST) -> Iterator[int]:
+    """Yield the lines that call the SDK's ``object(name)`` or ``objects(obj_names=…)``, or write an object's path.
+
+    `Bucket.object` has two arguments. A constant name is no name from outside. The statement itself may check.
+    """
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.JoinedStr | ast.Call) or ".fit(" in (text := ast.unparse(node)):
+            continue
+        if isinstance(node, ast.JoinedStr):
+            if "objects/{" in text:
+                yield node.lineno
+        elif isinstance(node.func, ast.Attribute):
+            given = [*node.args, *(keyword.value for keyword in node.keywords)]
+            one = node.func.attr == "object" and len(given) == 1 and not isinstance(given[0], ast.Constant)
+            if one or (node.func.attr == "objects" and any(k.arg == "obj_names" for k in node.keywords)):
+                yield node.lineno
+
+
 def main() -> int:
     """Print the figures; return 1 when one is above its limit."""
-    longest, most, clients, sleeping = lengths(), arguments(), untyped_clients(), sleeps_without_reason()
+    longest, most, clients = lengths(), arguments(), untyped_clients()
+    sleeping, names = sleeps_without_reason(), unchecked_names()
     figures = {
         "longest_module": max(found.value for found in longest),
         "most_arguments": max(found.value for found in most),
         "any_clients": len(clients),
         "sleeps_without_reason": len(sleeping),
+        "unchecked_names": len(names),
     }
     over = {
         "longest_module": [f"{f.where}: {f.value} lines" for f in longest if f.value > LIMITS["longest_module"]],
         "most_arguments": [f"{f.where}: {f.value} arguments" for f in most if f.value > LIMITS["most_arguments"]],
         "any_clients": clients,
         "sleeps_without_reason": sleeping,
+        "unchecked_names": names,
     }
     for name, places in over.items():
         for place in places:

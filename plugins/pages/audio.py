@@ -11,7 +11,8 @@ from fastapi import APIRouter, HTTPException, Request, Response
 from fastapi.responses import StreamingResponse
 
 from storeside.aistore.buckets import Bucket
-from storeside.pages.objects import Place, is_known, media_type
+from storeside.aistore.names import unfit
+from storeside.pages.objects import Place, is_done, media_type
 from storeside.plugins.pages.access import TablesDep
 from storeside.plugins.pages.connections import aistore
 
@@ -23,14 +24,14 @@ _CHUNK = 256 * 1024
 
 @router.get("/audio")
 def listen(request: Request, tables: TablesDep, bucket: str, object: str) -> Response:
-    """Stream an object, or the requested range of it. Only objects in the ledger are served."""
+    """Stream an object, or the requested range of it. Only objects of done steps in the ledger are served."""
     from aistore.sdk.errors import AISError
 
     place, kind = Place(bucket, object), media_type(object)
-    if kind is None or not place.is_audio or not is_known(tables, place):
-        raise HTTPException(404, "no audio object of AIStore that the ledger knows")
+    if kind is None or not place.is_audio or unfit(object) or not is_done(tables, place):
+        raise HTTPException(404, "no audio object of AIStore that the ledger has as done")
     try:
-        handle = Bucket.parse(bucket).handle(aistore(patient=True)).object(object)
+        handle = Bucket.parse(bucket).object(aistore(patient=True), object)
         length = int(handle.head().size)
     except AISError as e:
         log.warning("AIStore did not return %s/%s: %s", bucket, object, e)

@@ -668,7 +668,7 @@ def test_dead_letters_without_a_connection_that_works_say_so(
 def test_audio_without_a_connection_says_so(
     pages: TestClient, known: dict[str, Connection], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("storeside.plugins.pages.audio.is_known", lambda *_: True)
+    monkeypatch.setattr("storeside.plugins.pages.audio.is_done", lambda *_: True)
     answer = pages.get("/audio", params={"bucket": "ais://a", "object": "a.wav"})
     assert answer.status_code == 503
     assert "the connection aistore_default does not lead to AIStore" in answer.text

@@ -203,7 +203,7 @@ def test_rows_of_dags_that_one_may_not_read_are_not_there(client: Client) -> Non
             bool(movement.outcomes(tables, stage(run_id="secret/r")).rows),
             bool(movement.outcomes(tables, load("secret/r")).rows), bool(movement.published(tables, "secret/r")),
             bool(objects.search(tables, Search("x")).rows), bool(objects.search_loads(tables, Search("x")).rows),
-            objects.lineage(tables, Place("ais://a", "x")).known, objects.is_known(tables, Place("ais://b", "x")),
+            objects.lineage(tables, Place("ais://a", "x")).known, objects.is_done(tables, Place("ais://b", "x")),
             bool(quality.verdicts(tables).rows), bool(queues.events(tables, "q").rows),
             bool(movement.totals(tables, Filter())), bool(movement.places(tables)),
             bool(movement.outcomes(tables, stage(run_id="secret/r"), "failed").rows),
@@ -296,6 +296,17 @@ def test_lineage_goes_back_to_the_origin_and_on_to_everything_made_of_it(client:
         assert (found.manifest["silence_share"], found.manifest["snr_db"]) == (0.25, None)
         assert {load["destination"] for load in found.loads} == {"db.t"}
     assert not objects.lineage(Tables(client), Place("ais://in", "b")).known
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"), [("a.flac", True), ("a.wav", True), ("bad.flac", False), ("bad.wav", False), ("c", False)]
+)
+def test_only_objects_of_done_steps_are_done(client: Client, name: str, expected: bool) -> None:
+    for n in range(12):  # more failures than a page of lineage has
+        step(client, "ais://in", f"ais://to-{n}", "a.flac", "a.mp3", "failed")
+    step(client, "ais://in", "ais://in", "a.flac", "a.wav")
+    step(client, "ais://in", "ais://in", "bad.flac", "bad.wav", "failed")
+    assert objects.is_done(Tables(client), Place("ais://in", name)) is expected
 
 
 def test_outcomes_are_those_of_the_run_and_in_pages(client: Client) -> None:

@@ -7,7 +7,7 @@ import tarfile
 from collections.abc import Iterable
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from storeside.transformers import tar_archive
@@ -44,6 +44,7 @@ def test_members_are_those_that_python_reads(form: int, files: list[tuple[str, b
 
 @given(NAMES, st.integers(0, 5000))
 def test_python_reads_our_headers(name: str, size: int) -> None:
+    assume(not tar_archive.outside(name))
     member = Member(name, size, 0, 0o640, 1_700_000_000)
     archive = tar_archive.header(member, name, size) + bytes(size) + tar_archive.padding(size) + END
     with tarfile.open(fileobj=io.BytesIO(archive)) as theirs:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode
 
 from storeside.aistore.errors import AIStoreInputError
-from storeside.aistore.names import is_folder_marker
+from storeside.aistore.names import is_folder_marker, require_fit, require_fit_prefix
 
 if TYPE_CHECKING:
     from aistore.sdk import Client
@@ -23,6 +24,7 @@ PROVIDERS = {"ais": "ais", "s3": "aws", "gs": "gcp", "az": "azure", "oci": "oci"
 # AIStore's own scheme where it differs: AIStore writes oc://recordings, OCI's tools write oci://recordings.
 _OWN_SCHEMES = {"oci": "oc"}
 _SCHEMES = {own: scheme for scheme, own in _OWN_SCHEMES.items()}
+_NAME = re.compile(r"[\w.-]+")
 # Objects per page of a listing. The page size bounds the memory of a listing of any length.
 PAGE = 1000
 # Concurrent requests; the SDK keeps ten connections.
@@ -63,6 +65,8 @@ class Bucket:
             raise AIStoreInputError(
                 f"bucket {uri!r}: needs the name of a bucket alone; set a prefix as a separate argument"
             )
+        if name in (".", "..") or not _NAME.fullmatch(name):
+            raise AIStoreInputError(f"bucket {uri!r}: a name has letters, digits, '.', '_' and '-'")
         if namespace and scheme != "ais":
             raise AIStoreInputError(f"bucket {uri!r}: only ais:// buckets have namespaces")
         return cls(scheme, name, namespace)
@@ -95,6 +99,25 @@ class Bucket:
         uuid, _, name = self.namespace.lstrip("@").partition("#")
         return client.bucket(self.name, provider=self.provider, namespace=Namespace(uuid=uuid, name=name))
 
+    def fit(self, name: str) -> str:
+        """Return the name of an object in this bucket. Raises AIStoreInputError if no object can have it."""
+        return require_fit(name, f"object {name!r} of {self}")
+
+    def object(self, client: Client, name: str) -> Any:
+        """Return the `aistore` SDK's object of this name. Raises AIStoreInputError if no object can have it.
+
+        This is the only way to an object whose name comes from outside: in the SDK's requests, a name with ``..``
+        would be an object of another bucket.
+        """
+        return self.handle(client).object(self.fit(name))
+
+    def objects(self, client: Client, names: Iterable[str]) -> Any:
+        """Return the SDK's group of the objects with these names, for jobs; the only way to such a group.
+
+        Raises AIStoreInputError for a name that no object can have, because AIStore's jobs do not check it.
+        """
+        return self.handle(client).objects(obj_names=[self.fit(name) for name in names])
+
 
 @dataclass(frozen=True)
 class StoredObject:
@@ -106,11 +129,15 @@ class StoredObject:
 
 
 def objects_url(endpoint: str, bucket: Bucket, prefix: str) -> str:
-    """Return the URL in AIStore's API for objects of a bucket below a prefix; `endpoint` is the URL of AIStore."""
+    """Return the URL in AIStore's API for objects of a bucket below a prefix; `endpoint` is the URL of AIStore.
+
+    Raises AIStoreInputError for a prefix with which no name can begin.
+    """
     query = {"provider": bucket.provider}
     if bucket.namespace:
         query["namespace"] = bucket.namespace
-    return f"{endpoint.rstrip('/')}/v1/objects/{quote(f'{bucket.name}/{prefix}')}?{urlencode(query)}"
+    path = f"{bucket.name}/{require_fit_prefix(prefix, f'prefix {prefix!r} in {bucket}')}"
+    return f"{endpoint.rstrip('/')}/v1/objects/" + f"{quote(path)}?{urlencode(query)}"
 
 
 # Up to this many names are looked up one by one; for more, `find_aistore` lists all objects with their common prefix.
@@ -160,15 +187,13 @@ def delete_objects(client: Client, bucket: Bucket, names: Iterable[str]) -> None
     """Delete objects of a bucket, several at a time, and wait. An object that does not exist is no error.
 
     This is no deletion job of AIStore, which could still run while another task writes objects of these names. Raises
-    AISError.
+    AISError, and AIStoreInputError for a name that no object can have.
     """
     from aistore.sdk.errors import ErrObjNotFound
 
-    handle = bucket.handle(client)
-
     def delete(name: str) -> None:
         with suppress(ErrObjNotFound):
-            handle.object(name).delete()
+            bucket.object(client, name).delete()
 
     with ThreadPoolExecutor(_THREADS, thread_name_prefix="delete") as pool:
         list(pool.map(delete, names))

@@ -58,7 +58,7 @@ class _Source:
     """Reads batches of objects of one bucket."""
 
     def __init__(self, client: Client, bucket: Bucket) -> None:
-        self._handle = bucket.handle(client)
+        self._sdk = client
         self._client = client.cluster().client
         self._bucket = bucket
         # GetBatch reads no remote objects that the cluster has not cached, nor their current versions.
@@ -103,7 +103,7 @@ class _Source:
         from aistore.sdk.errors import ErrObjNotFound
 
         try:
-            return name, self._handle.object(name).get_reader().read_all()
+            return name, self._bucket.object(self._sdk, name).get_reader().read_all()
         except ErrObjNotFound:
             return name, None
 

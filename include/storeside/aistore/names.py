@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from storeside.aistore.errors import AIStoreInputError
+from storeside.transformers.names import unfit
 
-# File systems refuse a longer path component (NAME_MAX, limits.h). AIStore's limit on a whole name is larger.
-_COMPONENT = 255
+__all__ = ["expand", "is_folder_marker", "require_fit", "require_fit_prefix", "unfit"]
+
 _MOST_NAMES = 1_000_000
 # Folders of a user's bucket in which Storeside writes objects for bucket checks and measurements.
 PROBES, SCRATCH, THROUGHPUT = ".storeside-doctor/", "storeside-measurements/", "storeside-throughput/"
@@ -21,24 +22,16 @@ def is_folder_marker(name: str, size: int | None) -> bool:
     return size == 0 and name.endswith(FOLDER_ENDS)
 
 
-def unfit(name: str) -> str | None:
-    """Return why an AIStore cluster cannot store an object of this name; None when it can.
+def require_fit(name: str, what: str) -> str:
+    """Return the name of an object. Raises AIStoreInputError, which begins with `what`, if no object can have it."""
+    if reason := unfit(name):
+        raise AIStoreInputError(f"{what}: {reason}")
+    return name
 
-    AIStore stores objects as files below a bucket's folder and joins the name to its path. ``..`` would leave the
-    bucket, even its mountpath. Empty or ``.`` components would be dropped, so another object would be overwritten.
-    """
-    parts = name.split("/")
-    if ".." in parts:
-        return "the name has a '..' component, which would leave the bucket's folder"
-    if "" in parts:
-        return "the name has an empty component (a leading, trailing or double '/'), which AIStore drops"
-    if "." in parts:
-        return "the name has a '.' component, which AIStore drops"
-    if any(ord(character) < 32 or ord(character) == 127 for character in name):
-        return "the name has control characters, which AIStore's listings cannot contain"
-    if any(len(part.encode()) > _COMPONENT for part in parts):
-        return f"a component of the name is longer than {_COMPONENT} bytes"
-    return None
+
+def require_fit_prefix(prefix: str, what: str) -> str:
+    """Return a prefix of names. Raises AIStoreInputError, which begins with `what`, if names cannot begin with it."""
+    return prefix and require_fit(f"{prefix}x", what)[:-1]
 
 
 def expand(template: str) -> list[str]:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from storeside.aistore.errors import AIStoreInputError
+from storeside.transformers.names import unfit_extensions
 
 COMMUNICATION_TYPES = ("ws", "hpush", "hpull")
 # The image of the SDK's `Etl.init_class`; the tag is the Python version.
@@ -259,13 +260,16 @@ class EtlSpec:
         :param extensions: maps the extension of a member to that of its result. If it maps ``tar`` itself, such as
             ``{"tar": "jsonl"}``, a shard becomes an object of JSON Lines: one line per result, with the field
             ``object``
-        :raises AIStoreInputError: there is no pattern, or the spec is a chain or an existing ETL
+        :raises AIStoreInputError: there is no pattern, an extension could lead a result out of its folder, or the
+            spec is a chain or an existing ETL
         """
         patterns = [text.strip() for text in members.split(",") if text.strip()]
         if not patterns:
             raise AIStoreInputError(f"members {members!r}: name members of shards, such as *.flac")
         if self.then or self.is_existing:
             raise AIStoreInputError("members apply to one ETL of ours: call of_members for each stage of a chain")
+        if reason := unfit_extensions(extensions or {}):
+            raise AIStoreInputError(reason)
         inside = {name: to for name, to in (extensions or {}).items() if name != "tar"}
         variables = {_MEMBERS: ",".join(patterns)}
         if inside:

@@ -105,11 +105,13 @@ class CopyJob:
         """Copy the missing objects and return the summary.
 
         Raises:
-            CopyInputError: source and destination are one bucket, an endpoint refuses every request, or it denies
-            each of the first objects. Objects that were copied stay copied.
+            CopyInputError: no name can begin with `prepend`, source and destination are one bucket, an endpoint
+            refuses every request, or it denies each of the first objects. Objects that were copied stay copied.
             CopyTransientError: some objects failed for a transient reason; all others are done.
             CopyCancelled: the copy was stopped.
         """
+        if self.prepend and (reason := self.destination.refused(f"{self.prepend}x")):
+            raise CopyInputError(f"prepend {self.prepend!r}: {reason}")
         self.source.check(is_source=True)
         self.destination.check()
         self.ledger.create()

@@ -78,10 +78,18 @@ class Prefetch:
         )
 
     def missing(self, *, reasons: bool = False) -> Missing:
-        """Count objects that the cluster lacks; with `reasons`, request the first of them for their reasons."""
+        """Count objects that the cluster lacks; with `reasons`, request the first of them for their reasons.
+
+        Raises CopyInputError for a name with ``..``: a job of AIStore 5.0 would write the object into another bucket.
+        """
         objects = size = passing = 0
         examples: list[tuple[str, str]] = []
         for entry in self._missing():
+            if ".." in entry.name.split("/"):
+                raise CopyInputError(
+                    f"prefetch {self.bucket}: {entry.name!r}: {unfit(entry.name)}: rename it, fetch a prefix without"
+                    " it, or copy the bucket, which leaves it out"
+                )
             objects += 1
             size += int(entry.size)
             if reasons and len(examples) < _EXAMPLES:
@@ -106,7 +114,7 @@ class Prefetch:
         if reason := unfit(name):
             return reason, False
         try:
-            self.bucket.handle(self.client).object(name).head()
+            self.bucket.object(self.client, name).head()
         except AISError as e:
             final = is_refusal(e.status_code) and e.status_code not in _PASSING
             return said(e), not final

@@ -15,6 +15,7 @@ from storeside.doctor.errors import DoctorInputError
 from storeside.doctor.examination import Systems
 from storeside.doctor.hsds import Service
 from storeside.sql import roles
+from storeside.sql.answers import whole_answers
 from storeside.transfer.servers import address, names_of
 from storeside.transfer.source import source_of
 
@@ -132,7 +133,7 @@ def _clickhouse(connection: Connection) -> Any:
     extra = connection.extra_dejson
     names = names_of(extra)
     host, port = address(names[0]) if names else (connection.host or "localhost", connection.port or 0)
-    return clickhouse_connect.get_client(
+    client = clickhouse_connect.get_client(
         host=host,
         port=port,
         username=connection.login or "default",
@@ -143,6 +144,7 @@ def _clickhouse(connection: Connection) -> Any:
         autogenerate_session_id=False,
         ca_cert=(extra.get("client_kwargs") or {}).get("ca_cert"),
     )
+    return whole_answers(client)
 
 
 def _aws(connection: Connection, service: Any) -> Any:

@@ -114,7 +114,7 @@ class Through:
             # the SDK's put_content needs all bytes in memory
             self.client.cluster().client.request(
                 "put",
-                path=f"objects/{self.bucket.name}/{key}",
+                path=f"objects/{self.bucket.name}/{self.bucket.fit(key)}",
                 params={"provider": self.bucket.provider},
                 data=io.BufferedReader(body, _BLOCK),
             )
@@ -123,7 +123,7 @@ class Through:
     def get_cold(self, key: str, size: int, stop: threading.Event | None = None) -> float:
         """Evict an object and read it; return the seconds of the read."""
         self._evict(key)
-        found = self.bucket.handle(self.client).object(key)
+        found = self.bucket.object(self.client, key)
         started = time.perf_counter()
         with _errors(self.bucket, key):
             raw = found.get_reader().raw()
@@ -144,7 +144,7 @@ class Through:
         from aistore.sdk.errors import ErrObjNotFound
 
         with _errors(self.bucket, key), suppress(ErrObjNotFound):
-            self.bucket.handle(self.client).object(key).delete()
+            self.bucket.object(self.client, key).delete()
 
     @contextmanager
     def parts_of(self, operation: str) -> Iterator[None]:
@@ -164,7 +164,7 @@ class Through:
         return max(_S3_PARTS.get(operation, 0), 0)
 
     def _evict(self, key: str) -> None:
-        group = self.bucket.handle(self.client).objects(obj_names=[key])
+        group = self.bucket.objects(self.client, [key])
         with _errors(self.bucket, key):
             self.client.job(job_id=group.evict()).wait(timeout=int(_EVICT_SECONDS))
 

@@ -80,8 +80,8 @@ class Lineage:
     @property
     def audio(self) -> tuple[Place, ...]:
         """The playable versions of it, the original before its results."""
-        failed = {step.destination for step in self.steps if step.status != "done"}
-        return tuple(place for place in self.places if place.is_audio and place not in failed)
+        done = {place for step in self.steps if step.status == "done" for place in (step.source, step.destination)}
+        return tuple(place for place in self.places if place.is_audio and place in done)
 
 
 _MEDIA = {
@@ -220,12 +220,12 @@ def lineage(tables: Tables, place: Place) -> Lineage:
     return Lineage(place, steps, places, tuple(_loads(tables, places)), _manifest(tables, places))
 
 
-def is_known(tables: Tables, place: Place) -> bool:
-    """Return whether the ledger has the object, within what the visitor may see."""
-    asked = {"bucket": place.bucket, "object": place.object}
-    return bool(
-        tables.rows(sql.query("pages_made_into"), **asked) or tables.rows(sql.query("pages_made_from"), **asked)
-    )
+def is_done(tables: Tables, place: Place) -> bool:
+    """Return whether the ledger has the object in a step that is done, within what the visitor may see.
+
+    The names in other rows were only found or planned: no job of Storeside has read or written such an object.
+    """
+    return bool(tables.rows(sql.query("pages_done"), bucket=place.bucket, object=place.object))
 
 
 def _follow(tables: Tables, place: Place, *, back: bool, found: dict[tuple[Place, Place], Step]) -> Iterator[Place]:

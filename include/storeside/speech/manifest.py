@@ -207,7 +207,7 @@ class SpeechManifest:
         """Delete the facts, then drop the staging tables; they are last because a repeated task publishes first."""
         names = (o.name for o in list_aistore(aistore, self.facts, self.prefix))
         while window := list(islice(names, 10_000)):
-            self.facts.handle(aistore).objects(obj_names=window).delete()
+            self.facts.objects(aistore, window).delete()
         for table in (self.facts_table, self.invalid_table, self.staging_table):
             self.clickhouse.command(f"DROP TABLE IF EXISTS storeside_staging.`{table}`")
 

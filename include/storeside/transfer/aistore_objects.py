@@ -63,7 +63,7 @@ def open_object(
     from aistore.sdk.errors import AISError
     from requests import RequestException
 
-    found = Bucket.parse(uri).handle(client).object(key)
+    found = Bucket.parse(uri).object(client, key)
     part = f"bytes={reach[0]}-{reach[1]}" if reach else None
     try:
         reader = found.get_reader(byte_range=part)
@@ -115,7 +115,7 @@ def _current(client: Client, bucket: Bucket, uri: str, key: str) -> str:
     from requests import RequestException
 
     try:
-        now = bucket.handle(client).object(key).head("size,version,checksum")
+        now = bucket.object(client, key).head("size,version,checksum")
     except (AISError, RequestException) as e:
         if getattr(e, "status_code", 0) == HTTPStatus.NOT_FOUND:
             return ""

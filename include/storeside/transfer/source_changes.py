@@ -142,19 +142,23 @@ class SourceChanges:
         """Copy an object and return the copy's URI.
 
         The whole key follows the prefix. If another object has that name, such as an earlier version that was moved,
-        the version is added to the name, so that no copy replaces another one.
+        the version is added to the name, so that no copy replaces another one. Both names are written only if no
+        object has them. Raises FileExistsError if other objects have both.
         """
-        name = self._prefix + o.key
-        there = self._head(self._bucket, name)
-        if there is None:
-            try:
-                return self._verified_copy(o, head, name, {"IfNoneMatch": "*"})
-            except self.s3.exceptions.ClientError as e:
-                if status(e) not in _OVERTAKEN or (there := self._head(self._bucket, name)) is None:
-                    raise
-        if _is_copy(there, head):  # an earlier attempt or another run copied it
-            return self._uri(name)
-        return self._verified_copy(o, head, f"{name}.{o.version}", {})
+        whole = self._prefix + o.key
+        for name in (whole, f"{whole}.{o.version}"):
+            there = self._head(self._bucket, name)
+            if there is None:
+                try:
+                    return self._verified_copy(o, head, name, {"IfNoneMatch": "*"})
+                except self.s3.exceptions.ClientError as e:
+                    if status(e) not in _OVERTAKEN or (there := self._head(self._bucket, name)) is None:
+                        raise
+            if _is_copy(there, head):  # an earlier attempt or another run copied it
+                return self._uri(name)
+        if _size(there) == _size(head) and "-" in there["ETag"]:
+            return self._uri(name)  # of this version, in parts of another size, whose ETag cannot be compared
+        raise FileExistsError(f"{self._uri(name)} is another object: rename it, or choose another place")
 
     def _verified_copy(self, o: Due, head: Mapping[str, Any], name: str, condition: Mapping[str, str]) -> str:
         """Copy an object to this name and return the copy's URI. Raises OSError if the copy has another size."""

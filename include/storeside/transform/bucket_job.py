@@ -168,12 +168,13 @@ class BucketJob:
                     self.client, self.source, self.destination, self.spec, names, self.naming, self.options
                 )
             else:
-                objects = self.source.handle(self.client).objects(obj_names=[p.object for p in window])
-                target = to.handle(self.client)
+                wanted = [p.object for p in window]
                 if state.phase == Phase.QUARANTINE:
-                    job_id = submit.quarantine(objects, target)
+                    job_id = submit.quarantine(self.client, self.source, wanted, to)
                 else:
-                    job_id = submit.objects(objects, target, self.spec, names, self.naming, self.options)
+                    job_id = submit.objects(
+                        self.client, self.source, wanted, to, self.spec, names, self.naming, self.options
+                    )
         self.ledger.record_submitted(self.scope, job_id)
         what = f"{len(window)} objects" if window else "the bucket"
         with_etl = f" with ETL {' >> '.join(names)}" if names else ""

@@ -89,7 +89,7 @@ def _custom(client: Client, bucket: Bucket, name: str) -> dict[str, str]:
     from aistore.sdk.errors import AISError
 
     try:
-        found: dict[str, str] = bucket.handle(client).object(name).head("custom").custom_metadata
+        found: dict[str, str] = bucket.object(client, name).head("custom").custom_metadata
     except AISError:
         return {}
     return found

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from storeside.aistore.buckets import Bucket, StoredObject, common_prefix, find_aistore, list_aistore
-from storeside.aistore.names import is_folder_marker, unfit
+from storeside.aistore.names import is_folder_marker
 from storeside.ledger.listing import Row, destination_rows, source_row
 from storeside.ledger.objects import Ledger
 from storeside.ledger.scope import Scope
@@ -75,7 +75,7 @@ class Listings:
     def rows(self) -> Iterator[Row]:
         """Yield the source's rows, without folder markers unless names select them.
 
-        A name that AIStore cannot store has a reason and no destination.
+        A name that AIStore cannot store, or whose result it cannot store, has a reason and no destination.
         """
         wanted = set(self._options.names or ())
         self.left_out = 0
@@ -84,6 +84,6 @@ class Listings:
                 self.left_out += 1
                 continue
             wanted.discard(found.name)
-            yield source_row(found, self._naming.destination(found.name), unfit(found.name))
+            yield source_row(found, self._naming.destination(found.name), self._naming.refusal(found.name))
         for name in sorted(wanted):
             yield name, "", 0, "", f"{self._source} has no object of this name"

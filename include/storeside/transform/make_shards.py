@@ -69,7 +69,7 @@ class _Checked(Listings):
         if shard.name not in plans:
             return ""
         try:
-            plan = self._source.handle(self._client).object(shard.name).get_reader().read_all()
+            plan = self._source.object(self._client, shard.name).get_reader().read_all()
             if version_of(plan) != plans[shard.name]:
                 return "another task has replaced the plan of this shard: run this task again"
             return _difference(members_in(plan), members_of(self._client, self._destination, shard.name))
@@ -188,7 +188,7 @@ class ShardsJob:
     def _write(self, shard: ShardPlan) -> StoredObject:
         content = shard.content
         if self._writes:
-            self.plans.handle(self.client).object(shard.name).get_writer().put_content(content)
+            self.plans.object(self.client, shard.name).get_writer().put_content(content)
         return StoredObject(shard.name, shard.bytes_in, version_of(content))
 
     def _versioned(self, found: StoredObject) -> StoredObject:

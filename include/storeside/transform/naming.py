@@ -5,17 +5,28 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from storeside.aistore.errors import AIStoreInputError
+from storeside.aistore.names import require_fit_prefix, unfit
+from storeside.transformers.names import unfit_extensions
+
 
 @dataclass(frozen=True)
 class Naming:
     """The mapping of source names to destination names of one transform.
 
     `extensions` maps an extension without its dot to its replacement, case-sensitively; `prepend` precedes the whole
-    name. The rule is that of `TCBMsg.ToName` in AIStore 5.0 (api/apc/tcbtco.go).
+    name. The rule is that of `TCBMsg.ToName` in AIStore 5.0 (api/apc/tcbtco.go), which checks no names. Raises
+    AIStoreInputError for extensions and a prefix that could lead a result out of its folder or bucket, so AIStore's
+    own renaming of an object with a fit name stays there, too.
     """
 
     extensions: Mapping[str, str] = field(default_factory=dict)
     prepend: str = ""
+
+    def __post_init__(self) -> None:
+        if reason := unfit_extensions(self.extensions):
+            raise AIStoreInputError(reason)
+        require_fit_prefix(self.prepend, f"prepend {self.prepend!r}")
 
     def destination(self, name: str) -> str:
         """Return the name that AIStore gives the object `name` at the destination."""
@@ -23,3 +34,11 @@ class Naming:
         if dot and extension in self.extensions:
             name = stem + dot + self.extensions[extension].lstrip(".")
         return self.prepend + name
+
+    def refusal(self, name: str) -> str | None:
+        """Return why AIStore cannot store the object `name` or its result; None when it can store both."""
+        if reason := unfit(name):
+            return reason
+        result = self.destination(name)
+        reason = unfit(result)
+        return reason and f"its result would be named {result!r}: {reason}"

@@ -8,6 +8,7 @@ from dataclasses import asdict
 
 from storeside.aistore.errors import AIStoreInputError
 from storeside.ledger import owners
+from storeside.ledger.listing import unfit_names
 from storeside.ledger.objects import Ledger
 from storeside.ledger.scope import Plan, Scope
 from storeside.transform.listings import Listings
@@ -51,7 +52,8 @@ class Planner:
     def plan(self) -> State:
         """List both buckets, compare them with the ledger, and return the first state of the plan.
 
-        Raises AIStoreInputError if the job would give results of several objects the same name (only with `sync`).
+        Raises AIStoreInputError if the job would give results of several objects the same name, or names that AIStore
+        cannot store (only with `sync`).
         """
         self._listings.source()
         if self._options.keeps_result:
@@ -86,7 +88,17 @@ class Planner:
         return _state(Phase.BUCKET if whole else Phase.OBJECTS, plan)
 
     def _require_own_names(self) -> None:
-        """Raise AIStoreInputError if results would have the same name: with `sync`, AIStore leaves out no object."""
+        """Raise AIStoreInputError if results would have the same name, or one that AIStore cannot store.
+
+        With `sync`, AIStore leaves out no object.
+        """
+        count, name, reason = unfit_names(self._ledger, self._scope)
+        if count:
+            self._ledger.forget_listings(self._scope)
+            raise AIStoreInputError(
+                f"sync makes AIStore transform all objects of {self._scope.source}, also {count} that it cannot store"
+                f" under their names. The first is {name!r}: {reason}; rename them, or leave sync out"
+            )
         count, name, reason = self._ledger.shared_names(self._scope)
         if count:
             self._ledger.forget_listings(self._scope)

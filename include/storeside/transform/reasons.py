@@ -52,10 +52,9 @@ def reasons_of_copies(client: Client, bucket: Bucket, missing: Iterable[Pending]
     from aistore.sdk.errors import AISError
     from requests import RequestException
 
-    source = bucket.handle(client)
     for p in missing:
         try:
-            source.object(p.object).head()
+            bucket.object(client, p.object).head()
         except AISError as e:
             if is_refusal(e.status_code):
                 yield p.object, said(e), True

@@ -18,7 +18,7 @@ from storeside.aistore.errors import (
     said,
 )
 from storeside.aistore.existing import described, require_reports
-from storeside.aistore.names import unfit
+from storeside.aistore.names import require_fit
 from storeside.aistore.places import Clusters, place
 from storeside.aistore.pods import PodWatch
 from storeside.aistore.spec import EtlSpec
@@ -93,15 +93,14 @@ def transform_object(
     Within one bucket, the result must be a new object: if AIStore overwrote an object with an incomplete result, the
     old content would be lost.
     """
-    if reason := unfit(result):
-        raise AIStoreInputError(f"the result of {source}/{name} cannot be named {result!r}: {reason}")
+    require_fit(result, f"the result of {source}/{name} cannot be named {result!r}")
+    found, to = source.object(client, name), destination.object(client, result)
     _require_new(client, source, name, destination, result)
     if not destination.is_remote:
         destination.handle(client).create(exist_ok=True)
-    to = destination.handle(client).object(result)
 
     def copy(config: Any) -> int:
-        source.handle(client).object(name).copy(to, etl=config, latest=latest)
+        found.copy(to, etl=config, latest=latest)
         return int(to.props.size)
 
     what = f"{source}/{name} cannot be transformed"
@@ -134,9 +133,10 @@ def get_object(
     The file appears only when it is complete. Raises AIStoreError with the reason when the object cannot be read.
     """
     part = path.with_name(f".{path.name}.part")
+    found = source.object(client, name)
 
     def read(config: Any) -> int:
-        reader = source.handle(client).object(name).get_reader(etl=config, chunk_size=_PIECE)
+        reader = found.get_reader(etl=config, chunk_size=_PIECE)
         with part.open("wb") as file:
             return sum(file.write(piece) for piece in reader)
 

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 from storeside.aistore.buckets import Bucket
-from storeside.aistore.errors import AIStoreTransientError, said
+from storeside.aistore.errors import AIStoreInputError, AIStoreTransientError, said
 from storeside.aistore.spec import EtlSpec
 from storeside.transform.naming import Naming
 from storeside.transform.state import Options, State
 
 if TYPE_CHECKING:
-    from aistore.sdk import Bucket as BucketHandle
     from aistore.sdk import Client
-    from aistore.sdk.multiobj import ObjectGroup
-
 
 log = logging.getLogger(__name__)
 
@@ -79,9 +76,23 @@ def bucket(
 
 
 def objects(
-    group: ObjectGroup, to: BucketHandle, spec: EtlSpec | None, etls: list[str], naming: Naming, options: Options
+    client: Client,
+    source: Bucket,
+    names: Sequence[str],
+    to: Bucket,
+    spec: EtlSpec | None,
+    etls: list[str],
+    naming: Naming,
+    options: Options,
 ) -> str:
-    """Transform named objects, or copy them when there is no `spec`; return the job's id."""
+    """Transform named objects, or copy them when there is no `spec`; return the job's id.
+
+    Raises AIStoreInputError before AIStore is asked if it could not store one of the objects or results.
+    """
+    for name in names:
+        if reason := naming.refusal(name):
+            raise AIStoreInputError(f"object {name!r} of {source}: {reason}")
+    group, target = source.objects(client, names), to.handle(client)
     given: dict[str, Any] = {
         "prepend": naming.prepend,
         "continue_on_error": options.continue_on_error,
@@ -89,9 +100,9 @@ def objects(
         "num_workers": options.workers or None,
     }
     if spec is None:
-        return str(group.copy(to, **given)[-1])
+        return str(group.copy(target, **given)[-1])
     job_id: str = group.transform(
-        to,
+        target,
         etls[0],
         etl_pipeline=etls[1:] or None,
         timeout=spec.request_timeout,
@@ -101,6 +112,9 @@ def objects(
     return job_id
 
 
-def quarantine(group: ObjectGroup, to: BucketHandle) -> str:
-    """Copy named objects unchanged, regardless of the job's options; return the job's id."""
-    return str(group.copy(to, continue_on_error=True)[-1])
+def quarantine(client: Client, source: Bucket, names: Sequence[str], to: Bucket) -> str:
+    """Copy named objects unchanged, regardless of the job's options; return the job's id.
+
+    Raises AIStoreInputError for a name that no object can have.
+    """
+    return str(source.objects(client, names).copy(to.handle(client), continue_on_error=True)[-1])

@@ -26,6 +26,7 @@ from .http_client import DeliveryError, HttpClient, reason
 from .job import Job
 from .journal import Journal
 from .members import TAR
+from .names import unfit
 from .pieces import deliver, joined
 from .pool import Content, Delivered, Outcome, Streamed
 from .settings import Settings
@@ -196,13 +197,17 @@ class Gathered:
 def planned(content: bytes) -> list[Planned]:
     """Return the names and sizes in a plan: a JSON list of lists, which begin with name and size.
 
-    Raises DeliveryError for anything else.
+    Raises DeliveryError for anything else, and for a name that would be an object of another bucket.
     """
     try:
         found: Any = json.loads(content)
-        return [(str(name), int(size)) for name, size, *_ in found]
+        plan = [(str(name), int(size)) for name, size, *_ in found]
     except (ValueError, TypeError, OverflowError, RecursionError) as e:
         raise DeliveryError("it is not the plan of a shard", final=True) from e
+    for name, _ in plan:
+        if why := unfit(name):
+            raise DeliveryError(f"{name!r} cannot be a member of a shard: {why}", final=True)
+    return plan
 
 
 def _batches(plan: list[Planned]) -> Iterator[list[Planned]]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
 
+from .names import unfit_extensions
 from .transformer import utf8
 
 # Environment variables of an ETL that works on the members of shards; `EtlSpec.of_members` writes them.
@@ -24,7 +25,8 @@ class Members:
     `extensions` maps the extension of a member (without dot) to that of its result, as `Naming` does for objects. If
     `results` is ``tar``, a shard becomes a tar archive; if it is ``jsonl``, it becomes JSON Lines, one per result. If
     it is ``objects``, no member is transformed: those that match are stored as objects, and the shard becomes JSON
-    Lines that list them. Raises ValueError for other results.
+    Lines that list them. Raises ValueError for other results, and for extensions that could lead a result out of its
+    folder.
     """
 
     patterns: tuple[str, ...]
@@ -34,6 +36,8 @@ class Members:
     def __post_init__(self) -> None:
         if self.results not in (TAR, LINES, OBJECTS):
             raise ValueError(f"{RESULTS}={self.results!r}: use {TAR}, {LINES} or {OBJECTS}")
+        if reason := unfit_extensions(self.extensions):
+            raise ValueError(f"{EXTENSIONS}: {reason}")
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> Members | None:

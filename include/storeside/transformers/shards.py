@@ -211,6 +211,8 @@ class _Shard:
         return _Entry(member, name, self._submitter.submit(self._job_of(member), archive.content(member)))
 
     def _refusal(self, member: Member, name: str, concerned: bool) -> str:
+        if reason := tar_archive.outside(name):
+            return f"its result would be named {name!r}: {reason}"
         if concerned and member.size > self._settings.largest_body:
             return f"it has more than {self._settings.largest_body} bytes ({self._settings.body_limit})"
         key = hash(tar_archive.plain(name))

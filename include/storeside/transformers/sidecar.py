@@ -8,6 +8,7 @@ from pathlib import Path
 from urllib.parse import quote, unquote, urlsplit
 
 from .http_client import DeliveryError, HttpClient, reason
+from .names import unfit
 
 _AISTORE = "/v1/objects/"
 
@@ -29,9 +30,14 @@ class Sidecars:
             raise ValueError(f"SIDECAR_URL={base!r} must begin with http://, https:// or file://")
 
     def put(self, name: str, content: bytes) -> None:
-        """Store the sidecar `name`, replacing an existing one. Raises DeliveryError."""
+        """Store the sidecar `name`, replacing an existing one.
+
+        Raises DeliveryError, also for a name with which it would not be below the URL.
+        """
         if not self._parts.scheme:
             raise DeliveryError("the transform returned a sidecar, but SIDECAR_URL is not set")
+        if why := unfit(name):
+            raise DeliveryError(f"sidecar {name!r}: {why}", final=True)
         path = self._parts.path + quote(os.fsencode(name))
         if self._parts.scheme == "file":
             file = Path(unquote(path))

@@ -35,6 +35,7 @@ _KINDS = {
     tarfile.FIFOTYPE: "a pipe",
     tarfile.GNUTYPE_SPARSE: "a sparse file",
 }
+_OUTSIDE = "its name leads out of the shard"
 _FILES = (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.CONTTYPE)
 _WITHOUT_CONTENT = (
     *(tarfile.LNKTYPE, tarfile.SYMTYPE, tarfile.CHRTYPE, tarfile.BLKTYPE, tarfile.FIFOTYPE, tarfile.DIRTYPE),
@@ -179,11 +180,24 @@ class TarArchive:
 
 
 def header(member: Member, name: str, size: int) -> bytes:
-    """Return the header of a member with this name and size; long and foreign names as GNU tar writes them."""
+    """Return the header of a member with this name and size; long and foreign names as GNU tar writes them.
+
+    Raises TarError for a name that leads out of the archive's folder, in which readers store the members.
+    """
+    if reason := outside(name):
+        raise TarError(f"its member {name!r} cannot be written: {reason}")
     entry = tarfile.TarInfo(name)
     entry.size, entry.mode, entry.mtime = size, member.mode, member.time
     entry.type = tarfile.DIRTYPE if member.is_folder else tarfile.REGTYPE
     return entry.tobuf(tarfile.GNU_FORMAT, "utf-8", "surrogateescape")
+
+
+def outside(name: str) -> str:
+    """Return why a member of this name would be stored outside the folder of its archive; empty if it would not.
+
+    Other names that AIStore cannot store, such as those with line feeds, are names of members.
+    """
+    return _OUTSIDE if name.startswith("/") or ".." in name.split("/") else ""
 
 
 def padding(size: int) -> bytes:
@@ -236,8 +250,8 @@ def _refusal(name: str, kind: bytes) -> str:
         return "its name is not valid"
     if len(name.encode("utf-8", "surrogateescape")) > _LONGEST_NAME:
         return f"its name has more than {_LONGEST_NAME} bytes"
-    if name.startswith("/") or ".." in name.split("/"):
-        return "its name leads out of the shard"
+    if reason := outside(name):
+        return reason
     if kind in _FILES or kind == tarfile.DIRTYPE:
         return ""
     return f"it is {_KINDS.get(kind, 'of an unknown type')}, not a regular file"

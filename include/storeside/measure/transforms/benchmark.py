@@ -19,7 +19,6 @@ from storeside.aistore.buckets import Bucket, list_aistore
 from storeside.aistore.cluster import Cluster
 from storeside.aistore.errors import NO_REASON, said
 from storeside.aistore.existence import require_bucket
-from storeside.aistore.names import unfit
 from storeside.aistore.pods import PodWatch
 from storeside.aistore.spec import EtlSpec
 from storeside.errors import StoresideError, Transient
@@ -144,8 +143,7 @@ class Benchmark:
         names = list(self._names)
         to.handle(self._client).create()
         with jobs.submitting(self._client, plan.source, to):
-            group = plan.source.handle(self._client).objects(obj_names=names)
-            job_id = submit.objects(group, to.handle(self._client), None, [], Naming(), Options())
+            job_id = submit.objects(self._client, plan.source, names, to, None, [], Naming(), Options())
         self._follow(job_id)
         jobs.end_idle(self._client, plan.source, to)
         self._sizes = {found.name: found.size for found in list_aistore(self._client, to)}
@@ -160,7 +158,8 @@ class Benchmark:
         """Return the first recordings of the source by name, with the names of their results."""
         plan, chosen = self._plan, dict[str, str]()
         for found in list_aistore(self._client, plan.source, plan.prefix):
-            if found.size and found.name.rpartition(".")[2].lower() in EXTENSIONS and not unfit(found.name):
+            known = found.name.rpartition(".")[2].lower() in EXTENSIONS
+            if found.size and known and not plan.naming.refusal(found.name):
                 chosen[found.name] = plan.naming.destination(found.name)
             if len(chosen) == plan.objects:
                 break
@@ -209,8 +208,7 @@ class Benchmark:
 
     def _leave_out(self, broken: Mapping[str, str]) -> None:
         """Remove objects from the scratch bucket, and remember their reasons."""
-        group = self._scratch.source.handle(self._client).objects(obj_names=list(broken))
-        self._follow(group.delete())
+        self._follow(self._scratch.source.objects(self._client, broken).delete())
         for name, reason in broken.items():
             del self._names[name], self._sizes[name]
             self._left_out[name] = reason

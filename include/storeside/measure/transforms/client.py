@@ -96,11 +96,11 @@ async def _transcode(given: Mapping[str, Any]) -> dict[str, Any]:
     async def work() -> None:
         """Take objects until there are none, or one fails that a retry may help."""
         client = cluster.client()  # one for each: the SDK keeps ten connections per client
-        source, to = (Bucket.parse(given[side]).handle(client) for side in ("source", "destination"))
+        source, to = (Bucket.parse(given[side]) for side in ("source", "destination"))
         for name, result in names:
             if failed:
                 return
-            content = await asyncio.to_thread(source.object(name).get_reader().read_all)
+            content = await asyncio.to_thread(source.object(client, name).get_reader().read_all)
             outcome = await (await pool.submit(Job(name), content))
             if isinstance(outcome, Failure) and outcome.final:
                 broken[name] = outcome.reason
@@ -108,7 +108,7 @@ async def _transcode(given: Mapping[str, Any]) -> dict[str, Any]:
             if not isinstance(outcome, Content):
                 failed.append(f"{name}: {outcome.reason if isinstance(outcome, Failure) else outcome}")
                 return
-            await asyncio.to_thread(to.object(result).get_writer().put_content, bytes(outcome.data))
+            await asyncio.to_thread(to.object(client, result).get_writer().put_content, bytes(outcome.data))
 
     began = time.monotonic()
     await asyncio.gather(*(work() for _ in range(parallel)))
