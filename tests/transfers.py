@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from storeside.stack import demo, s3
@@ -39,6 +40,50 @@ def request_of(source: Source, table: str, format: str = "auto", **options: Any)
         "batches": taken(Batches, bytes="batch_bytes", objects="batch_objects"),
     }
     return Request(source, table, format, **given, **options)
+
+
+@dataclasses.dataclass(frozen=True)
+class Loaded:
+    """An object, and all rows that the table must have of it, in any order, as values of these columns."""
+
+    content: bytes
+    rows: Sequence[tuple[Any, ...]] = ()
+    columns: str = "*"
+
+
+@dataclasses.dataclass(frozen=True)
+class Refused:
+    """An object that must fail, and text or a pattern that its reason must contain."""
+
+    content: bytes
+    reason: str | re.Pattern[str]
+
+
+def wrong_cases(cases: Mapping[str, Loaded | Refused], found: Mapping[str, str | Sequence[Any]]) -> list[str]:
+    """Return a line for each case whose object has another outcome: `found` has its rows, or why it failed."""
+    return [
+        f"{name}: expected {_expectation(case)}, found {_text(found.get(name, 'neither rows nor a reason'))}"
+        for name, case in cases.items()
+        if name not in found or not _is_as_expected(case, found[name])
+    ]
+
+
+def _is_as_expected(case: Loaded | Refused, found: str | Sequence[Any]) -> bool:
+    if isinstance(case, Loaded):
+        return not isinstance(found, str) and sorted(found, key=repr) == sorted(case.rows, key=repr)
+    if not isinstance(found, str):
+        return False
+    return case.reason in found if isinstance(case.reason, str) else bool(case.reason.search(found))
+
+
+def _expectation(case: Loaded | Refused) -> str:
+    if isinstance(case, Loaded):
+        return _text(case.rows)
+    return f"the reason {case.reason if isinstance(case.reason, str) else case.reason.pattern!r}"
+
+
+def _text(found: str | Sequence[Any]) -> str:
+    return f"the reason {found!r}" if isinstance(found, str) else f"{len(found)} rows {str(found)[:1000]}"
 
 
 class Loading:
@@ -100,6 +145,46 @@ class Loading:
         self.check(report)
         assert self.left(transfer) == []
         return report
+
+    def cases(
+        self, cases: Mapping[str, Loaded | Refused], suffix: str = "", folder: str = "", **request: Any
+    ) -> Report:
+        """Load one object for each case into the existing table with one load, and report all wrong cases by name.
+
+        A case's object is named `folder` + its name + `suffix`. A test that calls this several times, for other
+        options or the other loader, gives each call its own folder, such as ``"push/"``. If the table has a column
+        for each case, its object has this column only, and the case names it in its `columns`.
+        """
+        by_key = {f"{folder}{name}{suffix}": case for name, case in cases.items()}
+        self.put({key: case.content for key, case in by_key.items()})
+        report = self.load(folder, **request)
+        assert report.loaded + report.failed == len(cases), f"not one outcome for each case: {report}"
+        wrong = wrong_cases(by_key, self._outcomes(by_key))
+        assert not wrong, "\n".join([f"{len(wrong)} of {len(cases)} cases are wrong:", *wrong])
+        return report
+
+    def _outcomes(self, by_key: Mapping[str, Loaded | Refused]) -> dict[str, str | list[Any]]:
+        """Return the rows of each object in the columns of its case, or the reason why it failed."""
+        loads = {
+            load: (key, reason if state == "failed" else None)
+            for load, key, state, reason in self.query(
+                "SELECT load_id, key, state, reason FROM storeside.loads FINAL"
+                " WHERE bucket = {bucket:String} ORDER BY recorded_at",
+                bucket=self.bucket,
+            )
+        }
+        columns = {key: case.columns if isinstance(case, Loaded) else "1" for key, case in by_key.items()}
+        rows: dict[str, list[Any]] = {key: [] for key in by_key}
+        for chosen in {*columns.values()}:
+            for load, *row in self.query(f"SELECT _storeside_load, {chosen} FROM {self.table}"):
+                key, _ = loads[load]
+                if columns.get(key) == chosen:
+                    rows[key].append(tuple(row))
+        newest = {key: reason for key, reason in loads.values() if key in by_key}
+        return {
+            key: rows[key] if reason is None else [*rows[key], reason] if rows[key] else reason
+            for key, reason in newest.items()
+        }
 
     def check(self, report: Report) -> None:
         """Check what must hold after any run: report, ledger and table agree."""
