@@ -6,8 +6,9 @@ import dataclasses
 import os
 import re
 import uuid
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 from storeside.stack import demo, s3
 from storeside.stack.clickhouse_users import LEDGER, LOADER
@@ -86,7 +87,75 @@ def _text(found: str | Sequence[Any]) -> str:
     return f"the reason {found!r}" if isinstance(found, str) else f"{len(found)} rows {str(found)[:1000]}"
 
 
-class Loading:
+class Outcomes(Protocol):
+    """What a report says of the objects that a load took."""
+
+    @property
+    def loaded(self) -> int: ...
+
+    @property
+    def failed(self) -> int: ...
+
+
+Reported = TypeVar("Reported", bound=Outcomes)
+
+
+class Cases(ABC, Generic[Reported]):
+    """A table, and objects that are loaded into it: each is a case, and one load takes many."""
+
+    table: str
+
+    @abstractmethod
+    def put(self, objects: Mapping[str, bytes]) -> None:
+        """Store objects."""
+
+    @abstractmethod
+    def load(self, keys: str = "", **request: Any) -> Reported:
+        """Load objects."""
+
+    @abstractmethod
+    def query(self, statement: str, **parameters: Any) -> list[tuple[Any, ...]]:
+        """Return the rows of a statement."""
+
+    @abstractmethod
+    def newest(self) -> dict[int, tuple[str, str | None]]:
+        """Return the key of each load, and why it failed, or None; the newest load of a key is the last one."""
+
+    def cases(
+        self, cases: Mapping[str, Loaded | Refused], suffix: str = "", folder: str = "", **request: Any
+    ) -> Reported:
+        """Load one object for each case into the existing table with one load, and report all wrong cases by name.
+
+        A case's object is named `folder` + its name + `suffix`. A test that calls this several times, for other
+        options or the other loader, gives each call its own folder, such as ``"push/"``. If the table has a column
+        for each case, its object has this column only, and the case names it in its `columns`.
+        """
+        by_key = {f"{folder}{name}{suffix}": case for name, case in cases.items()}
+        self.put({key: case.content for key, case in by_key.items()})
+        report = self.load(folder, **request)
+        assert report.loaded + report.failed == len(cases), f"not one outcome for each case: {report}"
+        wrong = wrong_cases(by_key, self._outcomes(by_key))
+        assert not wrong, "\n".join([f"{len(wrong)} of {len(cases)} cases are wrong:", *wrong])
+        return report
+
+    def _outcomes(self, by_key: Mapping[str, Loaded | Refused]) -> dict[str, str | list[Any]]:
+        """Return the rows of each object in the columns of its case, or the reason why it failed."""
+        loads = self.newest()
+        columns = {key: case.columns if isinstance(case, Loaded) else "1" for key, case in by_key.items()}
+        rows: dict[str, list[Any]] = {key: [] for key in by_key}
+        for chosen in {*columns.values()}:
+            for load, *row in self.query(f"SELECT _storeside_load, {chosen} FROM {self.table}"):
+                key, _ = loads[load]
+                if columns.get(key) == chosen:
+                    rows[key].append(tuple(row))
+        outcomes = {key: reason for key, reason in loads.values() if key in by_key}
+        return {
+            key: rows[key] if reason is None else [*rows[key], reason] if rows[key] else reason
+            for key, reason in outcomes.items()
+        }
+
+
+class Loading(Cases[Report]):
     """One test's own bucket and table."""
 
     def __init__(self, stack: Stack, clickhouse: Any, s3: Any) -> None:
@@ -146,44 +215,14 @@ class Loading:
         assert self.left(transfer) == []
         return report
 
-    def cases(
-        self, cases: Mapping[str, Loaded | Refused], suffix: str = "", folder: str = "", **request: Any
-    ) -> Report:
-        """Load one object for each case into the existing table with one load, and report all wrong cases by name.
-
-        A case's object is named `folder` + its name + `suffix`. A test that calls this several times, for other
-        options or the other loader, gives each call its own folder, such as ``"push/"``. If the table has a column
-        for each case, its object has this column only, and the case names it in its `columns`.
-        """
-        by_key = {f"{folder}{name}{suffix}": case for name, case in cases.items()}
-        self.put({key: case.content for key, case in by_key.items()})
-        report = self.load(folder, **request)
-        assert report.loaded + report.failed == len(cases), f"not one outcome for each case: {report}"
-        wrong = wrong_cases(by_key, self._outcomes(by_key))
-        assert not wrong, "\n".join([f"{len(wrong)} of {len(cases)} cases are wrong:", *wrong])
-        return report
-
-    def _outcomes(self, by_key: Mapping[str, Loaded | Refused]) -> dict[str, str | list[Any]]:
-        """Return the rows of each object in the columns of its case, or the reason why it failed."""
-        loads = {
+    def newest(self) -> dict[int, tuple[str, str | None]]:
+        return {
             load: (key, reason if state == "failed" else None)
             for load, key, state, reason in self.query(
                 "SELECT load_id, key, state, reason FROM storeside.loads FINAL"
                 " WHERE bucket = {bucket:String} ORDER BY recorded_at",
                 bucket=self.bucket,
             )
-        }
-        columns = {key: case.columns if isinstance(case, Loaded) else "1" for key, case in by_key.items()}
-        rows: dict[str, list[Any]] = {key: [] for key in by_key}
-        for chosen in {*columns.values()}:
-            for load, *row in self.query(f"SELECT _storeside_load, {chosen} FROM {self.table}"):
-                key, _ = loads[load]
-                if columns.get(key) == chosen:
-                    rows[key].append(tuple(row))
-        newest = {key: reason for key, reason in loads.values() if key in by_key}
-        return {
-            key: rows[key] if reason is None else [*rows[key], reason] if rows[key] else reason
-            for key, reason in newest.items()
         }
 
     def check(self, report: Report) -> None:
