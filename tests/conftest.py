@@ -210,3 +210,13 @@ def recordings(tmp_path: Path) -> Callable[[int], list[Path]]:
         return [corpus.folder / o.name for o in corpus.objects]
 
     return make
+
+
+@pytest.fixture(params=["pull", "push", "arrow"])
+def loader(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A loader; "arrow" is the worker's way of loading large objects of Parquet, ORC and Arrow."""
+    from storeside.transfer import push
+
+    if request.param == "arrow":
+        monkeypatch.setattr(push, "WHOLE_PARQUET", 0)
+    return "pull" if request.param == "pull" else "push"

@@ -28,13 +28,18 @@ from storeside.transfer.plan import Batch
 from storeside.transfer.preparation import Preparation
 from storeside.transfer.private import quiet_client
 from storeside.transfer.request import Request
-from storeside.transfer.source import Listed, Source, identifier, literal, wild
+from storeside.transfer.source import Listed, Source, literal, wild
 from storeside.transfer.staging import STAGING
+from storeside.transfer.table import LOAD_ID
 from storeside.transfer.work import Work
 from tests.support import unique
-from tests.transfers import request_of
+from tests.transfers import Cases, request_of
 
-INPUT = re.compile(r"FROM input\(('(?:[^'\\]|\\.)*')\)")
+INPUT = re.compile(r"FROM input\(('(?:[^'\\]|\\.)*')\)", re.DOTALL)
+# Statements here have a few rows: the compilation of an expression takes longer than all of them.
+COMPILES_NOTHING = dict.fromkeys(
+    ("compile_expressions", "compile_aggregate_expressions", "compile_sort_description"), 0
+)
 
 
 class Engine(ChdbClient):
@@ -44,18 +49,17 @@ class Engine(ChdbClient):
     """
 
     def __init__(self) -> None:
-        super().__init__(settings={"session_timezone": "UTC"})
+        super().__init__(settings={"session_timezone": "UTC", **COMPILES_NOTHING})
         self.statements: list[str] = []
         for database in (STAGING, "data"):
             self.command(f"CREATE DATABASE IF NOT EXISTS {database}")
 
-    def command(self, cmd: str, parameters: Any = None, data: Any = None, settings: Any = None, **more: Any) -> Any:
-        if cmd.startswith("INSERT INTO") and settings:
+    def command(self, cmd: str, *args: Any, **more: Any) -> Any:
+        if cmd.startswith("INSERT INTO") and more.get("settings"):
             self.statements.append(cmd)
-            given = {name: value for name, value in settings.items() if name != "query_id"}
+            given = {name: value for name, value in more.pop("settings").items() if name != "query_id"}
             cmd += f" SETTINGS {', '.join(f'{name} = {literal(str(value))}' for name, value in given.items())}"
-            settings = None
-        return super().command(cmd, parameters, data, settings, **more)
+        return super().command(cmd, *args, **more)
 
     def raw_insert(self, table: Any = None, *args: Any, insert_block: Any = None, settings: Any = None,
                    fmt: Any = None, compression: Any = None, **more: Any) -> Any:  # fmt: skip
@@ -113,6 +117,7 @@ class Objects:
 class Outcome:
     """Objects and rows of a load, as in `Report`."""
 
+    skipped: int
     loaded: int
     failed: int
     rows: int
@@ -179,12 +184,13 @@ class Ledger:
     def record_failed(self, failed: Iterable[tuple[Planned, Any, str]]) -> None:
         failed = list(failed)
         self.failed |= {o.key: reason for o, _, reason in failed}
+        self._done([o for o, *_ in failed])
 
     def _done(self, objects: Sequence[Planned]) -> None:
         self.objects_left = [o for o in self.objects_left if o not in objects]
 
 
-class Statements:
+class Statements(Cases[Outcome]):
     """A table, and objects to read into it. The methods are those of `Loading`."""
 
     def __init__(self, client: Engine, folder: Path) -> None:
@@ -194,6 +200,7 @@ class Statements:
         (folder / self.bucket).mkdir()
         self._loaded: set[str] = set()
         self._failed: dict[str, str] = {}
+        self._others: list[Statements] = []
 
     def put(self, objects: Mapping[str, bytes]) -> None:
         for key, content in objects.items():
@@ -201,13 +208,19 @@ class Statements:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(content)
 
+    def another(self) -> Statements:
+        """Return another table, without objects."""
+        self._others.append(Statements(self.client, self.folder))
+        return self._others[-1]
+
     def fresh(self) -> Statements:
-        """Return the same objects, and another table."""
-        other = Statements(self.client, self.folder)
+        """Return another table, with the same objects."""
+        other = self.another()
         other.put({o.key: (self.folder / self.bucket / o.key).read_bytes() for o in self._objects()})
         return other
 
     def create(self, columns: str, order_by: str = "tuple()") -> None:
+        columns += f", {LOAD_ID} UInt64 MATERIALIZED 0"  # as after a first load
         self.client.command(f"CREATE TABLE {self.table} ({columns}) ENGINE = MergeTree ORDER BY {order_by}")
 
     def load(self, keys: str = "", **options: Any) -> Outcome:
@@ -217,13 +230,15 @@ class Statements:
         """
         request = request_of(Files(self.bucket, keys, endpoint=str(self.folder)), self.table, **options)
         done = self._loaded if request.retry_failed else {*self._loaded, *self._failed}
-        planned = [o for o in self._objects() if o.key not in done and re.match(request.source.regex, o.key)]
+        selected = [o for o in self._objects() if re.match(request.source.regex, o.key)]
+        planned = [o for o in selected if o.key not in done]
         ledger = Ledger(self.client, uuid.uuid4().hex[:16], planned)
         self._read(request, ledger)
         self._loaded |= {o.planned.key for o in ledger.loaded}
         self._failed = {k: v for k, v in self._failed.items() if k not in self._loaded} | ledger.failed
+        self._check(ledger)
         return Outcome(
-            len(ledger.loaded), len(ledger.failed), sum(o.rows for o in ledger.loaded),
+            len(selected) - len(planned), len(ledger.loaded), len(ledger.failed), sum(o.rows for o in ledger.loaded),
             sum(o.rejected for o in ledger.loaded), sum(o.filtered for o in ledger.loaded),
         )  # fmt: skip
 
@@ -231,7 +246,7 @@ class Statements:
         client: Any = quiet_client(self.client) if request.read.columns.mask else self.client
         objects, plan = Objects(self.folder), cast("Any", ledger)
         preparation = Preparation(request, client, objects, plan)
-        prepared = preparation.prepare([Listed(o.key, "", o.size, "") for o in ledger.objects_left])
+        prepared = preparation.prepare(None)
         form = request.form(prepared.format)
         work = Work(
             request, form, client, plan, uuid.uuid4().hex[:8], objects, prepared.push, recent=preparation.recent
@@ -242,6 +257,19 @@ class Statements:
                 load.staging.destination.take(staged.table, staged.table)
                 load.staging.drop(staged.table)
                 ledger.record(staged.loaded, "loaded")
+
+    def _check(self, ledger: Ledger) -> None:
+        """Check that the table has the rows of the load as they were counted, and that no staging table is left."""
+        left = f"SELECT name, toUInt64(1) FROM system.tables WHERE database = '{STAGING}'"
+        if not ledger.loaded:
+            assert self.query(left) == []
+            return
+        ids = ", ".join(str(o.planned.load_id) for o in ledger.loaded)
+        counts = (
+            f"SELECT toString(_storeside_load), count() FROM {self.table} WHERE _storeside_load IN ({ids}) GROUP BY 1"
+        )
+        expected = {str(o.planned.load_id): o.rows for o in ledger.loaded if o.rows}
+        assert dict(self.query(f"{counts} UNION ALL {left}")) == expected
 
     def _objects(self) -> list[Planned]:
         root = self.folder / self.bucket
@@ -257,13 +285,18 @@ class Statements:
         return self.query(f"SELECT {columns} FROM {self.table} ORDER BY {order}")
 
     def types(self) -> dict[str, str]:
-        return {row[0]: row[1] for row in self.query(f"DESCRIBE TABLE {self.table}") if row[0] != "_storeside_load"}
+        return {row[0]: row[1] for row in self.query(f"DESCRIBE TABLE {self.table}") if row[0] != LOAD_ID}
 
     def reasons(self) -> dict[str, str]:
         """Return the reasons of failed objects."""
         return dict(self._failed)
 
+    def newest(self) -> dict[int, tuple[str, str | None]]:
+        done = {*self._loaded, *self._failed}
+        return {o.load_id: (o.key, self._failed.get(o.key)) for o in self._objects() if o.key in done}
+
     def drop(self) -> None:
-        """Drop the table."""
-        database, _, table = self.table.partition(".")
-        self.client.command(f"DROP TABLE IF EXISTS {identifier(database)}.{identifier(table)} SYNC")
+        """Drop the table, and those of `another`."""
+        self.client.command(f"DROP TABLE IF EXISTS {self.table} SYNC")
+        for other in self._others:
+            other.drop()

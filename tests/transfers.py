@@ -88,7 +88,7 @@ def _text(found: str | Sequence[Any]) -> str:
 
 
 class Outcomes(Protocol):
-    """What a report says of the objects that a load took."""
+    """The numbers of objects in the report of a load."""
 
     @property
     def loaded(self) -> int: ...
