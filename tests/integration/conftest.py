@@ -32,6 +32,11 @@ def cluster(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 
 @pytest.fixture
+def loading(stack: Stack, clickhouse: Any, s3_client: S3Client) -> Loading:
+    return Loading(stack, clickhouse, s3_client)
+
+
+@pytest.fixture
 def anywhere(request: pytest.FixtureRequest, stack: Stack, s3_client: S3Client) -> Loading:
     """Loads into a table, or into a Distributed table of two shards."""
     if request.param == "shards":
