@@ -46,6 +46,8 @@ IMAGE = os.environ.get("STORESIDE_TEST_IMAGE", TRANSFORMER_IMAGE)
 # AIStore's and the pod runner's polling intervals depend on it: a short one starts an ETL sooner. On Kubernetes it
 # includes the pull of the image.
 INIT_SECONDS = int(os.environ.get("STORESIDE_TEST_INIT_SECONDS", "30"))
+# A busy machine gets so many times the seconds of a wait.
+PATIENCE = 5
 
 
 def allow(folder: Path) -> None:
@@ -311,11 +313,14 @@ def uploaded_log(stack: Stack) -> Callable[..., str]:
 
 
 def until(condition: Callable[[], Any], seconds: float, what: str, interval: float = 0.1) -> Any:
-    """Wait for `condition` and return its value; raises TimeoutError that names `what`."""
-    deadline = time.monotonic() + seconds
+    """Wait for `condition` and return its value; raises TimeoutError that names `what`.
+
+    `seconds` suffice on an idle machine. A busy one gets `PATIENCE` times as many, so that only a fault fails a test.
+    """
+    deadline = time.monotonic() + PATIENCE * seconds
     while not (found := condition()):
         if time.monotonic() > deadline:
-            raise TimeoutError(f"no {what} within {seconds:g} s")
+            raise TimeoutError(f"no {what} within {PATIENCE * seconds:g} s")
         time.sleep(interval)  # between two looks
     return found
 

@@ -21,8 +21,6 @@ from storeside.stack.processes import marked
 from storeside.stack.settings import HOST, Stack
 from tests.support import put, read, small_spec, unique
 
-pytestmark = pytest.mark.timeout(180)
-
 NODES = ("ais_proxy", "ais_target0", "ais_target1")
 # Headers of a request from a node to another node, for a sender inside and outside the cluster.
 SENDERS = [

@@ -25,8 +25,6 @@ from storeside.transfer.options import LoadLimits
 from tests.support import unique
 from tests.transfers import Loading, parquet
 
-pytestmark = pytest.mark.timeout(400)
-
 MB = 1 << 20
 LOADERS = ("pull", "push")
 

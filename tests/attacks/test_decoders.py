@@ -20,7 +20,6 @@ from storeside.transformers import landlock
 from tests.unit.test_transformer_server import Mountpath, Server, Start, Target, ask, launch, mountpath, target
 
 __all__ = ["launch", "mountpath", "target"]
-pytestmark = pytest.mark.timeout(120)
 
 ATTACKS = "tests.attacks.decoders:Attacks"
 TOKEN = "a-token-that-no-decoder-may-see"

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 SECRET = b"name,salary\nada,1\n"
 DAGS = ("ingest", "s3_to_clickhouse", "sqs_redrive", "cluster_throughput", "check_connections", "backend_benchmark")
-pytestmark = [pytest.mark.timeout(240), pytest.mark.dags(*DAGS)]
+pytestmark = pytest.mark.dags(*DAGS)
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +43,7 @@ def payroll(airflow: Stack, api: AirflowApi, s3_client: S3Client) -> str:
 def refused(api: AirflowApi, dag: str, task: str, named: str, conf: dict[str, Any]) -> None:
     """Start a run and see that its task is refused, once, with the name and what to do."""
     run = api.trigger(dag, conf)
-    assert api.wait(dag, run, 120)["state"] == "failed"
+    assert api.wait(dag, run)["state"] == "failed"
     (tried,) = [one for one in api.task_instances(dag, run) if one["task_id"] == task]
     assert (tried["state"], tried["try_number"]) == ("failed", 1)
     log = api.log(dag, run, task)
@@ -108,5 +108,5 @@ def test_control_a_listed_bucket_is_loaded(api: AirflowApi, s3_client: S3Client,
     s3_client.create_bucket(Bucket=bucket)
     s3_client.put_object(Bucket=bucket, Key="a.csv", Body=SECRET)
     run = api.trigger("s3_to_clickhouse", {"bucket": bucket, "table": f"data.{table}"})
-    assert api.wait("s3_to_clickhouse", run, 120)["state"] == "success"
+    assert api.wait("s3_to_clickhouse", run)["state"] == "success"
     assert clickhouse.command(f"SELECT count() FROM data.{table}") == 1

@@ -36,7 +36,6 @@ from tests.support import put, read, small_spec, task_context, unique
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
 
-pytestmark = pytest.mark.timeout(240)
 CONTENT = b"canary"
 
 

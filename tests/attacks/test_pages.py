@@ -33,7 +33,6 @@ from tests.support import unique, until
 if TYPE_CHECKING:
     from types_boto3_sqs import SQSClient
 
-pytestmark = pytest.mark.timeout(120)
 
 ACCOUNT = "000000000000"
 OWN = {"Sec-Fetch-Site": "same-origin"}

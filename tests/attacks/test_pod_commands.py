@@ -13,8 +13,6 @@ from storeside.aistore.spec import CLASS_IMAGE
 from storeside.operators.aistore import TRANSFORMER_IMAGE, transformer_command
 from tests.support import unique
 
-pytestmark = pytest.mark.timeout(120)
-
 TRANSCODE = list(transformer_command("audio_transcode"))
 
 

@@ -14,8 +14,6 @@ from tests.support import unique
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
 
-pytestmark = pytest.mark.timeout(120)
-
 
 def test_no_page_erases_or_configures_the_embedded_s3(stack: Stack, s3_client: S3Client) -> None:
     """A form that posts needs no consent of the server (no CORS preflight)."""

@@ -31,7 +31,6 @@ from storeside.transformers.wire import Channel
 from tests.unit.test_transformer_server import CONTENT, Server, launch, mountpath, server, target
 
 __all__ = ["launch", "mountpath", "server", "target"]
-pytestmark = pytest.mark.timeout(180)
 
 DEEP = 200_000
 FIELDS = ("path", "fqn", "etl_args", "pipeline")

@@ -30,8 +30,6 @@ from storeside.transformers.sender import HEADER, Senders, proof
 from storeside.transformers.settings import Settings
 from tests.support import until
 
-pytestmark = pytest.mark.timeout(60)
-
 SECRET, TOKEN = "the-secret-of-the-etl", "the-token-of-authn"
 CONTENT = b"what is stored"
 UNAME = quote("ais/@#/out/x", safe="@")

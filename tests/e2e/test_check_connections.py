@@ -11,14 +11,14 @@ from storeside.stack.airflow_api import FINAL, AirflowApi
 from storeside.stack.settings import Stack
 
 DAG = "check_connections"
-pytestmark = [pytest.mark.timeout(240), pytest.mark.dags(DAG)]
+pytestmark = pytest.mark.dags(DAG)
 CONF = {"bucket": s3.BUCKET, "queue": s3.QUEUE}
 
 
 @pytest.mark.essential
 def test_worker_and_triggerer_find_the_stack_well(airflow: Stack, api: AirflowApi) -> None:
     run = api.trigger(DAG, CONF)
-    assert api.wait(DAG, run, 120)["state"] == "success"
+    assert api.wait(DAG, run)["state"] == "success"
     for task in ("worker", "triggerer"):
         log = api.log(DAG, run, task)
         assert f"from the {task}:" in log

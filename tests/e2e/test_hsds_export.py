@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
 
 DAG = "hsds_export"
-pytestmark = [pytest.mark.timeout(240), pytest.mark.dags(DAG)]
+pytestmark = pytest.mark.dags(DAG)
 CONNECTION = "hsds_default"
 VALUES = np.arange(400 * 30, dtype=np.int64).reshape(400, 30) * 7919 % 100_003
 
@@ -51,7 +51,7 @@ def test_a_dataset_becomes_rows_and_only_changed_slabs_are_loaded_again(
     def run() -> tuple[dict[str, Any], dict[str, Any]]:
         conf = {"domain": domain, "dataset": "/values", "bucket": s3.ARRAYS, "prefix": prefix, "table": table}
         started = api.trigger(DAG, conf)
-        state = api.wait(DAG, started, 120)["state"]
+        state = api.wait(DAG, started)["state"]
         assert state == "success", {task["task_id"]: task["state"] for task in api.task_instances(DAG, started)}
         found = (api.xcom(DAG, started, task) for task in ("export", "load"))
         exported, loaded = (json.loads(value) if isinstance(value, str) else value for value in found)

@@ -17,10 +17,7 @@ from tests.support import unique, until
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
-pytestmark = pytest.mark.timeout(300)
 
-
-@pytest.mark.timeout(900)
 def test_axe_finds_nothing_on_any_page(site: Site, tab: Page, request: pytest.FixtureRequest) -> None:  # noqa: F811
     found: list[str] = []
     for size, scheme in ((DESK, "light"), (DESK, "dark"), (PHONE, "light")):

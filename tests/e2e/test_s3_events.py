@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
     from types_boto3_sqs import SQSClient
 
-pytestmark = pytest.mark.timeout(240)
 
 DAG = "s3_events_to_clickhouse"
 QUEUE = f"{s3.TABLES}-events"
@@ -70,7 +69,7 @@ def test_a_burst_is_one_run_and_every_object_a_row(arrivals: Arrivals) -> None:
         until(lambda: not arrivals.messages(), 30, "empty queue", interval=0.5)
         runs = arrivals.started()
     assert 1 <= len(runs) <= 2  # the window may end in the middle of the burst
-    assert {arrivals.api.wait(DAG, run["dag_run_id"], 60)["state"] for run in runs} == {"success"}
+    assert {arrivals.api.wait(DAG, run["dag_run_id"])["state"] for run in runs} == {"success"}
     extras = [event["extra"] for event in arrivals.api.get("assets/events")["asset_events"]]
     told = [extra["payload"] for extra in extras if extra.get("payload", {}).get("queue") == QUEUE]
     assert all(len(json.dumps(extra)) < 16_000 and extra["batch"] for extra in told)
@@ -103,7 +102,7 @@ def test_dead_letters_are_listed_and_sent_back_from_the_form(arrivals: Arrivals)
 
     def redrive(state: str = "success", **conf: Any) -> Any:
         run = arrivals.api.trigger("sqs_redrive", {"queue": QUEUE, **conf})
-        assert arrivals.api.wait("sqs_redrive", run, 60)["state"] == state
+        assert arrivals.api.wait("sqs_redrive", run)["state"] == state
         if state == "failed":
             return arrivals.api.log("sqs_redrive", run, "redrive")
         value = arrivals.api.xcom("sqs_redrive", run, "redrive")

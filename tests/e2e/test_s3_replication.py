@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
     from types_boto3_sqs import SQSClient
 
-pytestmark = pytest.mark.timeout(240)
 
 DAG = "s3_replication"
 WATCHED = "s3_events_to_clickhouse"  # its watcher reads the same queue

@@ -14,7 +14,6 @@ from tests.support import administrator, allow_in_forms, process, unique, unpaus
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
 
-pytestmark = pytest.mark.timeout(240)
 
 DAG = "s3_to_clickhouse"
 
@@ -38,7 +37,7 @@ class Loader:
     def run(self, **conf: Any) -> dict[str, Any]:
         """Run the DAG; return the task's report."""
         run = self.start(**conf)
-        assert self.api.wait(DAG, run, 120)["state"] == "success"
+        assert self.api.wait(DAG, run)["state"] == "success"
         return self.report(run)
 
     def report(self, run: str) -> dict[str, Any]:
@@ -63,7 +62,7 @@ def test_a_bucket_is_loaded_once(loader: Loader) -> None:
     loader.s3.put_object(Bucket=loader.bucket, Key="2026/bad.csv", Body=b"n;word\n1;2;3\n")
     by_name = {"table.system_columns": ["_object"], "limits.rows": 1}
     run = loader.start(keys="2026/", delimiter=";", order_by="n", options=by_name)
-    assert loader.api.wait(DAG, run, 120)["state"] == "success"
+    assert loader.api.wait(DAG, run)["state"] == "success"
     report = loader.report(run)
     assert (report["listed"], report["loaded"], report["failed"], report["rows"]) == (4, 3, 1, 3)
     assert [key for key, _ in report["failures"]] == ["2026/bad.csv"]
@@ -88,7 +87,7 @@ def test_a_bucket_is_loaded_once(loader: Loader) -> None:
 def test_a_form_deletes_loaded_objects_only_if_the_owner_allows_it(loader: Loader) -> None:
     loader.s3.put_object(Bucket=loader.bucket, Key="a.csv", Body=b"n\n1\n")
     run = loader.start(after_load="delete")
-    assert loader.api.wait(DAG, run, 120)["state"] == "failed"
+    assert loader.api.wait(DAG, run)["state"] == "failed"
     assert "'delete' is not one of the after_load that forms may use: none" in loader.api.log(DAG, run, "load")
     lists = json.loads(loader.api.get("variables/storeside_forms")["value"])
     allow_in_forms(loader.api, **{**lists, "after_load": ["none", "delete"]})
@@ -108,7 +107,7 @@ def started_together(loader: Loader, *confs: dict[str, Any]) -> list[str]:
         runs = [loader.start(**conf) for conf in confs]
     finally:
         loader.pause(False)
-    assert [loader.api.wait(DAG, run, 120)["state"] for run in runs] == ["success"] * len(runs)
+    assert [loader.api.wait(DAG, run)["state"] for run in runs] == ["success"] * len(runs)
     return runs
 
 
@@ -139,7 +138,7 @@ def test_a_load_of_many_objects_is_deferred(loader: Loader) -> None:
     for n in range(BRIEF_OBJECTS + 1):
         loader.s3.put_object(Bucket=loader.bucket, Key=f"{n}.csv", Body=f"n\n{n}\n".encode())
     run = loader.start(format="csv")
-    assert loader.api.wait(DAG, run, 120)["state"] == "success"
+    assert loader.api.wait(DAG, run)["state"] == "success"
     assert "deferr" in loader.api.log(DAG, run, "load").lower()
     assert loader.query("SELECT count(), uniqExact(n) FROM {table}") == [(BRIEF_OBJECTS + 1, BRIEF_OBJECTS + 1)]
 
@@ -158,6 +157,6 @@ def test_a_killed_triggerer_takes_its_load_up_again(loader: Loader) -> None:
     until(lambda: loader.api.task_instances(DAG, run)[0]["state"] == "deferred", 60, "deferred task")
     process(loader.stack, "triggerer").kill()
     assert loader.query(reading) == [(1,)]
-    assert loader.api.wait(DAG, run, 200)["state"] == "success"
+    assert loader.api.wait(DAG, run)["state"] == "success"
     assert loader.report(run)["rows"] == rows
     assert loader.query("SELECT count(), uniqExact(n) FROM {table}") == [(rows, rows)]

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
     from types_boto3_sqs import SQSClient
 
-pytestmark = pytest.mark.timeout(480)  # 240 s, and the daily run before it
 
 DAG = "speech_pipeline"
 RUN_SECONDS = 120
@@ -195,7 +194,7 @@ def test_an_upload_alone_starts_a_run_that_loads_it_and_nothing_again(
     started = [run for run in pipeline.api.runs(DAG) if run["dag_run_id"] not in before]
     assert {run["run_type"] for run in started} == {"asset_triggered"}
     for run in started:
-        assert pipeline.api.wait(DAG, run["dag_run_id"], 60)["state"] == "success"
+        assert pipeline.api.wait(DAG, run["dag_run_id"])["state"] == "success"
     assert pipeline.rows(name) == (1, 1)
     # these runs covered the whole bucket: objects that the first one loaded or gave up are unchanged
     found = [pipeline.xcom(run["dag_run_id"], "transcode") for run in started]
@@ -250,7 +249,7 @@ def test_a_killed_triggerer_neither_loses_nor_repeats_work(
         until(deferred, 60, "deferred transcode", interval=0.2)
         triggerer = process(pipeline.stack, "triggerer")
         triggerer.kill()
-    assert pipeline.api.wait(DAG, run, 150)["state"] == "success"
+    assert pipeline.api.wait(DAG, run)["state"] == "success"
     assert process(pipeline.stack, "triggerer").pid != triggerer.pid
     assert {task["try_number"] for task in pipeline.tasks(run).values()} == {1}
     assert pipeline.rows(prefix) == (60, 60)
@@ -290,7 +289,7 @@ def test_a_cleared_task_ends_its_job_and_does_the_rest_again(
         clear = {"dry_run": False, "dag_run_id": run, "task_ids": ["transcode"], "only_failed": False}
         pipeline.api.request("POST", f"dags/{DAG}/clearTaskInstances", json=clear)
         until(lambda: job not in running_transforms(aistore), 30, "end of the job")
-    assert pipeline.api.wait(DAG, run, 150)["state"] == "success"
+    assert pipeline.api.wait(DAG, run)["state"] == "success"
     assert pipeline.tasks(run)["transcode"]["try_number"] == 2
     assert pipeline.rows(prefix) == (180, 180)
     assert not pipeline.failures(prefix)

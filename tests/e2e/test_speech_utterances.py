@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
 
 DAG = "speech_utterances"
-pytestmark = [pytest.mark.timeout(400), pytest.mark.dags(DAG)]
+pytestmark = pytest.mark.dags(DAG)
 
 
 def facts_in_shards(aistore: Any, bucket: Bucket, prefix: str) -> list[tuple[Any, ...]]:
@@ -58,7 +58,7 @@ def test_recordings_become_shards_and_rows(
 
     def run() -> tuple[str, dict[str, Any]]:
         found = api.trigger(DAG, form)
-        assert api.wait(DAG, found, 150)["state"] == "success", api.log(DAG, found, "load")
+        assert api.wait(DAG, found)["state"] == "success", api.log(DAG, found, "load")
         values = {task: api.xcom(DAG, found, task) for task in ("cut", "load")}
         return found, {task: json.loads(v) if isinstance(v, str) else v for task, v in values.items()}
 

@@ -17,7 +17,7 @@ from storeside.stack.settings import Stack
 from tests.support import left_of_benchmarks, put, unique, until, versions
 
 DAG = "transform_benchmark"
-pytestmark = [pytest.mark.timeout(300), pytest.mark.dags(DAG)]
+pytestmark = pytest.mark.dags(DAG)
 FEW = {"objects": 3, "servers": ["flask", "fastapi"], "communications": ["ws", "hpush"], "direct_put": "on"}
 
 
@@ -50,7 +50,7 @@ def test_a_run_from_the_form_is_measured(
 ) -> None:
     conf = {"source": str(source), **FEW, "file_access": "off", "rounds": 2, "processes": 1, "client_workers": 2}
     run = api.trigger(DAG, conf)
-    assert api.wait(DAG, run, 150)["state"] == "success", api.log(DAG, run, "measure")
+    assert api.wait(DAG, run)["state"] == "success", api.log(DAG, run, "measure")
     value = api.xcom(DAG, run, "measure")
     report = json.loads(value) if isinstance(value, str) else value
     wanted = {"client", "flask hpush direct put", "fastapi hpush direct put", "fastapi ws direct put"}
@@ -85,7 +85,7 @@ def test_a_killed_task_leaves_nothing(api: AirflowApi, aistore: Any, source: Buc
         assert task is not None
         task.send_signal(signal.SIGKILL)
         until(lambda: not measuring.is_running(), 10, "end of the client")
-    state = api.wait(DAG, run, 150)["state"]
+    state = api.wait(DAG, run)["state"]
     assert state == ("failed" if by == "hand" else "success"), api.log(DAG, run, "measure")
     assert {task["task_id"]: task["state"] for task in api.task_instances(DAG, run)}["remove"] == "success"
     assert left_of_benchmarks(aistore) == []

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
 
 DAG = "transform_bucket"
-pytestmark = [pytest.mark.timeout(400), pytest.mark.dags(DAG)]
+pytestmark = pytest.mark.dags(DAG)
 TEXTS = {path.name: path.read_bytes() for path in sorted((CHECKOUT / "tests" / "data" / "texts").glob("*.txt"))}
 WORDS = (1554, 1962, 1534, 1945, 1021)
 
@@ -40,7 +40,7 @@ def result(api: AirflowApi, run: str) -> dict[str, Any]:
 
 def run(api: AirflowApi, state: str = "success", **conf: Any) -> str:
     found = api.trigger(DAG, conf)
-    assert api.wait(DAG, found, 120)["state"] == state, api.log(DAG, found, "transform")
+    assert api.wait(DAG, found)["state"] == state, api.log(DAG, found, "transform")
     return str(found)
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
 
 DAG = "transform_to_clickhouse"
-pytestmark = [pytest.mark.timeout(400), pytest.mark.dags(DAG)]
+pytestmark = pytest.mark.dags(DAG)
 TEXTS = {path.name: path.read_bytes() for path in sorted((CHECKOUT / "tests" / "data" / "texts").glob("*.txt"))}
 
 
@@ -48,7 +48,7 @@ def api(api: AirflowApi, suite: Path) -> Iterator[AirflowApi]:
 def run(api: AirflowApi, state: str = "success", **conf: Any) -> dict[str, dict[str, Any]]:
     """Run the DAG; return the results of its tasks."""
     found = api.trigger(DAG, conf)
-    assert api.wait(DAG, found, 150)["state"] == state, api.log(DAG, found, "load")
+    assert api.wait(DAG, found)["state"] == state, api.log(DAG, found, "load")
     values = {task: api.xcom(DAG, found, task) for task in ("transform", "load")}
     return {task: dict(json.loads(value) if isinstance(value, str) else value) for task, value in values.items()}
 
@@ -92,12 +92,12 @@ def test_texts_that_break_a_suite_go_to_the_quarantine_or_keep_all_from_being_pu
     assert bad == (["a <b>chapter</b> is long: words"],)
 
     failed = api.trigger(DAG, {**fields, "table": f"{table}_2", "on_failed_expectations": "fail"})
-    assert api.wait(DAG, failed, 150)["state"] == "failed"
+    assert api.wait(DAG, failed)["state"] == "failed"
     assert "not met in 1 of 5 rows, such as 1021 in" in api.log(DAG, failed, "load")
     assert clickhouse.query(f"SELECT count() FROM {table}_2").first_row == (0,)
 
     refused = api.trigger(DAG, {**fields, "table": table, "suite": "os:getcwd"})
-    assert api.wait(DAG, refused, 150)["state"] == "failed"
+    assert api.wait(DAG, refused)["state"] == "failed"
     assert "'os:getcwd' is not one of the suites that forms may use" in api.log(DAG, refused, "transform")
 
     site = Site(airflow, api, clickhouse, s3_client, source, table, failed, None)

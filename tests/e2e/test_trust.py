@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
     from types_boto3_sqs import SQSClient
 
-pytestmark = pytest.mark.timeout(240)
 
 DAGS = ("ingest", "s3_to_clickhouse")
 # Files that hold secrets because a process must read them there, and that only their owner may read.
@@ -164,7 +163,7 @@ def used(
         watch.runs.append(("ingest", run))
         until(lambda: _tried(api, run), 120, f"first attempt with {s3_end} and {ais_end}")  # noqa: B023
         api.request("PATCH", f"dags/ingest/dagRuns/{quote(run, safe='')}", json={"state": "failed"})
-    assert api.wait("s3_to_clickhouse", load, 120)["state"] == "success"
+    assert api.wait("s3_to_clickhouse", load)["state"] == "success"
     assert sizes(aistore, Bucket("ais", source)) == {"good.csv": 4, "bad.csv.gz": 2}
     yield watch
     watch.ended.set()

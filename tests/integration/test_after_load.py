@@ -493,7 +493,7 @@ def test_a_kill_at_each_request_to_s3(bucket: Bucket, action: str, when: str, op
         ("delete", "same run", 4),
         ("move", "next run", 4),
         *(
-            pytest.param(action, again, 1, marks=[pytest.mark.chaos, pytest.mark.timeout(600)])
+            pytest.param(action, again, 1, marks=[pytest.mark.chaos])
             for action in ("delete", "move")
             for again in ("same run", "next run")
         ),

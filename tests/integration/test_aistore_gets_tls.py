@@ -15,8 +15,6 @@ from storeside.stack.podrunner.images import IMAGES
 from storeside.stack.settings import Stack, free_ports
 from storeside.stack.supervisor import Supervisor
 
-pytestmark = pytest.mark.timeout(240)
-
 BACKEND = dict.fromkeys(aistore.BACKEND, "none")
 OBJECTS = {f"folder/{number}": f"content {number}".encode() for number in range(20)}
 

@@ -47,7 +47,7 @@ from tests.support import (
     versions,
 )
 
-pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("no_etl_is_left")]
+pytestmark = pytest.mark.usefixtures("no_etl_is_left")
 
 MANY = 120
 WAV = Naming(AudioFormat().extensions)
@@ -669,7 +669,6 @@ def drive_with_retries(job: Callable[[], BucketJob], drive: Drive, tries: int = 
 
 
 @pytest.mark.chaos
-@pytest.mark.timeout(180)
 @pytest.mark.parametrize("component", ["ais-target-1", "ais-proxy"])
 def test_a_node_is_killed(stack: Stack, pair: Pair, corpus: dict[str, bytes], drive: Drive, component: str) -> None:
     put(pair.client, pair.source, corpus)
@@ -698,7 +697,6 @@ def test_a_node_is_killed(stack: Stack, pair: Pair, corpus: dict[str, bytes], dr
 
 
 @pytest.mark.chaos
-@pytest.mark.timeout(600)
 def test_twenty_thousand_tiny_objects(pair: Pair, drive: Drive) -> None:
     count = 20_000
     put(pair.client, pair.source, {})

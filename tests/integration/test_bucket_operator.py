@@ -30,7 +30,7 @@ from storeside.stack.settings import Stack
 from storeside.transform import bucket_job
 from tests.support import put, read, small_spec, task_context, unique, until
 
-pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("no_etl_is_left")]
+pytestmark = pytest.mark.usefixtures("no_etl_is_left")
 
 
 @pytest.fixture

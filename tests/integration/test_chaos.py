@@ -95,7 +95,6 @@ def staging(mailbox: Mailbox) -> set[tuple[Any, ...]]:
     return set(mailbox.query(f"SELECT name FROM system.tables WHERE database = '{STAGING}'"))
 
 
-@pytest.mark.timeout(240)
 def test_every_fault_of_a_link_costs_nothing_but_time(
     stack: Stack, clickhouse: Any, s3_client: Any, sqs_client: Any
 ) -> None:

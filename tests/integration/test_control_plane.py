@@ -26,7 +26,6 @@ def log_of(stack: Stack, target: int) -> str:
     return (stack.state / "logs" / f"ais-target-{target}.log").read_text(errors="replace")
 
 
-@pytest.mark.timeout(180)
 def test_etls_that_are_ended_while_they_start_leave_the_targets_answering(stack: Stack, aistore: Any) -> None:
     """Without the change to AIStore a target panics within seconds, and later calls never return."""
     names = [unique("stress") for _ in range(2)]
@@ -86,7 +85,6 @@ def test_a_target_that_stands_still_is_named_as_down_and_not_as_stuck(stack: Sta
     until(lambda: not control_plane.unanswering(aistore), 60, "answer of all targets")
 
 
-@pytest.mark.timeout(240)
 def test_the_status_names_a_target_that_stands_still_and_a_restart_mends_it(
     stack: Stack, aistore: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:

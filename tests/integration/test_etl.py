@@ -37,7 +37,7 @@ from storeside.transformers.failures import Unlisted
 from tests.support import INIT_SECONDS, put, read, shared_etls, sizes, unique, until
 from tests.support import small_spec as spec
 
-pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("no_etl_is_left")]
+pytestmark = pytest.mark.usefixtures("no_etl_is_left")
 Drive = Callable[[BucketJob], Summary]
 
 

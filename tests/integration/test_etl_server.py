@@ -18,7 +18,7 @@ from storeside.stack.settings import Stack
 from storeside.transformers.failures import Failure, parse
 from tests.support import INIT_SECONDS, put, read, sizes, unique
 
-pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("no_etl_is_left")]
+pytestmark = pytest.mark.usefixtures("no_etl_is_left")
 
 GOOD = ["plain/upper", "quote\"'/upper", "ü \U0001f600/upper", "per%cent%41/upper"]
 # AIStore 5.0 breaks the URL of a push at a question mark; the server repairs that

@@ -29,8 +29,6 @@ from tests.mailboxes import Beats, Mailbox
 from tests.support import until
 from tests.transfers import jsonl
 
-pytestmark = pytest.mark.timeout(90)
-
 PUT = "ObjectCreated:Put"
 
 
@@ -59,7 +57,7 @@ def test_objects_are_loaded_once_and_their_messages_deleted(mailbox: Mailbox) ->
     assert depths[-1] == (0, 0)
 
 
-@pytest.mark.parametrize("objects", [100, pytest.param(455, marks=[pytest.mark.chaos, pytest.mark.timeout(300)])])
+@pytest.mark.parametrize("objects", [100, pytest.param(455, marks=[pytest.mark.chaos])])
 def test_duplicates_in_any_order_leave_each_last_version_once(mailbox: Mailbox, objects: int) -> None:
     """Ten events per object; the bucket has the last; every tenth event comes twice; several in a message."""
     keys = [f"k/{n:03}.jsonl" for n in range(objects)]

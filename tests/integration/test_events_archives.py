@@ -12,8 +12,6 @@ from tests.shards import tar
 from tests.transfers import jsonl, parquet
 from tests.unit.test_transfer_archives import KINDS, zipped
 
-pytestmark = pytest.mark.timeout(120)
-
 FORMS: dict[str, Callable[[range], bytes]] = {
     "jsonl": lambda numbers: jsonl([{"n": n} for n in numbers]),
     "parquet": lambda numbers: parquet({"n": list(numbers)}),

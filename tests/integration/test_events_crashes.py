@@ -22,7 +22,7 @@ LEASE_SECONDS = 6
 @pytest.mark.parametrize(
     ("objects", "kills"),
     [
-        pytest.param(60, 3, marks=pytest.mark.timeout(120)),
+        (60, 3),
         pytest.param(1500, 30, marks=[pytest.mark.chaos, pytest.mark.timeout(1500)]),
     ],
 )

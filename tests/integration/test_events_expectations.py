@@ -18,8 +18,6 @@ from tests.mailboxes import Mailbox
 from tests.support import task_context
 from tests.transfers import SMALL, jsonl
 
-pytestmark = pytest.mark.timeout(120)
-
 MOSTLY = {"type": "expect_column_values_to_not_be_null", "kwargs": {"column": "text", "mostly": 0.5}}
 
 

@@ -28,9 +28,6 @@ from tests.mailboxes import Beats, Mailbox
 from tests.support import next_second, unique, until
 from tests.transfers import jsonl
 
-pytestmark = pytest.mark.timeout(60)
-
-
 # --- a watcher and the run that it starts
 
 

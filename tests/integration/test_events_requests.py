@@ -16,8 +16,6 @@ from storeside.transfer.listing import list_objects
 from tests.mailboxes import Mailbox
 from tests.transfers import jsonl
 
-pytestmark = pytest.mark.timeout(90)
-
 COUNT = 30  # more than a few
 
 

@@ -17,7 +17,7 @@ from storeside.operators import SqsS3EventsSensor
 from tests.mailboxes import Mailbox
 from tests.support import unique
 
-pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("connections")]
+pytestmark = pytest.mark.usefixtures("connections")
 
 
 @pytest.fixture

@@ -40,7 +40,7 @@ from tests.unit.test_spec_file import DOCUMENTED
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-pytestmark = [pytest.mark.timeout(180), pytest.mark.usefixtures("no_etl_is_left")]
+pytestmark = pytest.mark.usefixtures("no_etl_is_left")
 Drive = Callable[[BucketJob], Summary]
 # (name, transform, channel, variables) -> None
 Start = Callable[..., None]

@@ -11,8 +11,6 @@ from storeside.stack.settings import CHECKOUT
 from tests.fuzz.differential import delimited, delimited_rules, jsonlines, jsonlines_rules, text
 from tests.fuzz.differential.outcome import Outcome
 
-pytestmark = pytest.mark.timeout(600)
-
 FAMILIES = {"delimited": delimited, "jsonlines": jsonlines}
 RULES = {"delimited": delimited_rules, "jsonlines": jsonlines_rules}
 FILES = 200

@@ -21,8 +21,6 @@ from storeside.transfer.source import Source, identifier, literal
 from tests.mailboxes import Mailbox
 from tests.transfers import Loading, jsonl, parquet
 
-pytestmark = pytest.mark.timeout(120)
-
 FORGED = "FORGED 2026-01-01 ERROR all is lost"
 KEYS = (
     f"a\n{FORGED}", f"a\r\n{FORGED}", "a\r\nSet-Cookie: x=1", "\x1b[2J\x1b]0;x\x07", "x' UNION ALL SELECT 1 --",

@@ -40,7 +40,7 @@ from tests.support import (
     versions,
 )
 
-pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("no_etl_is_left")]
+pytestmark = pytest.mark.usefixtures("no_etl_is_left")
 
 Drive = Callable[[Any], Summary]
 TEXTS = {f"{n}.txt": b"object %d" % n for n in range(6)}

@@ -29,8 +29,6 @@ from storeside.transform.state import Options, Summary
 from tests.shards import files, tar
 from tests.support import failures, put, read, shared_etls, small_spec, task_context, unique, until
 
-pytestmark = pytest.mark.timeout(120)
-
 Drive = Callable[[Any], Summary]
 
 

@@ -32,7 +32,7 @@ from storeside.transformers.audio import probe
 from storeside.transformers.formats import AudioFormat
 from tests.support import contents, failures, probe_spec, put, read, sizes, transcode_spec, unique, until, versions
 
-pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("no_etl_is_left")]
+pytestmark = pytest.mark.usefixtures("no_etl_is_left")
 
 Drive = Callable[[BucketJob], Summary]
 HOSTILE = tuple(n for n in speech_corpus.HOSTILE_NAMES if not n.startswith("../") and "//" not in n)

@@ -21,7 +21,6 @@ from tests.support import unique
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
 
-pytestmark = pytest.mark.timeout(120)
 
 # Name, channels, samples, share of silence, bandwidth and signal-to-noise ratio of recordings, and their run.
 RECORDINGS = [

@@ -24,7 +24,7 @@ from storeside.operators import (
 from tests.support import INIT_SECONDS, put, read, sizes, small_spec, task_context, unique
 from tests.transfers import Loading
 
-pytestmark = [pytest.mark.timeout(240), pytest.mark.usefixtures("connections", "no_etl_is_left")]
+pytestmark = pytest.mark.usefixtures("connections", "no_etl_is_left")
 
 PREFIXES = ("a/", "b/", "c/")
 

@@ -32,7 +32,7 @@ from storeside.transformers.formats import AudioFormat
 from tests.shards import entry, files, tar
 from tests.support import failures, put, read, sizes, small_spec, transcode_spec, unique
 
-pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("no_etl_is_left")]
+pytestmark = pytest.mark.usefixtures("no_etl_is_left")
 
 Drive = Callable[[BucketJob], Summary]
 

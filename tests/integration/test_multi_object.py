@@ -13,7 +13,6 @@ from storeside.aistore import jobs
 from storeside.aistore.buckets import Bucket
 from tests.support import unique, until
 
-pytestmark = pytest.mark.timeout(120)
 COUNT = 200
 ROUNDS = int(os.environ.get("STORESIDE_TEST_ROUNDS", "4"))
 

@@ -24,7 +24,7 @@ from storeside.operators import (
 from tests.mailboxes import Mailbox
 from tests.support import put, small_spec, task_context, unique
 
-pytestmark = [pytest.mark.timeout(180), pytest.mark.usefixtures("connections")]
+pytestmark = pytest.mark.usefixtures("connections")
 
 
 def test_a_task_without_objects_is_skipped(mailbox: Mailbox, aistore: Any) -> None:

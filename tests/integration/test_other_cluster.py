@@ -17,8 +17,6 @@ from storeside.transform.bucket_job import BucketJob
 from storeside.transform.state import Options, Summary
 from tests.support import ask_aistore, put, read, sizes, unique
 
-pytestmark = pytest.mark.timeout(120)
-
 NAMES = ("plain", "in/a b+c", "in/ü&=1", "empty")
 Drive = Callable[[BucketJob], Summary]
 

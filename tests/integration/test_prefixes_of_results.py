@@ -14,7 +14,7 @@ from storeside.transform.naming import Naming
 from storeside.transform.state import Options, Summary
 from tests.support import put, sizes, small_spec, unique
 
-pytestmark = [pytest.mark.timeout(240), pytest.mark.usefixtures("no_etl_is_left")]
+pytestmark = pytest.mark.usefixtures("no_etl_is_left")
 Drive = Callable[[BucketJob], Summary]
 
 

@@ -12,7 +12,6 @@ from storeside.aistore import many
 from storeside.aistore.buckets import Bucket
 from tests.support import put
 
-pytestmark = pytest.mark.timeout(60)
 NAMES = (
     "plain",
     "folder/deep/x.json",

@@ -18,7 +18,6 @@ from tests.support import s3_of_aistore, set_properties
 
 __all__ = ["copying", "oci"]
 
-pytestmark = pytest.mark.timeout(120)
 
 NOTHING = Head(0, "", "")
 # with `prepend="p/"` each of these results would overwrite another object, and change it

@@ -27,8 +27,6 @@ from storeside.transform.bucket_job import BucketJob
 from storeside.transform.state import Summary
 from tests.support import kill, put, sizes, small_spec, unique, until
 
-pytestmark = pytest.mark.timeout(240)
-
 Drive = Callable[[BucketJob], Summary]
 
 

@@ -17,8 +17,6 @@ from storeside.operators import (
 from tests.mailboxes import Mailbox
 from tests.support import small_spec, task_context, unique
 
-pytestmark = pytest.mark.timeout(180)
-
 
 @pytest.fixture
 def mailbox(mailbox: Mailbox, connections: None, monkeypatch: pytest.MonkeyPatch) -> Mailbox:

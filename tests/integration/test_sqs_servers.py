@@ -23,8 +23,6 @@ from tests.mailboxes import Mailbox
 from tests.support import unique, until
 from tests.transfers import jsonl
 
-pytestmark = pytest.mark.timeout(120)
-
 
 @pytest.fixture(scope="module")
 def elastic(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:

@@ -23,7 +23,6 @@ from storeside.stack import aisloader_build, authn
 from storeside.stack.settings import Stack
 from tests.support import put, sizes, unique, until
 
-pytestmark = pytest.mark.timeout(300)
 OBJECT = 256 << 10
 
 

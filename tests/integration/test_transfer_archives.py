@@ -11,7 +11,7 @@ from tests.shards import tar
 from tests.transfers import Loading, each_storage
 from tests.unit.test_transfer_archives import KINDS, zipped
 
-pytestmark = [pytest.mark.timeout(180), each_storage]
+pytestmark = each_storage
 
 
 def numbers(start: int) -> bytes:

@@ -27,8 +27,6 @@ from storeside.transfer.request import Request
 from storeside.transfer.source import Source
 from tests.transfers import Loaded, Loading, Refused, parquet
 
-pytestmark = pytest.mark.timeout(120)
-
 LOADERS = ("pull", "push")
 
 
@@ -334,7 +332,6 @@ def test_a_denied_object_fails_alone_and_a_busy_server_is_waited_for(
     assert faults.slow[f"2.{form}"] < 0
 
 
-@pytest.mark.timeout(400)  # ClickHouse and boto3 repeat each request many times
 @pytest.mark.parametrize(("form", "loader"), [("parquet", "pull"), ("csv", "push")])
 def test_an_object_for_which_s3_is_too_busy_fails_alone(
     loading: Loading, stack: Stack, monkeypatch: pytest.MonkeyPatch, loader: str, form: str
@@ -356,7 +353,6 @@ def test_an_object_for_which_s3_is_too_busy_fails_alone(
     assert loading.rows() == [(0,), (1,), (2,), (3,)]
 
 
-@pytest.mark.timeout(400)
 def test_a_server_that_is_too_busy_for_all_objects_ends_the_load(
     loading: Loading, stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,8 +19,6 @@ from tests.integration.test_transfer_aistore import FromAIStore
 from tests.transfers import Loading, jsonl, parquet
 from tests.unit.test_reading_columns import CHOSEN, EMAILS, FORMATS, LOADERS, ROWS, csv, hashed
 
-pytestmark = pytest.mark.timeout(300)
-
 
 def both(*forms: str) -> list[Any]:
     """Return formats with loaders; `make test` loads each format in one way."""

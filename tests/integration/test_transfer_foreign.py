@@ -16,8 +16,6 @@ from storeside.transfer.errors import TransferInputError
 from storeside.transfer.formats import Csv
 from tests.transfers import Loaded, Loading, Refused, jsonl
 
-pytestmark = pytest.mark.timeout(180)
-
 LOADERS = ("pull", "push")
 
 

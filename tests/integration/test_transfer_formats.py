@@ -17,8 +17,6 @@ import pytest
 from storeside.transfer.source import Listed
 from tests.transfers import Loading, jsonl, parquet
 
-pytestmark = pytest.mark.timeout(120)
-
 LOADERS = ("pull", "push")
 
 

@@ -17,7 +17,7 @@ from tests.shards import tar
 from tests.transfers import Loading, each_storage, parquet
 from tests.unit.test_transfer_archives import KINDS, zipped
 
-pytestmark = [pytest.mark.timeout(300), each_storage]
+pytestmark = each_storage
 FORMS = {"parquet": ".parquet", "orc": ".orc", "arrow": ".feather", "arrowstream": ".arrows", "avro": ".avro"}
 
 

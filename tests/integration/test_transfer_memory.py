@@ -20,8 +20,6 @@ from storeside.transfer import queries
 from storeside.transfer.schema import Column
 from tests.transfers import Loading, parquet
 
-pytestmark = pytest.mark.timeout(120)
-
 LOADERS = ("pull", "push")
 MB = 1 << 20
 # The worker may grow by this much; it loads more than twice as much here.

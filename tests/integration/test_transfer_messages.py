@@ -20,8 +20,6 @@ from storeside.transfer.errors import TransferInputError
 from storeside.transfer.formats import MessageSchema
 from tests.transfers import Loading, each_storage
 
-pytestmark = pytest.mark.timeout(180)
-
 PROTO = """
 syntax = "proto3";
 package shop;

@@ -14,8 +14,6 @@ from storeside.stack.settings import Stack
 from tests.fuzz.differential import parquet as differential
 from tests.transfers import Loaded, Loading, Refused, parquet
 
-pytestmark = pytest.mark.timeout(300)
-
 UUID = uuid.UUID("12345678-1234-5678-1234-567812345678")
 STRUCT = pa.struct([("x", pa.int64()), ("l", pa.list_(pa.string()))])
 DAY = 24 * 3600 * 10**3

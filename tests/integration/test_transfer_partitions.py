@@ -16,8 +16,6 @@ from storeside.transfer.options import ReadOptions
 from tests.avro_files import avro, record
 from tests.transfers import FromAIStore, Loading, jsonl, parquet
 
-pytestmark = pytest.mark.timeout(300)
-
 LOADERS = ("pull", "push")
 
 

@@ -17,8 +17,6 @@ from storeside.stack.settings import Stack
 from storeside.transfer.engine import Prepared
 from tests.transfers import Loaded, Loading, Refused, jsonl
 
-pytestmark = pytest.mark.timeout(180)
-
 LOADERS = ("pull", "push")
 EMPTY = {
     "csv": [b"", b"\n", b" \n", b"n,s\n", b"n,s", b"\xef\xbb\xbfn,s\r\n", b"n,s\n\n\n"],

@@ -15,8 +15,6 @@ from tests.integration.test_transfer_aistore import FromAIStore
 from tests.transfers import Loaded, Loading, Refused
 from tests.unit.test_reading_typed import COLUMNAR, file_of, logical, nullable
 
-pytestmark = pytest.mark.timeout(300)
-
 SECOND = dt.datetime(2026, 1, 2, 3, 4, 5, 6000, tzinfo=None)
 # By case: a column of Arrow, the type of a value in Avro and the value, the type of the table's column, and the value
 # there or the reason. ORC has no Avro.

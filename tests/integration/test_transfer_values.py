@@ -11,8 +11,6 @@ from storeside.transfer.columns import Columns
 from tests.avro_files import avro, record
 from tests.transfers import Loading, jsonl, parquet
 
-pytestmark = pytest.mark.timeout(180)
-
 LOADERS = ("pull", "push")
 
 

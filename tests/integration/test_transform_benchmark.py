@@ -42,7 +42,7 @@ from tests.support import (
     versions,
 )
 
-pytestmark = [pytest.mark.timeout(240), pytest.mark.usefixtures("no_etl_is_left")]
+pytestmark = pytest.mark.usefixtures("no_etl_is_left")
 
 AUDIO = AudioFormat(sample_rate=44_100, channels=2, keep_extension=True)
 # Direct put in all, because AIStore waits at the end of jobs without it; one server and one channel each.

@@ -33,7 +33,7 @@ from tests.transfers import FromAIStore
 from tests.unit.test_audio import wav
 from tests.unit.test_utterances import RATE, samples_of
 
-pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("no_etl_is_left")]
+pytestmark = pytest.mark.usefixtures("no_etl_is_left")
 
 Drive = Callable[[BucketJob], Summary]
 SPEECH = [samples_of(path.read_bytes()) for path in sorted(demo.RECORDINGS.glob("*.flac"))]

@@ -17,7 +17,7 @@ from storeside.transformers.utterances import Detector, shard
 from tests.integration.test_utterances import Cutting, cutting, talk  # noqa: F401 (fixture)
 from tests.support import IMAGE, etl_servers, put, read, sizes, unique, until
 
-pytestmark = [pytest.mark.timeout(400), pytest.mark.usefixtures("no_etl_is_left", "connections")]
+pytestmark = pytest.mark.usefixtures("no_etl_is_left", "connections")
 
 MANY = 24
 # The tasks of the DAG `speech_utterances`, as a worker executes them: each attempt is of the same run.

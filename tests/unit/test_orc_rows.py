@@ -22,8 +22,6 @@ from storeside.transfer import orc_rows
 from storeside.transfer.errors import LoadObjectError, TransferTransientError
 from tests.support import until
 
-pytestmark = pytest.mark.timeout(60)
-
 
 class Object:
     """An object's content."""

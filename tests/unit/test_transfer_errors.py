@@ -189,7 +189,6 @@ def test_what_one_object_may_be_to_blame_for(error: Exception, by_itself: bool) 
     assert by_size(pushed) == by_itself
 
 
-@pytest.mark.timeout(20)
 def test_an_error_that_quotes_a_very_long_name() -> None:
     name = "x" * (50 << 20)
     text = f"Unknown field found in format header: '{name}': (in file/uri b/k): (INCORRECT_DATA)"

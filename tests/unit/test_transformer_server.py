@@ -34,8 +34,6 @@ from storeside.transformers.journal import Journal
 from storeside.transformers.settings import Settings
 from tests.support import unique, until
 
-pytestmark = pytest.mark.timeout(60)
-
 TOLD = "tests.unit.transforms_for_tests:Told"
 SECRET = "/v1/etl/_object/some-etl/its-secret"
 CONTENT = b"what is stored"

@@ -102,7 +102,7 @@ class AirflowApi:
         """Return the runs of a DAG; `parameters` are filters of the API, such as ``state="success"``."""
         return self._all(f"dags/{quote(dag)}/dagRuns", "dag_runs", **parameters)
 
-    def wait(self, dag: str, run: str, seconds: float = 300) -> dict[str, Any]:
+    def wait(self, dag: str, run: str, seconds: float = 600) -> dict[str, Any]:
         """Wait until a run has ended and return it. Raises TimeoutError after `seconds`."""
         deadline = time.monotonic() + seconds
         while (found := self.run(dag, run))["state"] not in FINAL:
