@@ -93,7 +93,7 @@ class Copy:
         for case in cases:
             if case.find("failure") is not None:
                 return f"{case.get('file')}::{case.get('name')}"
-        return f"{_NOT_FOUND}: {_last_line(done.stdout)}"
+        return f"{_NOT_FOUND}: {_summary(done.stdout)}"
 
     def stop(self) -> None:
         """Stop the stack of the tests, if it runs."""
@@ -102,10 +102,10 @@ class Copy:
             Supervisor(stack).stop()
 
 
-def _last_line(output: str) -> str:
-    """Return pytest's own summary, such as `1 passed in 2.10s`."""
-    lines = output.strip().splitlines()
-    return lines[-1].strip("= ") if lines else "pytest printed nothing"
+def _summary(output: str) -> str:
+    """Return pytest's line about an error at collection or set-up, or its last line, such as `1 passed in 2.10s`."""
+    lines = output.strip().splitlines() or ["pytest printed nothing"]
+    return next((line for line in lines if line.startswith("ERROR ")), lines[-1].strip("= "))
 
 
 @contextmanager
