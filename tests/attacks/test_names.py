@@ -101,7 +101,7 @@ ONE: dict[str, Callable[[Asked, str], object]] = {
     "check of a load": lambda a, name: aistore_objects.changed(a.client, "ais://in", {name: "1/x"}, "", 0),
     "check of a copy": lambda a, name: copies._custom(a.client, HERE, name),
     "reason of a copy": lambda a, name: list(
-        reasons.reasons_of_copies(a.client, HERE, [SimpleNamespace(object=name)])
+        reasons.reasons_of_copies(a.client, HERE, [SimpleNamespace(object=name)])  # type: ignore[list-item]
     ),
     "measured write": lambda a, name: Through(a.client, Bucket("s3", "in"), a.url).put(name, 1),
     "measured deletion": lambda a, name: Through(a.client, Bucket("s3", "in"), a.url).delete(name),

@@ -9,12 +9,14 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator
+from itertools import chain
 from typing import Any
 
 import av
 from av import logging
 
 from . import audio_errors as errors
+from . import audio_filters as filters
 from .audio_errors import AudioError
 from .audio_input import CONTAINERS, SOURCE_RATES, Input
 from .audio_limits import Limits
@@ -37,10 +39,11 @@ class Decoder:
 
     def __init__(self, data: Input, limits: Limits) -> None:
         self._stated = data.stated
+        edges = {"advanced_editlist": "0"} if data.stated.keeps_edges else {}
         try:
             self.container: Any = av.open(
                 data,
-                options={"format_whitelist": CONTAINERS, "protocol_whitelist": ""},
+                options={"format_whitelist": CONTAINERS, "protocol_whitelist": "", **edges},
                 metadata_errors="ignore",
             )
         except (av.FFmpegError, ValueError) as e:
@@ -53,7 +56,8 @@ class Decoder:
         except AudioError:
             self.container.close()
             raise
-        self.stream.codec_context.options = {**_STRICT, **_usable_layout(self.container)}
+        padding = {"flags2": "+skip_manual"} if data.stated.keeps_packets else {}
+        self.stream.codec_context.options = {**_STRICT, **padding, **_usable_layout(self.container)}
         # Objects are processed in parallel: threads for one object cost more than they save.
         self.stream.codec_context.thread_type = _THREADS
 
@@ -71,9 +75,8 @@ class Decoder:
     def frames(self, seconds: float = math.inf) -> Iterator[Any]:
         """Decode the stream to its end, or only its first `seconds`; only a complete read detects missing samples."""
         try:
-            for frame in self._decoded():
-                if frame.samples:
-                    self._require_form(frame)
+            for decoded in self._decoded():
+                if frame := self._kept(decoded):
                     self.samples += frame.samples
                     yield frame
                     if self.samples > self.limits.seconds * self.rate:
@@ -86,6 +89,17 @@ class Decoder:
         if not self.samples:
             raise errors.no_samples(self.codec)
         self._stated.require(self.samples, self.rate)
+
+    def _kept(self, frame: Any) -> Any | None:
+        """Return the part of a frame before the padding at the end of the recording; None if there is none."""
+        if not frame.samples:
+            return None
+        self._require_form(frame)
+        left = round(self._stated.kept_seconds * self.rate) - self.samples if self._stated.kept_seconds else math.inf
+        if frame.samples <= left:
+            return frame
+        cut = filters.Filters(lambda _: filters.part(0, int(left)))
+        return next(chain(cut.process(frame), cut.process(None)), None) if left > 0 else None
 
     def _decoded(self) -> Iterator[Any]:
         """Yield all frames; each link of a chain of Ogg Vorbis has its own decoder.

@@ -7,7 +7,7 @@ from .transformer import ObjectError
 # Containers of recordings by their common names; `audio_input.CONTAINERS` has libav's names.
 ACCEPTED = (
     "AAC, AC-3, AIFF, AMR, AU, CAF, DSF and DSDIFF, FLAC, Matroska and WebM, Monkey's Audio, MP3, MP4 and M4A, Ogg,"
-    " TTA, W64, WAV, WavPack and WMA"
+    " SPHERE, TTA, W64, WAV, WavPack and WMA"
 )
 
 
@@ -68,6 +68,19 @@ def no_samples(codec: str) -> AudioError:
 def truncated(samples: int, declared: int) -> AudioError:
     """Return the error for a stream with fewer samples than its header declares."""
     return AudioError(f"truncated: {samples} of {declared} declared samples exist")
+
+
+def contradictory(samples: int, declared: int) -> AudioError:
+    """Return the error for a stream with more samples than its header declares."""
+    return AudioError(
+        f"contradictory: the header declares {declared} samples, and decoding gives {samples}: if the object is"
+        " correct, convert it to WAV or FLAC"
+    )
+
+
+def compressed(what: str) -> AudioError:
+    """Return the error for a compressed form that has no decoder here."""
+    return AudioError(f"{what} is not supported: convert the object to WAV or FLAC, with sph2pipe or SoX")
 
 
 def truncated_bytes(found: int, declared: int) -> AudioError:

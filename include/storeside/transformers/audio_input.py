@@ -29,12 +29,14 @@ def open_input(source: str | bytes | bytearray | memoryview) -> Input:
     """
     # Open by descriptor, so that libav sees no file name: it would guess the format from the name and resolve
     # references relative to it.
-    data: Input = _File(open_source(source)) if isinstance(source, str) else _Content(source)
+    data: _File | _Content = _File(open_source(source)) if isinstance(source, str) else _Content(source)
     try:
         if not data.read(1):
             raise errors.empty()
         data.size = data.seek(0, io.SEEK_END)
         found = survey(data)
+        if found.head:
+            return _Headed(data, found)
         data.stated, data.is_bounded = found, (found.start, found.end) != (0, data.size)
         data.seek(0)
     except BaseException:
@@ -98,4 +100,48 @@ class _Content(_Recording, io.BytesIO):
     pass
 
 
-Input: TypeAlias = _File | _Content
+class _Headed(io.RawIOBase):
+    """Reads the header that replaces a recording's own one, and then the recording's samples."""
+
+    def __init__(self, data: _File | _Content, stated: Stated) -> None:
+        self.size, self.stated = data.size, stated
+        self._data = data
+        self._head = stated.head
+        self._end = len(self._head) + stated.end - stated.start
+        self._at = 0
+
+    def fileno(self) -> int:
+        return self._data.fileno()
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        place = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._end}[whence]
+        if place < 0:
+            return _NO_SUCH_PLACE
+        self._at = place
+        return place
+
+    def tell(self) -> int:
+        return self._at
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        left = max(0, self._end - self._at)
+        size = left if size is None or size < 0 else min(size, left)
+        made = self._head[self._at : self._at + size]
+        if len(made) < size:
+            self._data.seek(self.stated.start + self._at + len(made) - len(self._head))
+            made += self._data.read(size - len(made))
+        self._at += len(made)
+        return made
+
+    def close(self) -> None:
+        self._data.close()
+        super().close()
+
+
+Input: TypeAlias = _File | _Content | _Headed

@@ -57,6 +57,8 @@ def _converted(
         stated = opened.stated
         if stated.seconds and stated.seconds > limits.seconds:
             raise errors.too_long(limits.seconds)
+        if stated.needs_newest:
+            raise NotSupported("this libav decodes the recording to other samples")
         wanted = _target(target, limits, stated)
         wanted.measures = measures
         descriptor, content = (opened.fileno(), None) if isinstance(source, str) else (-1, source)
@@ -81,6 +83,11 @@ def _target(target: AudioFormat, limits: Limits, stated: Stated) -> Target:
         rate=target.sample_rate,
         channels=target.channels,
         expected_seconds=stated.exact_seconds,
+        kept_seconds=stated.kept_seconds,
+        keeps_edges=stated.keeps_edges,
+        keeps_packets=stated.keeps_packets,
+        head=stated.head,
+        head_bytes=len(stated.head),
     )
 
 

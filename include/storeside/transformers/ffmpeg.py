@@ -80,7 +80,7 @@ class AudioFfmpeg:
         """
         before = _children_seconds()
         with open_input(source) as checked, _memory_file() as result, _memory_file() as report:
-            if isinstance(source, str) and checked.stated.end == checked.size:
+            if isinstance(source, str) and checked.stated.end == checked.size and not checked.stated.head:
                 status = self._run(checked.fileno(), result, report)
             else:
                 if isinstance(source, str):
@@ -99,9 +99,15 @@ class AudioFfmpeg:
         """Raise AudioError if a recording in a file, which other bytes follow, is too large for a copy in memory."""
         stated, most = recording.stated, self._server.largest_body
         if stated.end - stated.start > most:
+            why, remedy = (
+                f"{recording.size - stated.end} bytes follow the recording ({stated.ignored})",
+                "remove these bytes",
+            )
+            if stated.head:
+                why, remedy = "its header is replaced for ffmpeg", "convert it to WAV"
             raise AudioError(
-                f"{recording.size - stated.end} bytes follow the recording ({stated.ignored}), so it must fit into"
-                f" memory, and it has more than {most} bytes: remove these bytes, or raise {self._server.body_limit}"
+                f"{why}, so it must fit into memory, and it has more than {most} bytes: {remedy}, or raise"
+                f" {self._server.body_limit}"
             )
 
     def _run(self, stdin: int, result: int, report: int) -> int:

@@ -11,37 +11,21 @@ from collections.abc import Iterator
 
 from storeside.transformers import audio_errors as errors
 
+from . import tracks
 from .stated import TOLERANCE_SECONDS, Buffered, Bytes, Stated, big, bytes_after, little
 
-_MOST_BOXES = 100_000
 _MOST_ELEMENTS = 256
 _TOP_BOXES = frozenset(
     b"ftyp moov mdat free skip wide pnot udta uuid meta moof mfra sidx styp emsg ssix prft pdin bloc".split()
 )
 
 
-def _boxes(content: Bytes, at: int, end: int) -> Iterator[tuple[bytes, int, int]]:
-    """Yield name, start of the body and end of each box; a box with size 0 ends at `end`."""
-    for _ in range(_MOST_BOXES):
-        head = content.at(at, 16)
-        if len(head) < 8 or at + 8 > end:
-            return
-        size, start = big(head[:4]), at + 8
-        if size == 1 and len(head) == 16:
-            size, start = big(head[8:]), at + 16
-        elif size == 0:
-            size = end - at
-        if size < start - at:
-            return
-        yield head[4:8], start, at + size
-        at += size
-
-
 def mp4(content: Bytes, at: int) -> Stated:
     """Read the top-level boxes, and the length that the index declares for the first audio track."""
     moov: tuple[int, int] | None = None
     is_open, end, another = False, at, 0
-    for name, start, stop in _boxes(content, at, content.size):
+    moofs: list[tuple[int, int]] = []
+    for name, start, stop in tracks.boxes(content, at, content.size):
         if name not in _TOP_BOXES:
             continue  # belongs to the recording if a known one follows
         if stop > content.size:
@@ -52,6 +36,7 @@ def mp4(content: Bytes, at: int) -> Stated:
             another = end
         moov = moov or ((start, stop) if name == b"moov" else None)
         # Fragments are written one after another, and no box declares their number.
+        moofs += [(start, stop)] if name == b"moof" else []
         is_open = is_open or name == b"moof" or (name == b"mdat" and big(content.at(start - 8, 4)) == 0)
         end = stop
     if moov is None:
@@ -59,37 +44,20 @@ def mp4(content: Bytes, at: int) -> Stated:
     if another and not is_open:  # libav reads the first of several recordings, and fragments of all
         end = another
     ignored = bytes_after(content.size - end, "last box")
-    seconds = _track_seconds(content, *moov)
+    seconds, length = tracks.shown_seconds(content, *moov), tracks.length(content, moov, moofs)
+    kept = length.seconds if length else 0.0
     if is_open:
-        return Stated(end, ignored)
-    return Stated(end, ignored, "yes", seconds=seconds, tolerance=TOLERANCE_SECONDS)
-
-
-def _inside(content: Bytes, place: tuple[int, int], *path: bytes) -> tuple[int, int] | None:
-    """Return start and end of the body of the first box at this path of names."""
-    for wanted in path:
-        found = next(((start, end) for name, start, end in _boxes(content, *place) if name == wanted), None)
-        if found is None:
-            return None
-        place = found
-    return place
-
-
-def _track_seconds(content: Bytes, start: int, end: int) -> float | None:
-    """Return the duration of the first audio track in seconds, after its edit list."""
-    scale = 0
-    for name, body, stop in _boxes(content, start, end):
-        if name == b"mvhd":
-            head = content.at(body, 32)
-            scale = big(head[20:24] if head[:1] == b"\1" else head[12:16])
-        if name == b"trak":
-            kind = _inside(content, (body, stop), b"mdia", b"hdlr")
-            header = _inside(content, (body, stop), b"tkhd")
-            if kind and header and content.at(kind[0], 12)[8:] == b"soun":
-                head = content.at(header[0], 36)
-                units = big(head[28:36] if head[:1] == b"\1" else head[20:24])
-                return units / scale if scale and 0 < units < 0xFFFFFFFF else None
-    return None
+        # Before libav 60, a fragment's samples before the start of the edit list stay.
+        return Stated(end, ignored, kept_seconds=kept, needs_newest=bool(length and length.delay))
+    return Stated(
+        end,
+        ignored,
+        "yes",
+        kept or seconds,
+        tolerance=TOLERANCE_SECONDS,
+        kept_seconds=kept,
+        keeps_edges=bool(length and length.is_aac),
+    )
 
 
 # --- Matroska

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import math
 import struct
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from storeside.transformers import audio_errors as errors
 
-from .stated import Bytes, Stated, big, bytes_after, little
+from . import raw
+from .stated import TOLERANCE_SECONDS, Bytes, Stated, big, bytes_after, little
 
 _MOST_CHUNKS = 4_096
 # A writer to a pipe does not know the size, and declares at least this one.
@@ -24,6 +25,10 @@ _EXTENSIBLE = 0xFFFE
 _BLOCK_SAMPLES = 4_096
 # AIFF-C's types of uncompressed samples.
 _AIFF_TYPES = (b"NONE", b"twos", b"sowt", b"fl32", b"FL32", b"fl64", b"FL64", b"in24", b"in32", b"raw ")
+
+
+# libsndfile's types of samples with the least byte first: the names of others in reverse.
+_LITTLE = {b"42ni": 3, b"23ni": 4}
 
 
 @dataclass
@@ -99,6 +104,15 @@ def _length(content: Bytes, chunks: _Chunks, sound: bytes, is_unknown: bool) -> 
     return Stated(chunks.rest, ignored, "yes")
 
 
+def _require_layout(what: str, valid: int, bits: int, sample_bytes: int) -> None:
+    """Raise AudioError for integers that do not fill their bytes: libav takes them for shorter ones, and makes noise.
+
+    `bits` is the number in the header, and `valid` that of the bits that count.
+    """
+    if 0 < min(valid, bits) <= 8 * (sample_bytes - 1):
+        raise errors.not_readable(f"{what} with {min(valid, bits)} bits per sample in {sample_bytes} bytes")
+
+
 def _with(stated: Stated, seconds: float | None, is_exact: bool = False, slack: int = 0) -> Stated:
     if stated.complete != "yes" or seconds is None or not 0 <= seconds < math.inf:
         return stated
@@ -128,12 +142,12 @@ def wave(content: Bytes, at: int) -> Stated:
         valid = bits
     if code == 1 and kind == b"RIFX" and bits > 8:
         raise errors.not_readable("WAV with the most significant byte first (RIFX)")
-    if code == 1 and 0 < valid <= 24 and block == 4 * channels and bits in (24, 32):
-        raise errors.not_readable(f"WAV with {valid} bits per sample in 4 bytes")
+    if code == 1 and channels:
+        _require_layout("WAV", valid, bits, block // channels)
     stated_length = _length(content, chunks, b"data", is_unknown)
     fact = number(chunks.body(content, b"fact", 4))
     if code in _FIXED and block and rate:
-        return _with(stated_length, size // block / rate)
+        return _with(stated_length, size // block / rate, is_exact=True)
     if fact and rate:
         return _with(stated_length, fact / rate, is_exact=True, slack=_BLOCK_SAMPLES)
     return _with(stated_length, size / pace if pace else None)
@@ -159,7 +173,13 @@ def wave64(content: Bytes, at: int) -> Stated:
     is_unknown = size <= 0 or size >= 1 << 62
     head = chunks.body(content, b"fmt ", 26)
     code, rate, pace, block = (little(head[a:b]) for a, b in ((0, 2), (4, 8), (8, 12), (12, 14)))
-    code = little(head[24:26]) if code == _EXTENSIBLE else code
+    channels, bits, valid = (little(head[a : a + 2]) for a in (2, 14, 18))
+    if code == _EXTENSIBLE:
+        code = little(head[24:26])
+    else:
+        valid = bits
+    if code == 1 and channels:
+        _require_layout("W64", valid, bits, block // channels)
     stated = _length(content, chunks, b"data", is_unknown)
     if code in _FIXED and block and rate:
         return _with(stated, size // block / rate, is_exact=True)
@@ -173,12 +193,27 @@ def aiff(content: Bytes, at: int) -> Stated:
     if kind == b"8SVX":
         return _length(content, chunks, b"BODY", False)
     head = chunks.body(content, b"COMM", 22)
-    _, size = chunks.first.get(b"SSND", (0, 0))
-    frames = big(head[2:6])
+    start, size = chunks.first.get(b"SSND", (0, 0))
+    channels, frames, bits = big(head[:2]), big(head[2:6]), big(head[6:8])
     stated = _length(content, chunks, b"SSND", size <= 8 and not frames)
     rate = _extended(head[8:18])
+    width = _width(head[18:22], bits) if kind == b"AIFC" else 0
+    if width and stated.complete == "yes" and size >= 8:
+        first = start + 8 + big(content.at(start, 4))
+        head = raw.little(channels, round(rate), width)
+        return raw.headed(Stated(start + size, stated.ignored), first, head, frames, channels * width, rate)
     is_plain = kind == b"AIFF" or head[18:22] in _AIFF_TYPES
     return _with(stated, frames / rate if rate and frames and is_plain else None, is_exact=True)
+
+
+def _width(kind: bytes, bits: int) -> int:
+    """Return the bytes per sample of AIFF-C with the least byte first that libav does not read; 0 for any other.
+
+    libav takes all samples of the type `sowt` for 16 bits, and does not know the types of libsndfile.
+    """
+    if kind == b"sowt":
+        return 0 if 8 < bits <= 16 else -(-bits // 8)
+    return _LITTLE.get(kind, 0)
 
 
 def _extended(number: bytes) -> float:
@@ -195,13 +230,35 @@ def caf(content: Bytes, at: int) -> Stated:
     _, size = chunks.first.get(b"data", (0, 0))
     head = chunks.body(content, b"desc", 32)
     packet, frames = big(head[16:20]), big(head[20:24])
+    channels, bits = big(head[24:28]), big(head[28:32])
+    if head[8:12] == b"lpcm" and channels and frames:
+        _require_layout("CAF", bits, bits, packet // frames // channels)
     stated = _length(content, chunks, b"data", size >= 1 << 63 or size <= 4)
     rate: float = struct.unpack(">d", head[:8])[0] if len(head) >= 8 else 0.0
     if not rate > 0:
         return stated
     if b"pakt" in chunks.first:
-        return _with(stated, big(chunks.body(content, b"pakt", 16)[8:16]) / rate)
-    return _with(stated, (size - 4) // packet * frames / rate if packet and frames else None)
+        return _packets(stated, head, chunks.body(content, b"pakt", 24), rate)
+    return _with(stated, (size - 4) // packet * frames / rate if packet and frames else None, is_exact=True)
+
+
+def _packets(stated: Stated, head: bytes, table: bytes, rate: float) -> Stated:
+    """Add the length that a table of packets declares: those without the delay and the padding of the encoder.
+
+    ALAC's packets have no padding, although libsndfile counts some, and libav 62 drops it. Before libav 60, the delay
+    of AAC stays.
+    """
+    packed, delay = head[8:12], big(table[16:20])
+    made = _with(stated, big(table[8:16]) / rate, is_exact=packed == b"alac")
+    if not made.seconds:
+        return made
+    return replace(
+        made,
+        tolerance=TOLERANCE_SECONDS,
+        kept_seconds=made.seconds,
+        keeps_packets=packed == b"alac",
+        needs_newest=packed != b"alac" and delay > 0,
+    )
 
 
 def dsf(content: Bytes, at: int) -> Stated:
@@ -235,4 +292,4 @@ def au(content: Bytes, at: int) -> Stated:
         raise errors.truncated_bytes(max(there, 0), size)
     end = at + start + size
     ignored = bytes_after(content.size - end, "samples")
-    return Stated(end, ignored, "yes", seconds=size // block / rate if block and rate else None)
+    return _with(Stated(end, ignored, "yes"), size // block / rate if block and rate else None, is_exact=True)

@@ -19,11 +19,17 @@ TOLERANCE_SECONDS = 0.3
 class Stated:
     """The length that a container declares.
 
-    The recording is in the object from byte `start` up to, but without, byte `end`; libav reads only this range. Only
-    ID3v2 tags may precede it. `ignored` describes the bytes after it ("" if there are none). `complete` is "yes" if
-    the container declares its length and all of it exists, otherwise "unknown". `seconds` is the declared length, or
-    None. With `is_exact`, decoding must yield the declared samples per channel, minus at most `slack`. A recording
-    that is shorter by more than `tolerance` seconds is not known to be complete.
+    The recording is in the object from byte `start` up to, but without, byte `end`; libav reads only this range,
+    after the bytes of `head`, which replace a header that it does not know. Otherwise, only ID3v2 tags may precede
+    it. `ignored` describes the bytes after it ("" if there are none). `complete` is "yes" if the container declares
+    its length and all of it exists, otherwise "unknown". `seconds` is the declared length, or None. With `is_exact`,
+    decoding must yield the declared samples per channel, minus at most `slack`; without slack, also no more. A
+    recording that is shorter or longer by more than `tolerance` seconds is not known to be complete.
+
+    `kept_seconds` is the length after which only an encoder's padding follows; 0 keeps all. With `keeps_packets`,
+    decoded packets have no padding, although the container counts some. With `keeps_edges`, libav must not cut at the
+    end of an MP4 edit list, whose ticks are longer than samples. With `needs_newest`, only PyAV's libav decodes all
+    samples rightly.
     """
 
     end: int
@@ -34,6 +40,11 @@ class Stated:
     slack: int = 0
     start: int = 0
     tolerance: float = math.inf
+    head: bytes = b""
+    kept_seconds: float = 0.0
+    keeps_packets: bool = False
+    keeps_edges: bool = False
+    needs_newest: bool = False
 
     @property
     def exact_seconds(self) -> float:
@@ -46,13 +57,21 @@ class Stated:
 
     def completeness(self, seconds: float) -> str:
         """Return whether a recording with this number of decoded seconds is complete: "yes" or "unknown"."""
-        return "unknown" if seconds < (self.seconds or 0.0) - self.tolerance else self.complete
+        if self.seconds is None:
+            return self.complete
+        most = TOLERANCE_SECONDS if self.is_exact else self.tolerance
+        return self.complete if -self.tolerance <= seconds - self.seconds <= most else "unknown"
 
     def require(self, samples: int, rate: int) -> None:
-        """Compare the length with the decoded samples per channel. Raises AudioError if samples are missing."""
-        declared = round(self.exact_seconds * rate)
-        if samples < declared - max(self.slack, round(_SLACK_SECONDS * rate)):
+        """Compare the length with the decoded samples per channel.
+
+        Raises AudioError if samples are missing, or if there are more, which are noise if a header is misread.
+        """
+        declared, rounding = round(self.exact_seconds * rate), round(_SLACK_SECONDS * rate)
+        if samples < declared - max(self.slack, rounding):
             raise errors.truncated(samples, declared)
+        if declared and not self.slack and samples > declared + rounding:
+            raise errors.contradictory(samples, declared)
 
 
 def exactly(end: int, ignored: str, samples: int, rate: int, slack: int = 0) -> Stated:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import BinaryIO
 
-from . import boxes, chunks, pages, streams
+from . import boxes, chunks, pages, sphere, streams
 from .stated import Bytes, Stated
 
 # The first bytes of a container, and the function that reads it.
@@ -14,7 +14,7 @@ _MAGIC: tuple[tuple[bytes, Callable[[Bytes, int], Stated]], ...] = (
     (b"fLaC", streams.flac), (b"OggS", pages.ogg), (b"\x1a\x45\xdf\xa3", boxes.matroska),
     (b"riff\x2e\x91\xcf\x11", chunks.wave64), (b"caff", chunks.caf), (b".snd", chunks.au), (b"DSD ", chunks.dsf),
     (b"FRM8", chunks.dsdiff), (b"wvpk", streams.wavpack), (b"MAC ", streams.ape), (b"TTA1", streams.tta),
-    (bytes.fromhex("3026b2758e66cf11"), boxes.asf),
+    (bytes.fromhex("3026b2758e66cf11"), boxes.asf), (b"NIST_1A\n", sphere.sphere),
 )  # fmt: skip
 _BOXES = (b"ftyp", b"moov", b"mdat", b"free", b"skip", b"wide", b"pnot", b"styp")
 
@@ -28,7 +28,8 @@ def survey(data: BinaryIO) -> Stated:
     at = streams.after_id3(content)
     if at >= content.size:
         return Stated(content.size)
-    return replace(_survey(content, at), start=at)
+    found = _survey(content, at)
+    return found if found.head else replace(found, start=at)
 
 
 def _survey(content: Bytes, at: int) -> Stated:

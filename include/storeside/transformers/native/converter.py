@@ -50,7 +50,8 @@ class Target(ctypes.Structure):
 
     With `measures`, the conversion also computes the source's `SignalFacts`.
     `expected_seconds` is the exact length that the container declares, or 0. Damage after that length is not part of
-    the recording.
+    the recording. Samples after `kept_seconds` are dropped, unless it is 0, and `keeps_packets` and
+    `keeps_edges` prevent libav from dropping any. libav reads the `head_bytes` of `head` before the recording.
     """
 
     _fields_ = (
@@ -64,6 +65,11 @@ class Target(ctypes.Structure):
         ("rate", ctypes.c_int),
         ("channels", ctypes.c_int),
         ("measures", ctypes.c_int),
+        ("keeps_packets", ctypes.c_int),
+        ("keeps_edges", ctypes.c_int),
+        ("kept_seconds", ctypes.c_double),
+        ("head", ctypes.c_char_p),
+        ("head_bytes", ctypes.c_int64),
     )
 
 

@@ -64,6 +64,11 @@ typedef struct {
     int min_source_rate, max_source_rate;
     int rate, channels;
     int measures; /* whether to fill `signal` of the outcome */
+    int keeps_packets;   /* whether libav must not drop samples that the container calls padding */
+    int keeps_edges;     /* whether libav must not cut at the end of an edit list */
+    double kept_seconds; /* the length after which only padding follows, or 0 */
+    const char *head; /* read before the recording, in place of a header that libav does not know */
+    int64_t head_bytes;
 } Target;
 
 /* The memory of the result, which grows as needed and is reused for the next object. */
@@ -95,7 +100,9 @@ typedef struct {
 typedef struct {
     const uint8_t *data; /* NULL: read from `descriptor` */
     int descriptor, error;
-    int64_t start, size, at; /* the recording's first byte and size, and the position in it */
+    const char *head;
+    int64_t head_bytes;
+    int64_t start, size, at; /* the recording's first byte, the size with the head, and the position in both */
 } Source;
 
 typedef struct {
@@ -110,6 +117,7 @@ typedef struct {
     AVStream *stream;
     AVChannelLayout first_layout;
     int first_rate, first_format;
+    int64_t kept; /* samples per channel to keep */
 } Job;
 
 static Status fail(Job *job, Status status, int error)
@@ -127,11 +135,16 @@ static int source_read(void *opaque, uint8_t *into, int wanted)
     ssize_t n = wanted < left ? wanted : left;
     if (n <= 0)
         return AVERROR_EOF;
-    if (source->data) {
-        memcpy(into, source->data + source->start + source->at, n);
+    int64_t place = source->start + source->at - source->head_bytes;
+    if (source->at < source->head_bytes) {
+        if (n > source->head_bytes - source->at)
+            n = source->head_bytes - source->at;
+        memcpy(into, source->head + source->at, n);
+    } else if (source->data) {
+        memcpy(into, source->data + place, n);
     } else {
         do
-            n = pread(source->descriptor, into, n, source->start + source->at);
+            n = pread(source->descriptor, into, n, place);
         while (n < 0 && errno == EINTR);
         if (n < 0)
             return AVERROR(source->error = errno);
@@ -181,7 +194,11 @@ static Status open_format(Job *job)
     format->protocol_whitelist = av_strdup("");
     if (!format->format_whitelist || !format->protocol_whitelist) /* NULL would allow all */
         return NO_MEMORY;
-    int error = avformat_open_input(&job->format, NULL, NULL, NULL);
+    AVDictionary *options = NULL;
+    if (job->target->keeps_edges && av_dict_set(&options, "advanced_editlist", "0", 0) < 0)
+        return NO_MEMORY;
+    int error = avformat_open_input(&job->format, NULL, NULL, &options);
+    av_dict_free(&options);
     if (error < 0)
         return fail(job, NOT_AUDIO, error);
     av_strlcpy(job->outcome->container, job->format->iformat->name, sizeof job->outcome->container);
@@ -257,6 +274,8 @@ static Status open_codec(Job *job)
     job->codec->thread_count = 1; /* objects are processed in parallel */
     job->codec->pkt_timebase = job->stream->time_base; /* libav needs it to remove encoder delay and padding */
     job->codec->err_recognition = AV_EF_EXPLODE | AV_EF_CRCCHECK;
+    if (job->target->keeps_packets)
+        job->codec->flags2 |= AV_CODEC_FLAG2_SKIP_MANUAL;
     if ((error = avcodec_open2(job->codec, decoder, NULL)) < 0)
         return fail(job, DAMAGED, error);
     return OK;
@@ -317,6 +336,7 @@ static Status start_resampler(Job *job, const AVFrame *frame)
     AVChannelLayout from = {0}, to = {0};
     job->first_rate = job->outcome->rate = frame->sample_rate;
     job->first_format = frame->format;
+    job->kept = target->kept_seconds > 0 ? llrint(target->kept_seconds * frame->sample_rate) : INT64_MAX;
     job->outcome->channels = frame->ch_layout.nb_channels;
     if (frame->sample_rate < target->min_source_rate || frame->sample_rate > target->max_source_rate)
         return fail(job, BAD_RATE, 0);
@@ -380,7 +400,7 @@ static Status start(Job *job, const AVFrame *frame)
     return status;
 }
 
-static Status take_frame(Job *job, const AVFrame *frame)
+static Status take_frame(Job *job, AVFrame *frame)
 {
     Status status = OK;
     int made;
@@ -390,10 +410,13 @@ static Status take_frame(Job *job, const AVFrame *frame)
         status = start(job, frame);
     else if (!same_form(job, frame))
         status = fail(job, FORM_CHANGED, 0);
-    if (status == OK && job->target->measures)
+    if (job->outcome->samples + frame->nb_samples > job->kept)
+        frame->nb_samples = job->kept - job->outcome->samples;
+    if (status != OK || !frame->nb_samples)
+        return status;
+    if (job->target->measures)
         signal_add(job->converter->signal, frame);
-    if (status == OK)
-        status = resample(job, frame, &made);
+    status = resample(job, frame, &made);
     job->outcome->samples += frame->nb_samples;
     if (status == OK && job->outcome->samples > job->target->max_seconds * job->first_rate)
         return fail(job, TOO_LONG, 0);
@@ -539,7 +562,8 @@ PUBLIC int storeside_convert(Converter *converter, const Target *target, const u
                              int64_t start, int64_t end, Block *block, Outcome *outcome)
 {
     Job job = {.converter = converter, .target = target, .block = block, .outcome = outcome,
-               .source = {.data = data, .descriptor = descriptor, .start = start, .size = end - start}};
+               .source = {.data = data, .descriptor = descriptor, .start = start, .head = target->head,
+                          .head_bytes = target->head_bytes, .size = end - start + target->head_bytes}};
     memset(outcome, 0, sizeof *outcome);
     outcome->size = target->headroom;
     Status status = run(&job);
