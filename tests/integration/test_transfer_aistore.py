@@ -40,7 +40,6 @@ from tests.shards import tar
 from tests.support import IMAGE, INIT_SECONDS, put, set_properties, unique, versions
 from tests.transfers import FromAIStore, environment, jsonl, parquet, request_of
 
-
 TEXTS = {path.name: path.read_bytes() for path in sorted((CHECKOUT / "tests" / "data" / "texts").glob("*.txt"))}
 
 

@@ -12,9 +12,9 @@ import pytest
 from storeside.transfer import push
 from storeside.transfer.options import LoadLimits
 from tests.avro_files import avro, record
-from tests.unit.test_reading_typed import file_of
 from tests.shards import tar
 from tests.transfers import Loading, each_storage, parquet
+from tests.unit.test_reading_typed import file_of
 from tests.unit.test_transfer_archives import KINDS, zipped
 
 pytestmark = each_storage
