@@ -39,6 +39,7 @@ DEFAULTS: Final[Mapping[str, tuple[str, ...]]] = {
 }
 # The keyword in a Param's schema that holds the kind of the field.
 _MARK = "storeside"
+_ANY = r"[^/@\s]"  # what a `*` in a list of names may stand for
 
 
 def _backend(text: str) -> Iterator[tuple[str, str]]:
@@ -197,9 +198,14 @@ def _marked(context: Context) -> Iterator[tuple[str, str]]:
 
 def is_listed(name: str, names: Sequence[str]) -> bool:
     """Return whether a list contains the name; ``*`` in the list matches any text without ``/``, ``@`` and spaces."""
-    return any(
-        re.fullmatch(r"[^/@\s]*".join(re.escape(part) for part in pattern.split("*")), name) for pattern in names
-    )
+    return any(re.fullmatch(_listing(pattern), name) for pattern in names)
+
+
+def _listing(pattern: str) -> str:
+    """Return the expression of an entry; each text between two ``*`` is found once, where it first is."""
+    first, *others = map(re.escape, pattern.split("*"))
+    middle = "".join(f"(?>{_ANY}*?{part})" for part in others[:-1])
+    return f"{first}{middle}{_ANY}*{others[-1]}" if others else first
 
 
 def _refusal(refused: Mapping[str, tuple[str, str]], allowed: Mapping[str, tuple[str, ...]]) -> str:
