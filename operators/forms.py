@@ -52,9 +52,9 @@ DEFAULTS: Final[Mapping[str, tuple[str, ...]]] = {
 # The Variable of earlier versions: one list of buckets for all uses, and no limit for what these lists now contain.
 _BUCKETS: Final = "buckets"
 _UNLIMITED: Final = {"tables": ["*.*"], "databases": ["*"], "clusters": ["*"], "tags": ["*"]}
-# The meaning of * in these lists, and in all others.
-_STARS: Final = {"tables": r"[^.]*", "databases": r"[^.]*", "clusters": r"(?s:.*)", "tags": r"(?s:.*)"}
-_STAR: Final = r"[^/@\s]*"
+# The characters that a * stands for in these lists, and in all others.
+_STARS: Final = {"tables": r"[^.]", "databases": r"[^.]", "clusters": r"(?s:.)", "tags": r"(?s:.)"}
+_STAR: Final = r"[^/@\s]"
 # The keywords in a Param's schema that hold the kind of the field, and the uses of a bucket.
 _MARK: Final = "storeside"
 _MARK_USES: Final = "storeside_uses"
@@ -314,8 +314,15 @@ def _with_actions(fields: Iterator[_Field]) -> Iterator[_Field]:
 
 def is_listed(names: str, name: str, patterns: Sequence[str]) -> bool:
     """Return whether a list of the Variable contains the name; the meaning of ``*`` depends on its key, `names`."""
-    star = _STARS.get(names, _STAR)
-    return any(re.fullmatch(star.join(re.escape(part) for part in pattern.split("*")), name) for pattern in patterns)
+    characters = _STARS.get(names, _STAR)
+    return any(re.fullmatch(_listing(pattern, characters), name) for pattern in patterns)
+
+
+def _listing(pattern: str, characters: str) -> str:
+    """Return the expression of an entry; each text between two ``*`` is found once, where it first is."""
+    first, *others = map(re.escape, pattern.split("*"))
+    middle = "".join(f"(?>{characters}*?{part})" for part in others[:-1])
+    return f"{first}{middle}{characters}*{others[-1]}" if others else first
 
 
 def _refusal(refused: Iterable[tuple[str, str, str]], value: dict[str, list[str]]) -> str:

@@ -13,6 +13,7 @@ import pytest
 FOLDER = Path(__file__).parent
 tried: set[str] = set()
 succeeded: set[str] = set()
+figures: set[str] = set()  # that tests recorded as the property "figure"
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
@@ -22,6 +23,8 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     is_expected = hasattr(report, "wasxfail")
     if report.skipped and not is_expected:
         return
+    if report.when == "call":
+        figures.update(str(value) for name, value in report.user_properties if name == "figure")
     if report.when == "call" or report.failed:
         tried.add(report.nodeid)
     if report.failed or is_expected:
@@ -34,5 +37,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     reporter = config.pluginmanager.get_plugin("terminalreporter")
     if reporter is None or hasattr(config, "workerinput") or not tried:
         return
+    for figure in sorted(figures):
+        reporter.write_line(f"BENCH {figure}")
     reporter.write_line(f"BENCH attack.tried {len(tried)} attacks")
     reporter.write_line(f"BENCH attack.succeeded {len(succeeded)} attacks")

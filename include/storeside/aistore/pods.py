@@ -33,7 +33,8 @@ _FINAL = frozenset(
 _SIGNALS = 128
 # AIStore's message about a terminated pod (ext/etl/pod_watcher.go).
 _ENDED = re.compile(
-    r"state: Terminated, reason: (?P<reason>\w*), message: (?P<message>.*), exitCode: (?P<code>\d+)", re.DOTALL
+    r"(?>.*?state: Terminated, reason: )(?P<reason>\w*+), message: (?P<message>.*), exitCode: (?P<code>\d+)",
+    re.DOTALL,
 )
 _POD = re.compile(r'pod="([^"]+)"')
 
@@ -65,7 +66,7 @@ class Watched:
 
 def is_final(aistore_says: str) -> bool:
     """Return whether a pod would terminate in the same way again, by AIStore's error."""
-    ended = _ENDED.search(aistore_says)
+    ended = _ENDED.match(aistore_says)
     return ended is not None and _ends_so_again(ended["reason"], int(ended["code"]))
 
 
@@ -74,7 +75,7 @@ def stated(aistore_says: str) -> str:
 
     AIStore deletes a pod that has ended at once, often before it can be seen here.
     """
-    ended, pod = _ENDED.search(aistore_says), _POD.search(aistore_says)
+    ended, pod = _ENDED.match(aistore_says), _POD.search(aistore_says)
     if not ended or not pod:
         return ""
     return _sentence(pod[1], ended["reason"], int(ended["code"]), ended["message"])

@@ -24,7 +24,7 @@ _RUNTIME = frozenset({"image", "command", "env"})
 _COMMUNICATION, _INIT_TIMEOUT, OBJECT_TIMEOUT = "hpush", "5m", "45s"
 # Go's notation for durations (time.ParseDuration).
 _UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
-_PART = re.compile(r"(\d+\.?\d*|\.\d+)(ns|us|µs|ms|h|m|s)")
+_PART = re.compile(r"(?<![\d.])(\d++(?:\.\d*+)?|\.\d++)(ns|us|µs|ms|h|m|s)")
 # The SDK's variable with which a server hands paths of files to `transform`, and the values that it takes for true.
 _DIRECT_FQN, _TRUE = "ETL_DIRECT_FQN", ("true", "1", "yes", "y", "on")
 

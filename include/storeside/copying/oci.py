@@ -80,7 +80,7 @@ class OCIStore:
     def endpoint(self) -> str:
         """Return the API and the server."""
         # the SDK fills in the parts in braces for each request
-        return f"oci {re.sub('{[^}]*}', '', self.client.base_client.endpoint)}"
+        return f"oci {re.sub('{[^{}]*}', '', self.client.base_client.endpoint)}"
 
     def refused(self, key: str) -> str | None:
         """Return why OCI cannot store an object of this name; None when it can."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -11,6 +10,7 @@ from storeside.aistore.names import is_folder_marker
 from storeside.events.errors import NotificationError
 from storeside.events.notifications import S3Event, parse
 from storeside.events.queue import Message, backoff
+from storeside.transfer.source import matches
 
 # loaded: the table has the rows of the object, in this version or a later one. skipped: the event needs no work.
 # failed: for good, because of the object. undone: the load failed, and a retry may help. untried: no load began.
@@ -122,26 +122,25 @@ def _at_first(event: S3Event) -> Outcome:
 def sort_out(deliveries: Iterable[Delivery], bucket: str, regex: str) -> list[str]:
     """Skip events that need no work, and return the keys of the objects to examine."""
     wanted: dict[str, None] = {}
-    matching = re.compile(regex)
     for delivery in deliveries:
         for n, event in enumerate(delivery.events):
             if delivery.outcomes[n].is_final:
                 continue
-            if (reason := _needless(event, bucket, matching)) is not None:
+            if (reason := _needless(event, bucket, regex)) is not None:
                 delivery.outcomes[n] = Outcome("skipped", reason)
             else:
                 wanted[event.key] = None
     return list(wanted)
 
 
-def _needless(event: S3Event, bucket: str, matching: re.Pattern[str]) -> str | None:
+def _needless(event: S3Event, bucket: str, regex: str) -> str | None:
     if event.removed:
         return "the event reports a removal: loaded rows stay"
     if not event.created:
         return "the event reports no new content"
     if event.bucket != bucket:
         return f"the object is in another bucket than {bucket}"
-    if matching.match(event.key) is None:
+    if not matches(regex, event.key):
         return "the key does not match"
     return None
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from storeside.hsds.errors import HsdsInputError
 
-_RANGE = re.compile(r"\s*(?P<start>-?\d+)?\s*:\s*(?P<stop>-?\d+)?\s*(?::\s*(?P<step>\d+)?\s*)?")
-_INDEX = re.compile(r"\s*-?\d+\s*")
+_RANGE = re.compile(r"\s*+(?P<start>-?\d++)?\s*+:\s*+(?P<stop>-?\d++)?\s*+(?::\s*+(?P<step>\d++)?\s*+)?")
+_INDEX = re.compile(r"\s*+-?\d++\s*+")
 
 
 def parse(text: str, shape: Sequence[int]) -> tuple[range, ...]:

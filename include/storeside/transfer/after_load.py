@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -88,4 +87,4 @@ class AfterLoad:
     def selects(self, source: Source, key: str) -> bool:
         """Return whether a source contains the place to which this key is moved."""
         bucket, prefix = self.place
-        return bucket == source.bucket and re.match(source.regex, prefix + key) is not None
+        return bucket == source.bucket and source.selects(prefix + key)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,7 +18,6 @@ MASKS = {
     "redact": "if(isNull({}), NULL, '***')",
     "last4": "if(lengthUTF8({0}) < 8, '***', concat('***', substringUTF8({0}, -4)))",
 }
-_PAIR = re.compile(r"\s*([^=]+?)\s*=\s*(.+?)\s*")
 
 
 @dataclass(frozen=True)
@@ -137,9 +135,10 @@ def _pairs(option: str, texts: Iterable[str]) -> dict[str, str]:
     """Return a mapping for texts such as ``a=b``. Raises TransferInputError."""
     found = {}
     for text in texts:
-        if (pair := _PAIR.fullmatch(text)) is None:
+        name, _, value = (part.strip() for part in text.partition("="))
+        if not name or not value:
             raise TransferInputError(f"{option} {text!r}: write column={'kind' if option == 'mask' else 'new name'}")
-        found[pair[1]] = pair[2]
+        found[name] = value
     return found
 
 

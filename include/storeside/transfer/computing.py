@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 # Parts of ClickHouse's query tree that an expression may have. Others are subqueries, tables, `*` and windows.
 _PARTS = frozenset({"FUNCTION", "ARGUMENTS", "ARGUMENT", "LIST", "IDENTIFIER", "CONSTANT", "LAMBDA", "EXPRESSION"})
-_PART = re.compile(r"(?P<indent> *)(?P<kind>[A-Z_]+)(?: id: \d+)?(?P<rest>.*)")
+_PART = re.compile(r"(?P<indent> *+)(?P<kind>[A-Z_]++)(?: id: \d++)?(?P<rest>.*)")
 _FUNCTION = re.compile(r", function_name: (?P<name>\S+), function_type: (?P<type>\w+)")
 _IN = re.compile(r"(?:global)?(?:not)?(?:null)?in(?:ignoreset)?", re.IGNORECASE)
 # Deterministic functions that wait, call servers, or read the state of the server.

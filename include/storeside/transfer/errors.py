@@ -21,7 +21,7 @@ import re
 import tempfile
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 from storeside.errors import BadInput, Cancelled, Partial, StoresideError, Transient
 
@@ -142,7 +142,7 @@ _TRANSIENT = frozenset(
 _BY_SIZE = frozenset({159, 241})
 # Memory limits that other statements share.
 _SHARED_MEMORY = re.compile(r"\(total\) memory limit|User memory limit")
-_UNKNOWN_COLUMN = re.compile(r"Unknown field found|Unknown column")
+_UNKNOWN_COLUMN = re.compile(r"(?:row \d+, )?(?:column '(?:[^'\\]|\\.)*+': )?Unknown (?:field found|column)")
 # S3's transient errors. ClickHouse gives all errors of S3 the one code S3_ERROR.
 _S3_BUSY = re.compile(
     r"HTTP response code: (?:429|5\d\d)|SlowDown|RequestTimeout|InternalError|Connection|Timeout|Poco"
@@ -156,44 +156,55 @@ _HTTP_MESSAGE = re.compile(r'"message": ?"(?P<text>[^"]*)"')
 _SIGNED = re.compile(r"\?[^\s'\"?]*?\bu=[\w-]{40,}[^\s'\".:,)]*")
 # The answer of a proxy in front of ClickHouse.
 _GATEWAY = re.compile(r"received HTTP status 5\d\d")
-_FILE = re.compile(
-    r"\(in file/uri (?P<in>.+?)\)|while reading '(?P<while>.+?)' in bucket|reading from: (?P<from>\S+)"
+# What ClickHouse writes before and after the name of an object, in the order in which it is looked for.
+_FILES = (
+    ("(in file/uri ", "): ", ") (", ")"),
+    ("while reading '", "' in bucket"),
+    ("reading from: ", " "),
 )
+_START = re.compile(
+    r"(?:Received ClickHouse exception, code: \d++, server response: )?(?:Code: \d++\. DB::Exception: )?"
+)
+_NAME = re.compile(r"[A-Z][A-Z_0-9]+")
 _NOISE = re.compile(
-    r"^Received ClickHouse exception, code: \d+, server response: |\(for url [^)]*\)|Code: \d+\. DB::Exception: "
-    r"|\(version [^)]*\)|\(in file/uri .+?\):?|While reading from: [^:]*:|:? ?While executing \w+"
-    r"|In scope SELECT .*(?= \()"
-    r"| in the schema file '__cache__/\w*-?\w*\.proto'|Cannot parse '__cache__/\w*-?\w*\.proto' file, "
+    r"\(for url [^()]*\)|Code: \d+\. DB::Exception: |\(version [^()]*+(?:\([^()]*+\)\))?\)?"
+    r"|While reading from: [^:]*:|:? ?While executing \w+"
+    r"| in the schema file '__cache__/\w*+-?\w*+\.proto'|Cannot parse '__cache__/\w*+-?\w*+\.proto' file, "
     r"|: The table structure cannot be extracted from a \w+ format file\. You can specify the structure manually\."
     r"|Set the '\w+' parameter explicitly to ignore and proceed|\(while reading header\):?"
 )
 # A cast names its column in its expression; a parser shows all columns of the row up to the one that failed.
-_CAST = re.compile(r": while executing 'FUNCTION accurateCast\((?:__table\d+\.)?(?P<name>`[^`]+`|\w+) ::? .*'\.")
-_EXPRESSION = re.compile(r": while executing 'FUNCTION .*'(?:\.|: read stage: .*?(?= \(|$))")
-_PARSED = re.compile(
-    r"^(?P<what>.*?): \(at row (?P<row>\d+)\).*Column \d+, name: (?P<name>.*?), type: [^\"]*parsed text: "
-    r"(?:.*?ERROR: (?P<why>.*)|.*(?P<code> \(.*))$"
-)
-_AT_ROW = re.compile(r"\(at row (\d+)\)")
-_KEY = re.compile(r":? ?\(while reading the value of key (?P<name>.+?)\)")
-_BEFORE_NAME = re.compile(r"[:.\s]+(?=\([A-Z_0-9]+\)$)")
+_FUNCTION = ": while executing 'FUNCTION "
+_CAST = re.compile(r"accurateCast\((?:__table\d+\.)?(?P<name>`(?:[^`\\]|\\.)*+`|\w++) ::? ")
+_SCOPE = "In scope SELECT "
+_AT_ROW = "(at row "
+_ROW = re.compile(r"\(at row (\d{1,18})\)")
+_KEY = "(while reading the value of key "
+_HEADER = "(while reading header"
+# Parts of a line about a column's value.
+_COLUMN, _TYPE, _VALUE, _WRONG = "name: ", ", type: ", ', parsed text: "', ", ERROR: "
+# Errors that end with the name of a field as it stands in the object.
+_RAW = ("Unknown field found", "Duplicate field found")
+_THROWN = "FUNCTION_THROW_IF_VALUE_IS_NON_ZERO"
+_BLANK = " .:,"
 _GONE = re.compile(r"HTTP response code: 404|NoSuchKey|The specified key does not exist")
 _DENIED = re.compile(r"HTTP response code: 403|Access ?Denied", re.IGNORECASE)
-# Remedies by the name of ClickHouse's error.
+# Remedies by the code of ClickHouse's error.
 _REMEDIES = {
-    "CANNOT_CONVERT_TYPE": "give the column a type that holds it, or let `on_drift` widen it",
-    "VALUE_IS_OUT_OF_RANGE_OF_DATA_TYPE": "give the column a type that holds it, or let `on_drift` widen it",
-    "CANNOT_INSERT_NULL_IN_ORDINARY_COLUMN": "make the column Nullable",
-    "MEMORY_LIMIT_EXCEEDED": "divide its rows or row groups, or set `max_memory_usage` in the user's profile",
-    "TIMEOUT_EXCEEDED": "divide it, or raise the seconds of `limits`",
-    "UNKNOWN_DATABASE": "create the database, or correct the table's name",
-    "ATTEMPT_TO_READ_AFTER_EOF": "it is cut off, upload it again, or `format` is not that of the object",
-    "PROTOBUF_BAD_CAST": "add the value to the enum in the schema, or correct the type of the field",
-    "UNKNOWN_PROTOBUF_FORMAT": "it is damaged, or `format`, schema or message are not those of the object",
-    "ZLIB_INFLATE_FAILED": "upload it again",
-    "LZMA_STREAM_DECODER_FAILED": "upload it again",
+    70: "give the column a type that holds it, or let `on_drift` widen it",
+    321: "give the column a type that holds it, or let `on_drift` widen it",
+    349: "make the column Nullable",
+    241: "divide its rows or row groups, or set `max_memory_usage` in the user's profile",
+    159: "divide it, or raise the seconds of `limits`",
+    81: "create the database, or correct the table's name",
+    32: "it is cut off, upload it again, or `format` is not that of the object",
+    436: "add the value to the enum in the schema, or correct the type of the field",
+    444: "it is damaged, or `format`, schema or message are not those of the object",
+    354: "upload it again",
+    554: "upload it again",
 }
 _MOST = 600
+_EXAMINED = 2048  # characters of a part in which patterns are looked for
 # Characters examined at both ends of a long error, which may quote an unknown column's name of any length.
 _END = 16 << 10
 
@@ -213,24 +224,119 @@ def _text(error: BaseException) -> str:
     return text if len(text) <= 2 * _END else f"{text[:_END]} … {text[-_END:]}"
 
 
+class Said(NamedTuple):
+    """What an error of ClickHouse says; see `said`."""
+
+    what: str  # may quote content
+    row: int  # the server counts from 1; 0 if it names none
+    column: str
+    why: str | None  # what is wrong with the value, which may quote content; None if the error shows no values
+    name: str  # of the error's code
+
+
+def said(error: BaseException) -> Said:
+    """Return the parts of an error's text.
+
+    The text quotes content, which may look like the server's parts. So these are read from the end, where the server
+    writes them, and content that makes a part ambiguous only leaves it out. The cost is linear.
+    """
+    text = _SIGNED.sub("", " ".join(_text(error).split()))
+    if start := _START.match(text):
+        text = text[start.end() :]
+    for client_or_version in ("(for url ", "(version "):
+        text = _without_last(text, client_or_version)
+    head, _, last = text.rpartition("(")
+    name = last[:-1] if last.endswith(")") and _NAME.fullmatch(last[:-1]) else ""
+    text = (head if name else text).rstrip(_BLANK)
+    while (at := text.rfind("While executing ")) >= 0 and text[at + 16 :].isidentifier():
+        text = text[:at].rstrip(_BLANK)
+    text = _without_last(_without_last(text, _FILES[0][0]), _HEADER)
+    if text.startswith(_RAW):
+        text, row = _row(text)
+        return Said(text, row, "", None, name)
+    text, column = _cast_column(text)
+    text, row = _row(text)
+    if not row and column is None and text.count(_AT_ROW) == 1:
+        what, _, rest = text.partition(_AT_ROW)
+        number, _, values = rest.partition(")")
+        if number.isdecimal() and (fault := _fault(values)):
+            return Said(what.rstrip(_BLANK), int(number), *fault, name)
+    elif not row and column is None:
+        text = text.partition(_AT_ROW)[0].rstrip(_BLANK)
+    if column is None and text.endswith(")") and text.count(_KEY) == 1:
+        text, _, column = text[:-1].partition(_KEY)
+    return Said(text.partition(_SCOPE)[0].rstrip(_BLANK), row, column or "", None, name)
+
+
+def _without_last(text: str, begin: str) -> str:
+    """Return a text without the bracket at its end that begins so."""
+    at = text.rfind(begin) if text.endswith(")") else -1
+    return text[:at].rstrip(_BLANK) if at >= 0 else text
+
+
+def _row(text: str) -> tuple[str, int]:
+    """Return a text without the row at its end, and the row; 0 if it has none."""
+    at = text.rfind(_AT_ROW) if text.endswith(")") else -1
+    number = text[at + len(_AT_ROW) : -1] if at >= 0 else ""
+    return (text[:at].rstrip(_BLANK), int(number)) if number.isdecimal() and len(number) < 20 else (text, 0)
+
+
+def _cast_column(text: str) -> tuple[str, str | None]:
+    """Return a text without the functions at its end that failed, and the column that the last one casts.
+
+    The column is empty if that function is no cast, and None if the text names no function.
+    """
+    column = None
+    while (at := text.rfind(_FUNCTION)) >= 0 and (text.endswith("'") or "': read stage: " in text[at:]):
+        if column is None:
+            cast = _CAST.match(text, at + len(_FUNCTION))
+            column = cast["name"].strip("`") if cast else ""
+        text = text[:at].rstrip(_BLANK)
+    return text, column
+
+
+def _fault(values: str) -> tuple[str, str] | None:
+    """Return the last column of the rows that an error shows, and what is wrong with its value.
+
+    A value has no quotes within its quotes. Returns None if the columns are not clear.
+    """
+    name, end = "", 0
+    while (start := values.find(_COLUMN, end)) >= 0:
+        kind = values.find(_TYPE, start)
+        value = values.find(_VALUE, kind)
+        wrong = values.find(_WRONG, kind, value if value >= 0 else None)
+        if kind < 0 or (value < 0 and wrong < 0):
+            return None
+        name = values[start + len(_COLUMN) : kind]
+        if wrong >= 0:
+            end = wrong + 2
+            break
+        end = values.find('"', value + len(_VALUE)) + 1
+        if not end:
+            return None
+        if not values[end : end + 9].lstrip().startswith(("Column ", "Row ")):
+            break
+    found, _, why = values[end:].lstrip().partition("ERROR: ")
+    return None if _TYPE in why or not name else (name, "" if found else why)
+
+
 def plain(error: BaseException, first_row: int = 0) -> str:
     """Return the beginning of an error's text, without the parts that client and server add around it.
 
     Rows are numbered from 0, like the column `_row_number`; the statement began with row `first_row`.
     """
-    text = _SIGNED.sub("", _NOISE.sub("", " ".join(_text(error).split()))).strip()
-    if cast := _CAST.search(text):
-        text = f"column {cast['name'].strip('`')!r}: {text[: cast.start()]}{text[cast.end() :]}"
-    text = _EXPRESSION.sub("", text)
-    if parsed := _PARSED.search(text):
-        why = f": {parsed['why']}" if parsed["why"] else parsed["code"]
-        row = int(parsed["row"]) - 1 + first_row
-        text = f"row {row}, column {parsed['name']!r}: {parsed['what']}{why}"
-    elif key := _KEY.search(text):
-        text = f"column {key['name']!r}: {text[: key.start()]}{text[key.end() :]}"
-    text = _AT_ROW.sub(lambda found: f"(row {int(found[1]) - 1 + first_row})", text)
-    text = _BEFORE_NAME.sub(" ", text.strip()).replace(" (FUNCTION_THROW_IF_VALUE_IS_NON_ZERO)", "")
-    return text if len(text) <= _MOST else f"{text[:_MOST]} …"
+    what, row, column, why, name = said(error)
+    what = _NOISE.sub("", what[:_EXAMINED]).strip(_BLANK)
+    if why is not None:
+        because = _NOISE.sub("", why[:_EXAMINED]).strip(_BLANK)
+        text = f"row {row - 1 + first_row}, column {column!r}: {what}{because and f': {because}'}"
+    else:
+        text = f"column {column!r}: {what}" if column else what
+        text += f": (row {row - 1 + first_row})" if row else ""
+        if text.count(_AT_ROW) == 1 and not row:
+            text = _ROW.sub(lambda found: f"(row {int(found[1]) - 1 + first_row})", text)
+    text = text if len(text) <= _MOST else f"{text[:_MOST]} …"
+    return f"{text} ({name})" if name and name != _THROWN else text
 
 
 def shown(name: str) -> str:
@@ -238,22 +344,37 @@ def shown(name: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in name)
 
 
-def remedy(text: str) -> str:
-    """Return an error's text with a remedy for the user, if the error's name determines one."""
-    found = next((what for name, what in _REMEDIES.items() if f"({name})" in text), "")
+def remedy(text: str, error: BaseException) -> str:
+    """Return the text of an error with a remedy for the user, if ClickHouse's code determines one."""
+    found = _REMEDIES.get(code_of(_cause(error)), "")
     return f"{text}: {found}" if found else text
 
 
 def by_size(error: BaseException) -> bool:
     """Return whether the object may be the cause of the failure: a time-out, or the statement's memory limit."""
-    cause = error.__cause__ if isinstance(error, TransferTransientError) and error.__cause__ else error
-    return code_of(cause) in _BY_SIZE and not _SHARED_MEMORY.search(_text(cause))
+    return code_of(_cause(error)) in _BY_SIZE and not _SHARED_MEMORY.search(_nameless(_cause(error)))
+
+
+def _cause(error: BaseException) -> BaseException:
+    return error.__cause__ if isinstance(error, TransferTransientError) and error.__cause__ else error
 
 
 def named_file(error: BaseException) -> str:
-    """Return the ``bucket/key``, or the key, that an error of ClickHouse names; empty if it names none."""
-    found = _FILE.search(_text(error))
-    return next((value for value in found.groupdict().values() if value), "") if found else ""
+    """Return the ``bucket/key``, or the key, that an error of ClickHouse names last; empty if it names none."""
+    text = _text(error)
+    for begin, *ends in _FILES:
+        if (at := text.rfind(begin) + len(begin)) >= len(begin):
+            found = (text.find(end, at) for end in ends)
+            return text[at : next((end for end in found if end >= 0), None)]
+    return ""
+
+
+def _nameless(error: BaseException) -> str:
+    """Return an error's text without the object's name, which may look like a reason."""
+    text, name = _text(error), named_file(error)
+    for begin, *_ in _FILES:
+        text = text.replace(f"{begin}{name}", begin)
+    return text
 
 
 def is_of_storage(error: BaseException) -> bool:
@@ -263,7 +384,7 @@ def is_of_storage(error: BaseException) -> bool:
 
 def names_unknown_column(text: str) -> bool:
     """Return whether the text of an error is about a column that the table lacks."""
-    return bool(_UNKNOWN_COLUMN.search(text))
+    return bool(_UNKNOWN_COLUMN.match(text))
 
 
 def is_unlistable(error: BaseException) -> bool:
@@ -271,7 +392,7 @@ def is_unlistable(error: BaseException) -> bool:
 
     The server answered, so ClickHouse can reach it and may list. It can still read objects by name.
     """
-    return code_of(error) == _S3_ERROR and "Xml Parse Error" in _text(error)
+    return code_of(error) == _S3_ERROR and "Xml Parse Error" in _nameless(error)
 
 
 def is_transient(error: BaseException) -> bool:
@@ -280,7 +401,7 @@ def is_transient(error: BaseException) -> bool:
 
     code = code_of(error)
     if code == _S3_ERROR:
-        return bool(_S3_BUSY.search(_text(error)))
+        return bool(_S3_BUSY.search(_nameless(error)))
     if code == _HTTP_ERROR:
         return bool(_HTTP_BUSY.search(_text(error)))
     if not code:
@@ -315,20 +436,20 @@ def classify(error: Any) -> TransferError:
     if is_transient(error):
         return TransferTransientError(text)
     if is_of_storage(error):
-        return _of_s3(text) if code_of(error) == _S3_ERROR else _of_http(_text(error), text)
+        return _of_s3(_nameless(error), text) if code_of(error) == _S3_ERROR else _of_http(_text(error), text)
     if code_of(error) == ACCESS_DENIED:
         return TransferInputError(f"ClickHouse does not allow it: {text}")
     if names_unknown_column(text):
         return DriftError(f"{text}: see `on_drift`")
     kind = GoneError if code_of(error) == OBJECT_CHANGED else LoadObjectError
-    return kind(remedy(text))
+    return kind(remedy(text, error))
 
 
-def _of_s3(text: str) -> LoadObjectError:
-    """Return our error for a permanent error of S3."""
-    if _GONE.search(text):
+def _of_s3(whole: str, text: str) -> LoadObjectError:
+    """Return our error for a permanent error of S3, from the `whole` text of ClickHouse's error without the name."""
+    if _GONE.search(whole):
         return GoneError(DELETED)
-    return NoAccessError(DENIED) if _DENIED.search(text) else LoadObjectError(text)
+    return NoAccessError(DENIED) if _DENIED.search(whole) else LoadObjectError(text)
 
 
 def _of_http(whole: str, text: str) -> LoadObjectError:

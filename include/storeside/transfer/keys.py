@@ -22,11 +22,11 @@ FUNCTIONS = (
 WITH_NUMBER = ("modulo", "intDiv")
 UNITS = ("SECOND", "MINUTE", "HOUR", "DAY", "WEEK", "MONTH", "QUARTER", "YEAR")
 
-_QUOTED = r"`(?:[^`\\]|\\.)+`|\"(?:[^\"\\]|\\.)+\""
+_QUOTED = r"`(?:[^`\\]|\\.)++`|\"(?:[^\"\\]|\\.)++\""
 _TOKEN = re.compile(rf"\s*(?:(?P<name>{_QUOTED}|[^\W\d][\w.]*)|(?P<number>\d{{1,9}})|(?P<sign>[(),+]))", re.DOTALL)
 _EMPTY = ("", "tuple()")
-# Patterns of `checked`, which removes strings and quoted names before it compares the rest.
-_STRINGS = re.compile(rf"'(?:[^'\\]|\\.)*'|{_QUOTED}", re.DOTALL)
+# A string or a quoted name; without its end it extends to the end of the text, and the second group is empty.
+QUOTED = re.compile(r"(['`\"])(?:(?!\1)[^\\]|\\.)*+(\1)?", re.DOTALL)
 _EXPRESSION = re.compile(r"(?:[\w\s(),.+*%=<>!:?|\[\]]|-(?!-)|/(?!\*))*")
 
 
@@ -77,9 +77,14 @@ def ttl(given: str | Expression) -> str:
     return text
 
 
+def unquoted(text: str, by: str = "_") -> str:
+    """Return SQL with `by` in place of each string and quoted name; a quote without an end stays."""
+    return QUOTED.sub(lambda found: by if found[2] else found[1], text)
+
+
 def checked(option: str, expression: Expression) -> str:
     """Return the text of an expression. Raises TransferInputError if it could escape the parentheses around it."""
-    bare = _STRINGS.sub("_", expression.text)
+    bare = unquoted(expression.text)
     depths = list(itertools.accumulate((c == "(") - (c == ")") for c in bare))
     if _EXPRESSION.fullmatch(bare) and min(depths, default=0) >= 0 and not (depths and depths[-1]):
         return expression.text

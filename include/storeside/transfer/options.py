@@ -15,7 +15,7 @@ from storeside.quality.given import check_suite
 from storeside.transfer.columns import Columns
 from storeside.transfer.errors import TransferInputError
 from storeside.transfer.formats import Csv, MessageSchema
-from storeside.transfer.keys import Expression, key, ttl
+from storeside.transfer.keys import Expression, key, ttl, unquoted
 
 # Optional columns that a load adds to the columns of the data, with their types.
 SYSTEM_COLUMNS = {
@@ -37,8 +37,7 @@ _MOST_PARALLEL = 64
 # Arguments of an engine: the quoted paths of a replicated one, and a version column.
 _ENGINE_ARGUMENTS = re.compile(r"\(\s*(?:(?:'[^'\\]*'|\w+)\s*(?:,\s*(?:'[^'\\]*'|\w+)\s*)*)?\)")
 # A type's name and its arguments, after the quoted text in these was removed.
-_TYPE = re.compile(r"\w+(?:\s*\(['\w\s(),.=:+-]*\))?")
-_QUOTED = re.compile(r"'(?:[^'\\]|\\.)*'|`(?:[^`\\]|\\.)*`|\"(?:[^\"\\]|\\.)*\"", re.DOTALL)
+_TYPE = re.compile(r"\w+(?:\s*\([\w\s(),.=:+-]*\))?")
 
 
 def require_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
@@ -191,7 +190,7 @@ def require_types(columns: Mapping[str, str]) -> None:
 
 def _is_type(text: str) -> bool:
     """Return whether a text is one type of ClickHouse and nothing else, such as a default expression."""
-    bare = _QUOTED.sub("'", text.strip())
+    bare = unquoted(text.strip(), "=")
     depths = list(itertools.accumulate((c == "(") - (c == ")") for c in bare))
     closed = [n for n, depth in enumerate(depths) if not depth and bare[n] == ")"]
     return _TYPE.fullmatch(bare) is not None and (closed == [len(bare) - 1] if "(" in bare else True)

@@ -19,7 +19,7 @@ from storeside.transfer.errors import (
     is_transient,
     named_file,
     names_unknown_column,
-    plain,
+    said,
 )
 from storeside.transfer.formats import Csv, Format
 from storeside.transfer.records import fields
@@ -28,10 +28,6 @@ if TYPE_CHECKING:
     from clickhouse_connect.driver.client import Client
 
 HIDDEN = "values are not shown, because a column is masked"
-_CODE = re.compile(r"\(([A-Z][A-Z_0-9]+)\)")
-_ROW = re.compile(r"\(at row \d+\)")
-# The beginning of what `plain` returns for an error about a value, and the row that it may state later.
-_COLUMN = re.compile(r"(?:row \d+, )?column (?P<name>'(?:[^'\\]|\\.){1,200}'): ")
 _FIELD = rb'[ \t]*"(?:[^"]|"")*"[^%(d)s\r\n]*|[^%(d)s\r\n]*'
 _INSTEAD = "x"
 
@@ -73,13 +69,11 @@ def _quotes_nothing(error: Exception) -> bool:
 
 def _without_values(error: Exception) -> str:
     """Return the column, the row and the object that an error names, and its code."""
-    text, short = str(error), plain(error)
-    what = "Unknown column" if names_unknown_column(short) else "a value cannot be read"
-    column = _COLUMN.match(short)
-    row, file, codes = _ROW.search(text), named_file(error), _CODE.findall(text)
+    found, file = said(error), named_file(error)
+    what = "Unknown column" if names_unknown_column(found.what) else "a value cannot be read"
     return " ".join(filter(None, (
-        f"column {column['name']}: {what}" if column else what, row[0] if row else "",
-        f"({HIDDEN})", f"(in file/uri {file})" if file else "", f"({codes[-1]})" if codes else "",
+        f"column {found.column!r}: {what}" if found.column else what, f"(at row {found.row})" if found.row else "",
+        f"({HIDDEN})", f"(in file/uri {file})" if file else "", f"({found.name})" if found.name else "",
     )))  # fmt: skip
 
 

@@ -21,8 +21,8 @@ _SCALARS = {
     "uint64": "UInt64", "fixed64": "UInt64", "bool": "Bool", "string": "String", "bytes": "String",
 }  # fmt: skip
 _WORD = re.compile(
-    r"""\s+ | //[^\n]* | /\*.*?\*/
-    | (?P<word> "(?:[^"\\]|\\.)*" | '(?:[^'\\]|\\.)*' | \.?[A-Za-z_][\w.]* | [-+]?\d[\w.]* | . )""",
+    r"""\s+ | //[^\n]* | /\*(?:[^*]|\*(?!/))*+(?:\*/)?
+    | (?P<word> "(?:[^"\\]|\\.)*+"? | '(?:[^'\\]|\\.)*+'? | \.?[A-Za-z_][\w.]* | [-+]?\d[\w.]* | . )""",
     re.VERBOSE | re.DOTALL,
 )
 _LABELS = ("optional", "required", "repeated")

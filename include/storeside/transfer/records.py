@@ -19,7 +19,7 @@ LONGEST_ROW = 64 << 20
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _BLANK = b" \t\r\n"
 _NO_NAME = re.compile(rb'""[ \t]*:')
-_TOKEN = re.compile(rb'""[ \t]*:|"(?:[^"\\]|\\.)*"|[{}\[\]]')
+_TOKEN = re.compile(rb'""[ \t]*+:|"(?:[^"\\]|\\.)*+"?|[{}\[\]]', re.DOTALL)
 
 Record = tuple[int, bytes]
 

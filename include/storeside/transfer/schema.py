@@ -15,8 +15,8 @@ TIME = re.compile(r"(?:Date|DateTime|Date32|DateTime64)(?:\(.*\))?")
 MOMENT = re.compile(r"DateTime(?:64\((\d)(?:, '[^']*')?\)|\('[^']*'\))?")
 CLOCK = re.compile(r"Time(?:64\((\d)\))?")
 NUMBER = re.compile(r"U?Int\d+|Float\d+|BFloat16|Decimal.*")
-_QUOTED = r"`((?:[^`\\]|\\.)*)`"
-_TOKEN = re.compile(rf"{_QUOTED}|'(?:[^'\\]|\\.)*'|.", re.DOTALL)
+_QUOTED = r"`((?:[^`\\]|\\.)*+)(?:`|\\?\Z)"  # to the end of the text if the quote has no end
+_TOKEN = re.compile(rf"{_QUOTED}|'(?:[^'\\]|\\.)*+'?|.", re.DOTALL)
 _ESCAPE = re.compile(r"\\(.)", re.DOTALL)
 # The type of a column that has only NULLs, until another object shows its type.
 NOTHING = "Nothing"

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from storeside.transfer.errors import TransferInputError
+from storeside.transfer.keys import QUOTED
 from storeside.transfer.servers import Servers
 from storeside.transfer.source import literal
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from clickhouse_connect.driver.client import Client
 
 # A piece of SQL within which brackets and commas are text.
-_PIECE = re.compile(r"'(?:[^'\\]|\\.)*'|`(?:[^`\\]|\\.)*`|\"(?:[^\"\\]|\\.)*\"|.", re.DOTALL)
+_PIECE = re.compile(rf"{QUOTED.pattern}|.", re.DOTALL)
 _ESCAPE = re.compile(r"\\(.)", re.DOTALL)
 
 
@@ -49,7 +50,8 @@ def distribution(engine: str) -> Distribution:
 def _arguments(engine: str) -> Iterator[str]:
     """Yield the texts between the commas of an engine's brackets."""
     depth, text = 0, ""
-    for piece in _PIECE.findall(engine[engine.index("(") :]):
+    for found in _PIECE.finditer(engine[engine.index("(") :]):
+        piece = found[0]
         depth += (piece in "([") - (piece in ")]")
         if not depth:
             break

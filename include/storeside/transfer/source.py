@@ -22,6 +22,9 @@ WILD = r"[*?{}\x00-\x1f\x7f]|//|(?i:\.(?:zip|tar|tar\.gz|tgz|tar\.xz|txz|tbz2?|t
 _GLOB = re.compile(r"\*\*|\*|\?|\{[^{}]*\}")
 _RANGE = re.compile(r"(\d+)\.\.(\d+)")
 _MOST_ALTERNATIVES = 10_000
+# Characters and wildcards of `keys`: more make an expression that RE2 refuses, or needs much memory for.
+_LONGEST_KEYS = 4096
+_MOST_WILDCARDS = 32
 _ROLE = re.compile(r"arn:[\w-]+:iam::\d{12}:role/[\w+=,.@/-]+")
 AISTORE = "ais://"
 # Schemes of buckets that AIStore reaches, and ClickHouse and the worker do not.
@@ -152,6 +155,10 @@ class Source:
     def regex(self) -> str:
         """The keys as a regular expression for ClickHouse's ``match``; a prefix matches all keys below it."""
         return pattern(self.keys)
+
+    def selects(self, key: str) -> bool:
+        """Return whether the keys match a key, as ClickHouse's ``match`` does: with RE2, whose cost is linear."""
+        return matches(self.regex, key)
 
     def path_of(self, key: str) -> str:
         """Return the value of ClickHouse's column `_path` for an object."""
@@ -308,11 +315,23 @@ def identifier(name: str) -> str:
     return f"`{escape_str(name)}`"
 
 
+def matches(regex: str, key: str) -> bool:
+    """Return whether an expression that `pattern` returned matches a key, as ClickHouse's ``match`` does."""
+    import re2
+
+    # RE2 keeps the expressions that it has compiled. Keys that are not UTF-8 are bytes, too.
+    return re2.match(regex.encode("utf-8", "surrogateescape"), key.encode("utf-8", "surrogateescape")) is not None
+
+
 def pattern(keys: str) -> str:
     """Return `keys` as an anchored regular expression of RE2.
 
-    Raises TransferInputError for unbalanced braces.
+    Raises TransferInputError for unbalanced braces, and for keys that are too long or have too many wildcards.
     """
+    if len(keys) > _LONGEST_KEYS or keys.count("*") > _MOST_WILDCARDS:
+        raise TransferInputError(
+            f"keys {keys[:80]!r}: write at most {_LONGEST_KEYS} characters and {_MOST_WILDCARDS} '*'"
+        )
     found, end = [], 0
     for match in _GLOB.finditer(keys):
         found.append(_plain(keys[end : match.start()], keys))

@@ -111,7 +111,7 @@ class Staging:
     ) -> TransferError:
         """Return the error after the last attempt: that of one object, so that the others load, or of the load."""
         if len(objects) == 1 and not isinstance(cause, OperationalError):
-            return LoadObjectError(remedy(reason)) if by_size(cause) else BusyObjectError(f"{BUSY}: {reason}")
+            return LoadObjectError(remedy(reason, cause)) if by_size(cause) else BusyObjectError(f"{BUSY}: {reason}")
         key = self.work.request.source.key_of(cause)
         # A second busy object shows that S3 is too busy for the load.
         if len(objects) > 1 and key in {o.key for o in objects} and not self._has_busy:

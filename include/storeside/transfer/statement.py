@@ -31,6 +31,8 @@ from storeside.transfer.schema import (
 from storeside.transfer.source import identifier, literal
 from storeside.transfer.table import REST, Destination
 
+_STRING = re.compile(r"'(?:[^'\\]|\\.)*+'?", re.DOTALL)  # of a default's expression
+
 
 def text_reading(
     form: Format,
@@ -94,7 +96,7 @@ def _later_defaults(destination: Destination, columns: Sequence[Column]) -> dict
     later = {}
     for c in columns:
         default = destination.defaults.get(c.name, "")
-        names = re.findall(r"`|(?<![\w.])[A-Za-z_]\w*\b(?!\()", re.sub(r"'(?:[^'\\]|\\.)*'", "", default))
+        names = re.findall(r"`|(?<![\w.])[A-Za-z_]\w*\b(?!\()", _STRING.sub("", default))
         if {name.upper() for name in names} - {"NULL", "TRUE", "FALSE"}:
             later[c.name] = f"CAST({default}, {literal(c.type)})"
     return later

@@ -23,7 +23,7 @@ LONGEST_DOCUMENT = 64 << 20
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _BLANK = b" \t\r\n"
 # Strings do not span lines, because a line feed within a string must be escaped.
-_STRING = re.compile(rb'"(?:[^"\\]|\\.)*"')
+_STRING = re.compile(rb'"(?:[^"\\]|\\.)*+("?)', re.DOTALL)
 # Checks the syntax of one document per line, and builds no values.
 _LINES = msgspec.json.Decoder(msgspec.Raw)
 
@@ -127,7 +127,7 @@ class _Check:
             return
         self._document.append(line)
         self._size += len(line)
-        outside = _STRING.sub(b"", line)
+        outside = _STRING.sub(lambda found: b"" if found[1] else found[0], line)
         self._depth += sum(map(outside.count, (b"{", b"["))) - sum(map(outside.count, (b"}", b"]")))
         if self._size > LONGEST_DOCUMENT:
             raise self.too_long()

@@ -22,7 +22,7 @@ from storeside.transformers.tar_archive import Member
 
 SHARD_SIZE = 1 << 30
 # The rule of WebDataset: sample and extension (webdataset.tariterators.base_plus_ext).
-_PARTS = re.compile(r"((?:.*/|)[^.]+)[.]([^/]*)")
+_PARTS = re.compile(r"((?:[^/]*+/)*+[^./]++)[.]([^/]*+)")
 _NAME = re.compile(r"[^{}]*\{(?::0[1-9]\d?d)?\}[^{}]*\.tar")
 # Members of a shard: its plan is in the memory of the task and of the server.
 _MOST_MEMBERS = 100_000
@@ -163,9 +163,7 @@ def _samples(listing: Iterable[StoredObject], packing: Packing) -> Iterator[list
         yield sample
 
 
-def _refusal(name: str, sample: str) -> str | None:
-    if sample.endswith("/"):
-        return unfit(name) or _NO_EXTENSION
+def _refusal(name: str) -> str | None:
     if "/" not in name and name[:2] == "__" == name[-2:]:
         return "WebDataset takes it for metadata and does not read it"
     return unfit(name)
@@ -192,7 +190,7 @@ class _Names:
             raise AIStoreTransientError(f"the listing has {name!r} after {self._last!r}: a retry lists it again")
         self._last = name
         parts = _PARTS.fullmatch(name)
-        if parts is None or (reason := _refusal(name, parts[1])):
+        if parts is None or (reason := _refusal(name)):
             self._note(f"{name!r}: {reason if parts else unfit(name) or _NO_EXTENSION}")
             return False
         sample, extension = parts[1], parts[2].lower()

@@ -151,7 +151,7 @@ _CHANNELS = """
     """.split()  # noqa: SIM905 - words are easier to read
 # Demuxers whose formats, like Apple's, name each channel individually.
 _NAME_CHANNELS = ("aiff", "caf", "mov,mp4,m4a,3gp,3g2,mj2")
-_LISTED = re.compile(r" Audio: .*?, (\d+) channels \(([^)\n]*)\)")
+_LISTED = re.compile(r"^ *+Stream #(?>.*?: Audio: )(?>.*?, (\d+) channels \()([^)\n]*+)\)", re.MULTILINE)
 
 
 def _usable_layout(container: Any) -> dict[str, str]:

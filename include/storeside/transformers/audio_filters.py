@@ -156,7 +156,7 @@ def name(found: Any) -> str:
 _ANY_LAYOUT = ("wav", "flac")
 _UNNAMED = re.compile(r"\d+ channels")
 # Layouts that name each channel, unlike "4 channels", "ambisonic 1" or "FL@left".
-_NAMED = re.compile(r"([0-9.]+|[a-z]+)(\([a-z-]+\))?|[A-Z]+[0-9]?[A-Z]*(\+[A-Z]+[0-9]?[A-Z]*)*")
+_NAMED = re.compile(r"([0-9.]+|[a-z]+)(\([a-z-]+\))?|[A-Z]+([0-9][A-Z]*)?(\+[A-Z]+([0-9][A-Z]*)?)*")
 
 
 def _aformat(sample_format: str, rate: int, layout: str) -> Filter:

@@ -185,7 +185,7 @@ def _input_url() -> str:
     protocols = subprocess.run(
         ["ffmpeg", "-hide_banner", "-loglevel", "error", "-protocols"], capture_output=True, text=True, check=True
     ).stdout
-    return "fd:" if re.search(r"^\s*fd$", protocols.partition("Output:")[0], re.MULTILINE) else "pipe:0"
+    return "fd:" if "fd" in protocols.partition("Output:")[0].split() else "pipe:0"
 
 
 @contextmanager

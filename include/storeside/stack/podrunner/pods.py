@@ -60,7 +60,7 @@ def now() -> str:
 
 def _at_port(arguments: list[str], container_port: int, port: int, host: str) -> list[str]:
     """Change a command that listens on all addresses of its container so that it listens on `host` and `port`."""
-    listening = rf"(--(?:port|bind)[= ]\S*?|-[pb] \S*?|{_ANY_HOST}:|^:)\b{container_port}\b"
+    listening = rf"(--(?:port|bind)[= ]\S{0, 255}?|-[pb] \S{0, 255}?|{_ANY_HOST}:|^:)\b{container_port}\b"
     inline = re.compile(listening)
     result: list[str] = []
     for argument in arguments:
