@@ -38,8 +38,10 @@ AT_RUN_TIME: dict[tuple[str, str], list[re.Pattern[Any]]] = {
         re.compile(r"(?<!\w)city(?!\w)")
     ],
     ("operators/charts.py", "chart_url_pattern(ending)"): [re.compile(chart_url_pattern("svg"))],
-    ("operators/forms.py", "_listing(pattern)"): [
-        re.compile(forms._listing(names)) for names in ("a*", "*a*b*c*d", "team-*/*-*@*")
+    ("operators/forms.py", "_listing(pattern, characters)"): [
+        re.compile(forms._listing(names, characters))
+        for names in ("a*", "*a*b*c*d", "team-*/*-*@*")
+        for characters in (forms._STAR, *forms._STARS.values())
     ],
 }
 # Controls: the measurement finds these.
