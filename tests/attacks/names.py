@@ -1,4 +1,4 @@
-"""Names that lead elsewhere, by class, and a server in AIStore's place that keeps what it is asked for."""
+"""Names that lead elsewhere, by class, and a server in AIStore's place that keeps the paths of its requests."""
 
 from __future__ import annotations
 

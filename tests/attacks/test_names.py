@@ -1,7 +1,7 @@
 """A user who chooses names (in a form, in code, of objects) tries to reach another bucket, or AIStore's other files.
 
 Each attack is one class of names at one place that takes names. No request may reach AIStore: a server in its place
-keeps what it is asked for. `test_name_canaries.py` repeats the most important ones against AIStore itself.
+keeps the paths of its requests. `test_name_canaries.py` repeats the most important ones against AIStore itself.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,6 +21,7 @@ from storeside.aistore.spec import EtlSpec
 from storeside.copying.prefetch import Prefetch
 from storeside.copying.s3 import AIStoreStore
 from storeside.errors import BadInput
+from storeside.ledger.scope import Pending
 from storeside.measure.through import Through
 from storeside.operators import (
     AISCopyBucketOperator,
@@ -101,7 +101,7 @@ ONE: dict[str, Callable[[Asked, str], object]] = {
     "check of a load": lambda a, name: aistore_objects.changed(a.client, "ais://in", {name: "1/x"}, "", 0),
     "check of a copy": lambda a, name: copies._custom(a.client, HERE, name),
     "reason of a copy": lambda a, name: list(
-        reasons.reasons_of_copies(a.client, HERE, [SimpleNamespace(object=name)])  # type: ignore[list-item]
+        reasons.reasons_of_copies(a.client, HERE, [Pending(name, name, 1, "v")])
     ),
     "measured write": lambda a, name: Through(a.client, Bucket("s3", "in"), a.url).put(name, 1),
     "measured deletion": lambda a, name: Through(a.client, Bucket("s3", "in"), a.url).delete(name),

@@ -341,7 +341,7 @@ def test_a_move_does_not_mistake_another_clients_new_object_for_its_copy(bucket:
     reader, place = bucket.own_client(), {"Bucket": bucket.archive, "Key": "loaded/a.jsonl"}
 
     def overtake(request: Any, **_: Any) -> AWSResponse | None:
-        if "If-None-Match" not in request.headers:
+        if "If-None-Match" not in request.headers or request.url.endswith(version):
             return None
         bucket.s3.put_object(**place, Body=rows_of(2))
         return answer(request, 412)
@@ -350,6 +350,18 @@ def test_a_move_does_not_mistake_another_clients_new_object_for_its_copy(bucket:
     assert bucket.load(after_load=bucket.move, s3=reader).handled == 1
     assert bucket.body(bucket.archive, "loaded/a.jsonl") == rows_of(2)
     assert bucket.body(bucket.archive, f"loaded/a.jsonl.{version}") == rows_of(1)
+
+
+def test_a_move_overwrites_no_object_that_has_its_second_name(bucket: Bucket) -> None:
+    bucket.put({"a.jsonl": rows_of(1)})
+    version = bucket.s3.head_object(Bucket=bucket.bucket, Key="a.jsonl")["ETag"].strip('"')
+    names = ["loaded/a.jsonl", f"loaded/a.jsonl.{version}"]
+    for n, name in enumerate(names, 2):
+        bucket.s3.put_object(Bucket=bucket.archive, Key=name, Body=rows_of(n))
+    report = bucket.load(after_load=bucket.move)
+    assert (report.handled, report.left) == (0, 1)
+    assert bucket.names() == ["a.jsonl"]
+    assert [bucket.body(bucket.archive, name) for name in names] == [rows_of(2), rows_of(3)]
 
 
 @pytest.mark.parametrize("status", [404, 409, 412])

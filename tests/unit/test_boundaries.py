@@ -1,6 +1,6 @@
 """One named function checks what crosses each trust boundary: who calls it, and that no path goes around it.
 
-A new caller belongs in `BOUNDARIES`, after a look at what it does with a refusal. docs/security.md has the functions.
+A new caller belongs in `BOUNDARIES` if it handles a refusal. docs/security.md has the functions.
 """
 
 from __future__ import annotations
@@ -184,7 +184,7 @@ def test_only_isolated_decoders_load_code_that_decodes() -> None:
 
 
 def test_no_message_is_read_without_the_parser() -> None:
-    """Of the package, only the parser reads JSON; the queue's attributes come from SQS itself."""
+    """Only the parser reads JSON in this package; the queue's attributes come from SQS itself."""
     assert callers("loads", of=".*/events/") == {
         "include/storeside/events/notifications.py:_Object.read",
         "include/storeside/events/queue.py:Queue.redrive_policy",

@@ -156,7 +156,7 @@ class SourceChanges:
                         raise
             if _is_copy(there, head):  # an earlier attempt or another run copied it
                 return self._uri(name)
-        if there and _size(there) == _size(head) and "-" in there["ETag"]:
+        if there is not None and _size(there) == _size(head) and "-" in there["ETag"]:
             return self._uri(name)  # of this version, in parts of another size, whose ETag cannot be compared
         raise FileExistsError(f"{self._uri(name)} is another object: rename it, or choose another place")
 

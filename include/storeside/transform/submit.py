@@ -87,7 +87,7 @@ def objects(
 ) -> str:
     """Transform named objects, or copy them when there is no `spec`; return the job's id.
 
-    Raises AIStoreInputError before AIStore is asked if it could not store one of the objects or results.
+    Raises AIStoreInputError before a request to AIStore that could not store one of the objects or results.
     """
     for name in names:
         if reason := naming.refusal(name):
