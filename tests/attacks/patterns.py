@@ -1,8 +1,8 @@
 """Finds the regular expressions of the product, and measures how their cost grows with the worst texts.
 
 A pattern is read as a sequence of fixed parts and repetitions. A text is expensive if it fits
-the beginning of the pattern many times, or fits two repetitions at once, and does not fit the end. So the texts repeat
-runs of the pattern's parts.
+the beginning of the pattern many times, or fits two repetitions at once, and does not fit the end. So the texts
+repeat runs of the pattern's parts.
 """
 
 from __future__ import annotations
