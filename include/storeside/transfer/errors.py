@@ -156,7 +156,7 @@ _HTTP_MESSAGE = re.compile(r'"message": ?"(?P<text>[^"]*)"')
 _SIGNED = re.compile(r"\?[^\s'\"?]*?\bu=[\w-]{40,}[^\s'\".:,)]*")
 # The answer of a proxy in front of ClickHouse.
 _GATEWAY = re.compile(r"received HTTP status 5\d\d")
-# What ClickHouse writes before and after the name of an object, in the order in which it is looked for.
+# The texts of ClickHouse before and after the name of an object, in the order of the search.
 _FILES = (
     ("(in file/uri ", "): ", ") (", ")"),
     ("while reading '", "' in bucket"),
