@@ -1,8 +1,8 @@
 """Finds the regular expressions of the product, and measures how their cost grows with the worst texts.
 
-A pattern is read as a sequence of fixed parts and repetitions. What makes a pattern expensive is a text that fits its
-beginning again and again, or that fits two repetitions at once, and does not fit its end. So the texts repeat runs of
-its parts.
+A pattern is read as a sequence of fixed parts and repetitions. A text is expensive if it fits
+the beginning of the pattern many times, or fits two repetitions at once, and does not fit the end. So the texts
+repeat runs of the pattern's parts.
 """
 
 from __future__ import annotations
@@ -250,7 +250,7 @@ class TooLong(Exception):
 
 @contextmanager
 def limited(seconds: float) -> Iterator[None]:
-    """Raise TooLong in the block after so much CPU time of this process; expressions check for signals."""
+    """Raise TooLong in the block after these CPU seconds of this process; expressions check for signals."""
 
     def stop(number: int, frame: FrameType | None) -> None:
         raise TooLong
@@ -265,7 +265,7 @@ def limited(seconds: float) -> Iterator[None]:
 
 
 def seconds_of(call: Callable[[], object], least: float = 0.0) -> float:
-    """Return the CPU seconds of a call: the mean of as many as take `least`; raises TooLong.
+    """Return the CPU seconds of a call: the mean of the calls that together take `least`; raises TooLong.
 
     Some systems count CPU time in steps of 4 ms.
     """
@@ -280,7 +280,7 @@ def seconds_of(call: Callable[[], object], least: float = 0.0) -> float:
 def grows_too_fast(call: Callable[[int], Callable[[], object]]) -> str:
     """Return how the CPU time grows if it grows faster than linearly; else an empty text.
 
-    `call` makes a call with a text of so many characters.
+    `call` makes a call with a text of a given number of characters.
     """
     for size in (MIDDLE, LARGE):
         try:

@@ -11,15 +11,14 @@ import pytest
 
 from storeside.operators import forms
 from storeside.operators.charts import chart_url_pattern
+from storeside.stack.podrunner import pods
 from storeside.transfer import errors, private, source
 from storeside.transfer.formats import Csv, Format
 from tests.attacks import patterns
 
 # Expressions that are made at run time, by file and code, with examples.
 AT_RUN_TIME: dict[tuple[str, str], list[re.Pattern[Any]]] = {
-    ("include/storeside/stack/podrunner/pods.py", "listening"): [
-        re.compile(r"(--(?:port|bind)[= ]\S{0,255}?|-[pb] \S{0,255}?|0\.0\.0\.0:|^:)\b8000\b")
-    ],
+    ("include/storeside/stack/podrunner/pods.py", "_listening(container_port)"): [re.compile(pods._listening(8000))],
     (
         "include/storeside/stack/supervisor.py",
         "f'(?:exited: {re.escape(name)} |spawnerr: )\\\\(?(.*?)(?:; (?:not )?expected)?\\\\)?$'",

@@ -156,7 +156,7 @@ _HTTP_MESSAGE = re.compile(r'"message": ?"(?P<text>[^"]*)"')
 _SIGNED = re.compile(r"\?[^\s'\"?]*?\bu=[\w-]{40,}[^\s'\".:,)]*")
 # The answer of a proxy in front of ClickHouse.
 _GATEWAY = re.compile(r"received HTTP status 5\d\d")
-# What ClickHouse writes before and after the name of an object, in the order in which it is looked for.
+# The texts of ClickHouse before and after the name of an object, in the order of the search.
 _FILES = (
     ("(in file/uri ", "): ", ") (", ")"),
     ("while reading '", "' in bucket"),
@@ -183,7 +183,7 @@ _KEY = "(while reading the value of key "
 _HEADER = "(while reading header"
 # Parts of a line about a column's value.
 _COLUMN, _TYPE, _VALUE, _WRONG = "name: ", ", type: ", ', parsed text: "', ", ERROR: "
-# Errors that end with the name of a field as it stands in the object.
+# Errors that end with the name of a field as the object has it.
 _RAW = ("Unknown field found", "Duplicate field found")
 _THROWN = "FUNCTION_THROW_IF_VALUE_IS_NON_ZERO"
 _BLANK = " .:,"
@@ -225,7 +225,7 @@ def _text(error: BaseException) -> str:
 
 
 class Said(NamedTuple):
-    """What an error of ClickHouse says; see `said`."""
+    """The parts of an error of ClickHouse; see `said`."""
 
     what: str  # may quote content
     row: int  # the server counts from 1; 0 if it names none
@@ -284,7 +284,7 @@ def _row(text: str) -> tuple[str, int]:
 def _cast_column(text: str) -> tuple[str, str | None]:
     """Return a text without the functions at its end that failed, and the column that the last one casts.
 
-    The column is empty if that function is no cast, and None if the text names no function.
+    The column is empty if that function is no cast, and None if the text contains no function.
     """
     column = None
     while (at := text.rfind(_FUNCTION)) >= 0 and (text.endswith("'") or "': read stage: " in text[at:]):
@@ -296,7 +296,7 @@ def _cast_column(text: str) -> tuple[str, str | None]:
 
 
 def _fault(values: str) -> tuple[str, str] | None:
-    """Return the last column of the rows that an error shows, and what is wrong with its value.
+    """Return the last column of the rows that an error shows, and the fault of its value.
 
     A value has no quotes within its quotes. Returns None if the columns are not clear.
     """

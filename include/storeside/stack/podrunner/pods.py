@@ -58,10 +58,14 @@ def now() -> str:
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
+def _listening(port: int) -> str:
+    """Return the expression of an argument that contains the port; a host has at most 255 characters."""
+    return rf"(--(?:port|bind)[= ]\S{{0,255}}?|-[pb] \S{{0,255}}?|{_ANY_HOST}:|^:)\b{port}\b"
+
+
 def _at_port(arguments: list[str], container_port: int, port: int, host: str) -> list[str]:
     """Change a command that listens on all addresses of its container so that it listens on `host` and `port`."""
-    listening = rf"(--(?:port|bind)[= ]\S{0, 255}?|-[pb] \S{0, 255}?|{_ANY_HOST}:|^:)\b{container_port}\b"
-    inline = re.compile(listening)
+    inline = re.compile(_listening(container_port))
     result: list[str] = []
     for argument in arguments:
         if argument == str(container_port) and result and result[-1] in ("--port", "-p"):
