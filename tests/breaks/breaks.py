@@ -174,7 +174,7 @@ BREAKS = (
     Break(
         "names-refused",
         "names with an empty component within them are accepted",
-        (Edit(f"{ENGINE}/aistore/names.py", 'if "" in parts:', "if not parts[0]:"),),
+        (Edit(f"{ENGINE}/transformers/names.py", "if part in parts:", "if part and part in parts:"),),
     ),
     Break(
         "names-refused",
@@ -515,7 +515,7 @@ BREAKS = (
         (
             Edit(
                 f"{ENGINE}/transformers/audio_decoder.py",
-                'options={"format_whitelist": CONTAINERS, "protocol_whitelist": ""},',
+                'options={"format_whitelist": CONTAINERS, "protocol_whitelist": "", **edges},',
                 'options={"safe": "0"},',
             ),
             Edit(
