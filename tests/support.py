@@ -46,7 +46,7 @@ IMAGE = os.environ.get("STORESIDE_TEST_IMAGE", TRANSFORMER_IMAGE)
 # AIStore's and the pod runner's polling intervals depend on it: a short one starts an ETL sooner. On Kubernetes it
 # includes the pull of the image.
 INIT_SECONDS = int(os.environ.get("STORESIDE_TEST_INIT_SECONDS", "30"))
-# A busy machine gets so many times the seconds of a wait.
+# The factor by which a wait of a test is longer on a busy machine.
 PATIENCE = 5
 
 
