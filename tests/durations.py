@@ -9,6 +9,8 @@ from collections import Counter
 from pathlib import Path
 
 RECORD = Path(__file__).with_suffix(".json")
+# For all files, before anything has been recorded.
+UNKNOWN_SECONDS = 60.0
 
 
 def by_file(seconds: dict[str, float]) -> dict[str, float]:
@@ -28,7 +30,7 @@ def recorded() -> dict[str, float]:
 def expected(file: str) -> float:
     """Return the seconds that a file took when durations were recorded last; the median for an unknown file."""
     known = recorded()
-    return known[file] if file in known else statistics.median(known.values())
+    return known.get(file, statistics.median(known.values() or [UNKNOWN_SECONDS]))
 
 
 def main(path: str) -> int:
