@@ -15,8 +15,7 @@ from storeside.transfer.columns import Columns
 from storeside.transfer.formats import Csv
 from storeside.transfer.keys import Expression
 from storeside.transfer.options import Expectations
-from tests.integration.test_transfer_aistore import FromAIStore
-from tests.transfers import Loading, jsonl, parquet
+from tests.transfers import FromAIStore, Loading, jsonl, parquet
 from tests.unit.test_reading_columns import CHOSEN, EMAILS, FORMATS, LOADERS, ROWS, csv, hashed
 
 

@@ -11,8 +11,7 @@ import pytest
 from storeside.stack.settings import CHECKOUT, Stack
 from tests.avro_files import avro, record
 from tests.fuzz.differential import columnar as differential
-from tests.integration.test_transfer_aistore import FromAIStore
-from tests.transfers import Loaded, Loading, Refused
+from tests.transfers import FromAIStore, Loaded, Loading, Refused
 from tests.unit.test_reading_typed import COLUMNAR, file_of, logical, nullable
 
 SECOND = dt.datetime(2026, 1, 2, 3, 4, 5, 6000, tzinfo=None)
