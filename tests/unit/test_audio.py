@@ -109,7 +109,9 @@ def test_every_format_has_rate_channels_and_duration(container: str, codec: str,
     # Opus is decoded at 48 kHz whatever the source rate (RFC 7845, section 5.1).
     assert found_rate == facts.sample_rate == (48_000 if codec == "opus" else rate)
     assert audio.shape[1] == facts.channels == channels
-    assert len(audio) == facts.samples
+    # libav returns the padding of the last AAC frame in M4A, too; the boxes state the length without it.
+    padding = len(audio) - facts.samples
+    assert 0 <= padding < 1024 if container == "m4a" else padding == 0
     assert facts.duration_seconds == pytest.approx(SPEECH_SECONDS, abs=0.25)  # AAC at 8 kHz: 2 frames
     assert facts.duration_seconds == facts.samples / facts.sample_rate
     assert facts.codec.startswith(codec.removesuffix("_s24"))
