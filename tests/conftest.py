@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from storeside.aistore.pods import PodWatch
 from storeside.ledger.objects import Ledger
@@ -42,7 +42,7 @@ FOLDER = default_folder() / "-".join(["test", *filter(None, [os.environ.get("PYT
 WITH_AIRFLOW = ("tests/e2e/", "tests/attacks/test_forms.py")
 
 # The same examples in every run, so that results are reproducible.
-settings.register_profile("repeatable", derandomize=True, deadline=None)
+settings.register_profile("repeatable", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("repeatable")
 
 # Airflow creates its home when it is imported: keep it out of the user's home, and separate for each worker.
