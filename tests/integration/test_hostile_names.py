@@ -82,7 +82,10 @@ def test_keys_are_data(loading: Loading, loader: str, caplog: pytest.LogCaptureF
 @pytest.mark.parametrize("loader", ["pull", "push"])
 @settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(names=st.sets(st.text(NAMES, min_size=1, max_size=12), min_size=25, max_size=60))
-def test_any_key_is_loaded_or_fails_alone(loading: Loading, loader: str, names: set[str]) -> None:
+def test_any_key_is_loaded_or_fails_alone(
+    stack: Any, clickhouse: Any, s3_client: Any, loader: str, names: set[str]
+) -> None:
+    loading = Loading(stack, clickhouse, s3_client)  # the fixture's bucket would hold the objects of all examples
     loading.put({f"in/{name}": jsonl([{"n": n}]) for n, name in enumerate(sorted(names))})
     loading.put({"in/a\0b": jsonl([{"n": -1}]), "in/\x01": b"{no", "plain": jsonl([{"n": -2}])})
     pages = loading.s3.get_paginator("list_objects_v2").paginate(Bucket=loading.bucket)
