@@ -36,6 +36,14 @@ def test_few_cases_of_a_product_are_kept() -> None:
     assert len(selected(rows, [False] * 4)) == 9
 
 
+CONFTEST = """
+import pytest
+from tests import pairwise
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    pairwise.mark(items)
+"""
 TABLE = """
     import pytest
 
@@ -56,7 +64,7 @@ TABLE = """
 
 
 def test_cases_that_are_not_selected_are_exhaustive(pytester: pytest.Pytester) -> None:
-    pytester.makeconftest("from tests.conftest import pytest_collection_modifyitems")
+    pytester.makeconftest(CONFTEST)
     pytester.makepyfile(TABLE)
     first, full = pytester.inline_run("-m", "not exhaustive"), pytester.inline_run()
     first.assertoutcome(passed=9 + 3 + 3)
@@ -66,7 +74,7 @@ def test_cases_that_are_not_selected_are_exhaustive(pytester: pytest.Pytester) -
 
 
 def test_an_unknown_argument_is_named(pytester: pytest.Pytester) -> None:
-    pytester.makeconftest("from tests.conftest import pytest_collection_modifyitems")
+    pytester.makeconftest(CONFTEST)
     pytester.makepyfile(TABLE.replace('pairwise("a")', 'pairwise("d")'))
     found = pytester.inline_run()
     assert found.ret == pytest.ExitCode.USAGE_ERROR

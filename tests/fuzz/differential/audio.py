@@ -30,10 +30,15 @@ _REFUSED_EVERY = 20
 # Steps of 16 bits by which decoders and resamplers of another version of libav differ.
 _STEPS = 8
 _ADPCM_STEPS = 64
+# Samples of a frame of AAC; ffmpeg returns those of the last one that are padding, and resamples them, too.
+_AAC_FRAME = 1024
+# Samples at the end that a resampler calculates from those behind them.
+_TAIL = 200
 _LIMITS = Limits(seconds=600)
 _NUMBERS = re.compile(r"\d+")
 # Titles of sections in docs/differences.md.
 BEHIND = "Bytes before and after a recording are not read"
+PADDING = "AAC in MP4 has the length that the boxes state"
 VERSIONS = "Damage that one version of libav finds and another does not"
 
 
@@ -104,6 +109,8 @@ def _judge(outcome: Outcome, one: Tried, theirs: bytes | None) -> None:
         outcome.intended[VERSIONS] += 1
     elif wrong and _is_beside(one, theirs):
         outcome.intended[BEHIND] += 1
+    elif wrong and _is_without_padding(one, theirs):
+        outcome.intended[PADDING] += 1
     elif wrong:
         outcome.silent.append(f"{one.recording} to {one.target.sample_rate} Hz {one.target.channels}: {wrong}")
     elif any(isinstance(made, str) for made in one.ours.values()):
@@ -150,6 +157,30 @@ def _is_beside(one: Tried, theirs: bytes | None) -> bool:
     return theirs != _samples(audio.transcode, whole, one.target) and all(
         made == _samples(ENGINES[name], whole, one.target) for name, made in one.ours.items() if name in ENGINES
     )
+
+
+def _is_without_padding(one: Tried, theirs: bytes | None) -> bool:
+    """Whether all engines gave the samples that AAC in MP4 was made from, and ffmpeg padding behind them, too.
+
+    Flipped bits may change the length in the boxes.
+    """
+    base, channels = one.recording.base, one.target.channels
+    if base.encoder != "aac" or base.muxer not in ("mp4", "mov", "ipod") or theirs is None:
+        return False
+    rate = one.target.sample_rate / base.rate
+    full = np.frombuffer(theirs, "<i2").reshape(-1, channels).astype(int)
+    for made in one.ours.values():
+        if isinstance(made, str):
+            return False
+        found = np.frombuffer(made, "<i2").reshape(-1, channels).astype(int)
+        padding = len(full) - len(found)
+        is_as_made = abs(len(found) - base.seconds * one.target.sample_rate) <= 2
+        if not 0 <= padding <= 2 * _AAC_FRAME * rate or not (is_as_made or one.recording.kind == "flipped"):
+            return False
+        certain = max(len(found) - _TAIL, 0)
+        if certain and np.abs(found[:certain] - full[:certain]).max() > _STEPS:
+            return False
+    return True
 
 
 def _is_without(one: Tried, content: bytes) -> bool:
