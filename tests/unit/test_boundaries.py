@@ -161,6 +161,8 @@ def test_no_operator_runs_without_the_check_of_forms() -> None:
         ('client.request("put", path=f"objects/{bucket}/{name}")', [1]),
         ("bucket.object(client, name).head()\nbucket.objects(client, names)", []),
         ("handle.object(self.fit(name))", []),
+        ('path = f"objects/{bucket}/{prefix}"', [1]),
+        ('path = f"objects/{bucket}/{require_fit_prefix(prefix, what)}"', []),
         ('client.request("put", path=f"objects/{bucket}/{bucket.fit(name)}")', []),
         ('record.object("s3")\ntext.object()\nhandle.objects(obj_template=prefix)', []),
     ],

@@ -136,8 +136,8 @@ def objects_url(endpoint: str, bucket: Bucket, prefix: str) -> str:
     query = {"provider": bucket.provider}
     if bucket.namespace:
         query["namespace"] = bucket.namespace
-    path = f"{bucket.name}/{require_fit_prefix(prefix, f'prefix {prefix!r} in {bucket}')}"
-    return f"{endpoint.rstrip('/')}/v1/objects/" + f"{quote(path)}?{urlencode(query)}"
+    path = f"objects/{bucket.name}/{require_fit_prefix(prefix, f'prefix {prefix!r} in {bucket}')}"
+    return f"{endpoint.rstrip('/')}/v1/{quote(path)}?{urlencode(query)}"
 
 
 # Up to this many names are looked up one by one; for more, `find_aistore` lists all objects with their common prefix.
