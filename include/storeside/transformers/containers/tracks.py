@@ -41,18 +41,12 @@ def inside(content: Bytes, place: tuple[int, int], *path: bytes) -> tuple[int, i
 
 def shown_seconds(content: Bytes, start: int, end: int) -> float | None:
     """Return the duration of the first audio track in seconds, after its edit list."""
-    scale = 0
-    for name, body, stop in boxes(content, start, end):
-        if name == b"mvhd":
-            head = content.at(body, 32)
-            scale = big(head[20:24] if head[:1] == b"\1" else head[12:16])
-        if name == b"trak":
-            kind = inside(content, (body, stop), b"mdia", b"hdlr")
-            header = inside(content, (body, stop), b"tkhd")
-            if kind and header and content.at(kind[0], 12)[8:] == b"soun":
-                head = content.at(header[0], 36)
-                units = big(head[28:36] if head[:1] == b"\1" else head[20:24])
-                return units / scale if scale and 0 < units < 0xFFFFFFFF else None
+    scale = _scale(content, inside(content, (start, end), b"mvhd"))[0]
+    for track in _audio_tracks(content, (start, end)):
+        if header := inside(content, track, b"tkhd"):
+            head = content.at(header[0], 36)
+            units = big(head[28:36] if head[:1] == b"\1" else head[20:24])
+            return units / scale if scale and 0 < units < 0xFFFFFFFF else None
     return None
 
 
@@ -71,7 +65,7 @@ def length(content: Bytes, moov: _Place, moofs: Sequence[_Place]) -> Length | No
     An encoder's delay and padding do not count. The edit list counts in ticks of the movie, often milliseconds, so
     the track's own length is used where both agree within a tick.
     """
-    track = _first_track(content, moov)
+    track = next(_audio_tracks(content, moov), None)
     scale = _scale(content, inside(content, moov, b"mvhd"))[0]
     own, total = _scale(content, inside(content, track, b"mdia", b"mdhd")) if track else (0, 0)
     if not track or not own or not scale:
@@ -91,13 +85,12 @@ def length(content: Bytes, moov: _Place, moofs: Sequence[_Place]) -> Length | No
     return Length(seconds, delay > 0, _is_aac(content, track)) if seconds > 0 else None
 
 
-def _first_track(content: Bytes, moov: _Place) -> _Place | None:
+def _audio_tracks(content: Bytes, moov: _Place) -> Iterator[_Place]:
     for name, body, stop in boxes(content, *moov):
         if name == b"trak":
             kind = inside(content, (body, stop), b"mdia", b"hdlr")
             if kind and content.at(kind[0], 12)[8:] == b"soun":
-                return body, stop
-    return None
+                yield body, stop
 
 
 def _is_aac(content: Bytes, track: _Place) -> bool:
