@@ -136,7 +136,7 @@ test-all: $(STAMP) ## run all tests except those of the targets below
 	@$(PYTHON) -m pytest $(FOLDERS) $(XDIST) --durations-file $(STATE)/durations/second_tier.json
 
 .PHONY: test-changed
-test-changed: $(STAMP) ## run the tests of both tiers that belong to the change since a commit; BASE=commit
+test-changed: $(STAMP) ## run the tests beyond make test that belong to the change since a commit; BASE=commit
 	@$(STACK) build
 	@$(PYTHON) -m tests.changed $(or $(BASE),HEAD) $(ARGS)
 
