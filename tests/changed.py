@@ -55,9 +55,12 @@ def main() -> int:
 
 
 def changes(base: str) -> set[str]:
-    """Return the paths that differ between a commit and the work tree."""
+    """Return the paths that differ between a commit and the work tree. Ends the process for an unknown commit."""
     command = ["git", "diff", "--name-only", base, "--"]
-    return set(subprocess.run(command, cwd=CHECKOUT, check=True, capture_output=True, text=True).stdout.splitlines())
+    done = subprocess.run(command, cwd=CHECKOUT, check=False, capture_output=True, text=True)
+    if done.returncode:
+        sys.exit(f"error: BASE={base} is no commit of this checkout: {done.stderr.strip()}")
+    return set(done.stdout.splitlines())
 
 
 @dataclass(frozen=True)

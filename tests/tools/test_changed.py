@@ -56,3 +56,8 @@ def test_the_farthest_and_of_these_the_dearest_are_cut(monkeypatch: pytest.Monke
     assert left(10) == ["far and dear", "far", "near"]
     monkeypatch.setattr(changed, "LIMIT_SECONDS", 600)
     assert durations.expected("unknown") == 250
+
+
+def test_an_unknown_commit_is_named() -> None:
+    with pytest.raises(SystemExit, match="BASE=no-such-commit is no commit of this checkout"):
+        changed.changes("no-such-commit")
