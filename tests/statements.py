@@ -19,7 +19,7 @@ from urllib.parse import unquote
 
 from botocore.response import StreamingBody
 from clickhouse_connect.driver._chdbclient import ChdbClient
-from clickhouse_connect.driver.exceptions import OperationalError
+from clickhouse_connect.driver.exceptions import ClickHouseError, OperationalError
 from clickhouse_connect.driver.summary import QuerySummary
 
 from storeside.transfer.batch import BatchLoad
@@ -53,6 +53,14 @@ class Engine(ChdbClient):
         self.statements: list[str] = []
         for database in (STAGING, "data"):
             self.command(f"CREATE DATABASE IF NOT EXISTS {database}")
+
+    def query(self, *args: Any, **more: Any) -> Any:
+        try:
+            return super().query(*args, **more)
+        except ClickHouseError:
+            # chdb 26.9.0 puts what a failed query had written before the result of the next one.
+            super().command("SELECT 1")
+            raise
 
     def command(self, cmd: str, *args: Any, **more: Any) -> Any:
         if cmd.startswith("INSERT INTO") and more.get("settings"):
