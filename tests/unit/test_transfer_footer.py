@@ -153,3 +153,14 @@ def test_rows_that_are_no_values_of_their_type_are_refused() -> None:
     _, batches = row_groups(stored(with_footer(out.getvalue(), footer)))
     with pytest.raises(LoadObjectError, match=r"^column 's': Invalid UTF8"):
         list(batches)
+
+
+def test_a_struct_without_fields_is_refused() -> None:
+    """pyarrow reads such a footer, in which the columns of the schema are not those of the row groups."""
+    out = io.BytesIO()
+    pq.write_table(pa.table({"t": [{"x": 1}], "n": [1]}), out, store_schema=False)
+    _, footer = footer_of(out.getvalue())
+    footer[2][1][1][1][5] = (I32, 0)
+    del footer[2][1][1][2], footer[7]  # the order of columns
+    with pytest.raises(LoadObjectError, match="its footer is broken"):
+        ParquetObject(stored(with_footer(out.getvalue(), footer))).facts()

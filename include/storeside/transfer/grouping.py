@@ -23,7 +23,8 @@ from storeside.transfer.schema import is_nullable
 from storeside.transfer.table import Destination
 from storeside.transfer.work import USUAL, Group, How, Work, cached
 
-# From ClickHouse's format ParquetMetadata: the key of an object's shape, the NULLs of each column, and the rows.
+# From ClickHouse's format ParquetMetadata: the key of an object's shape, the NULLs of each column (none if it
+# has no row group), the rows, and the number of columns. ClickHouse refuses row groups with fewer columns.
 # Parts of tuples are taken from whole arrays, because a lambda over tuples would copy all of them.
 _SHAPE = ", ".join(
     f"tupleElement(columns, '{part}')"
@@ -33,7 +34,8 @@ _COUNTS = "tupleElement(tupleElement(tupleElement(row_groups, 'columns'), 'stati
 _FACTS = (
     f"toString(cityHash64({_SHAPE})),"
     f" arrayReduce('sumForEach', arrayMap(g -> arrayMap(n -> ifNull(n, {UNKNOWN}), g), {_COUNTS})),"
-    " arraySum(tupleElement(row_groups, 'num_rows'))"
+    " arraySum(tupleElement(row_groups, 'num_rows')),"
+    " length(columns)"
 )
 
 # Bytes; ClickHouse reads a smaller object as a whole in less time than the worker reads its footer.
@@ -181,13 +183,13 @@ class Grouping:
             path = self.work.request.source.path_of(o.key)
             if path not in found:
                 raise about(GoneError(DELETED), o.key)
-            rows_in_footer, shape, nulls, in_groups = found[path]
+            rows_in_footer, shape, nulls, in_groups, columns = found[path]
             if in_groups != rows_in_footer:
                 raise about(LoadObjectError(OTHER_ROWS.format(rows_in_footer, in_groups)), o.key)
             parquet = ParquetObject(self.work.content(o))
             if shape not in self.work.shapes:
                 self.work.shapes[shape] = _facts(parquet).shape
-            yield parquet, Facts(self.work.shapes[shape], rows_in_footer, tuple(nulls))
+            yield parquet, Facts(self.work.shapes[shape], rows_in_footer, tuple(nulls) or (0,) * columns)
 
     def _reads_whole(self, objects: Sequence[Planned]) -> bool:
         """Return whether ClickHouse would request whole objects for their footers, and they are large."""

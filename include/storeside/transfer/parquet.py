@@ -96,9 +96,10 @@ class ParquetObject:
 
     def facts(self) -> Facts:
         """Return columns, rows and counts of NULLs from the footer."""
+        file, footer = self._of_footer, self.footer  # checked before `_shape` relies on it
         with faults():
-            shape = _shape(self._of_footer)
-        return Facts(shape, self.footer.rows, self.footer.null_counts())
+            shape = _shape(file)
+        return Facts(shape, footer.rows, footer.null_counts())
 
     def file(self, *, pre_buffer: bool) -> Any:
         """Return a pyarrow file of the object; with `pre_buffer`, each read first fetches all bytes that it needs."""
