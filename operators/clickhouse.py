@@ -14,7 +14,6 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from storeside.operators.deferring import WaitingOperator
 from storeside.operators.deprecated import FlatLoadArguments
 from storeside.operators.errors import OperatorInputError, airflow_errors
-from storeside.operators.forms import may_create_database
 from storeside.operators.hooks.aistore import AIStoreHook
 from storeside.operators.hooks.transfer import (
     clickhouse_client,
@@ -134,7 +133,11 @@ class LoadOperator(FlatLoadArguments, WaitingOperator, SelectingOperator):
         """Check the run's parameters, and whether the load may create a database. Raises AirflowFailException."""
         super().pre_execute(context)
         with airflow_errors():
-            self._creates_database = may_create_database(context, self.table)
+            self._creates_database = self.checked_form.may_create_database(self.table)
+            self.checked_form.check_limits({"read.": self.read, "batches.": self._batches(), "limits.": self.limits})
+
+    def _batches(self) -> Batches:
+        return Batches(bytes=self.batch_bytes)
 
     def place(self) -> tuple[str, str]:
         """Return the source's bucket and keys as the engine takes them. Raises BadInput if they are invalid."""
@@ -162,7 +165,7 @@ class LoadOperator(FlatLoadArguments, WaitingOperator, SelectingOperator):
             **{name: getattr(self, name) for name in CHOICES},
             read=self.read,
             table_options=self.table_options,
-            batches=Batches(bytes=self.batch_bytes),
+            batches=self._batches(),
             limits=self.limits,
             create_database=self._creates_database,
             **more,

@@ -40,6 +40,7 @@ DEFAULTS: Final[Mapping[str, tuple[str, ...]]] = {
     "tables": ("data.*",),
     "databases": ("data",),
     "clusters": (),
+    "options": (),
     "connections": ("aws_default", "aistore_default", "oci_default"),
     "queues": ("recordings-events", "tables-events"),
     "domains": ("/home/storeside/demo.h5",),
@@ -51,7 +52,9 @@ DEFAULTS: Final[Mapping[str, tuple[str, ...]]] = {
 }
 # The Variable of earlier versions: one list of buckets for all uses, and no limit for what these lists now contain.
 _BUCKETS: Final = "buckets"
-_UNLIMITED: Final = {"tables": ["*.*"], "databases": ["*"], "clusters": ["*"], "tags": ["*"]}
+_UNLIMITED: Final = {"tables": ["*.*"], "databases": ["*"], "clusters": ["*"], "options": ["*"], "tags": ["*"]}
+# The list of the numbers in options by name to which a form may raise a limit of its load.
+_OPTIONS: Final = "options"
 # The characters that a * stands for in these lists, and in all others.
 _STARS: Final = {"tables": r"[^.]", "databases": r"[^.]", "clusters": r"(?s:.)", "tags": r"(?s:.)"}
 _STAR: Final = r"[^/@\s]"
@@ -235,7 +238,7 @@ class FormOperator(BaseOperator):
         """Check the run's parameters. Raises AirflowFailException if a name is not listed."""
         super().pre_execute(context)
         with airflow_errors():
-            check_form(context)
+            self.checked_form = check_form(context)
 
 
 @dataclass(frozen=True)
@@ -259,14 +262,42 @@ class _Field:
                 yield from ((use, name) for use in self.uses) if names == _BUCKETS else ((names, name),)
 
 
-def check_form(context: Context) -> None:
+@dataclass(frozen=True)
+class Form:
+    """The limited fields of a run, after `check_form`, and the Variable's value at that time."""
+
+    fields: Sequence[_Field]
+    value: Mapping[str, list[str]]
+
+    def may_create_database(self, table: str) -> bool:
+        """Return whether a load may create a table's database: if a form named the table, only a listed one."""
+        if not any(field.kind == "table" and table in field.values for field in self.fields):
+            return True
+        return is_listed("databases", table.partition(".")[0], _with_defaults(self.value)["databases"])
+
+    def check_limits(self, groups: Mapping[str, Any]) -> None:
+        """Check options by name against those of the task's code in `groups`; see `named_options.raised`.
+
+        Raises OperatorInputError if the form raises a limit, and the Variable does not allow it.
+        """
+        from storeside.operators.shared import as_object
+        from storeside.transfer.named_options import raised
+
+        _check(self.value, (
+            (field.name, _OPTIONS, f"{name}={number}")
+            for field in self.fields if field.kind == "load options"
+            for name, number in raised(groups, as_object(field.value, field.name)).items()
+        ))  # fmt: skip
+
+
+def check_form(context: Context) -> Form:
     """Check all parameters with `form_choices`. Use it as ``pre_execute`` of operators that are not Storeside's.
 
     Raises OperatorInputError if a name is not listed.
     """
     fields = list(_with_actions(_fields(context)))
     if not fields:
-        return
+        return Form((), {})
     given = _variable()
     value = _renewed(given)
     if value != given:
@@ -275,22 +306,15 @@ def check_form(context: Context) -> None:
             " and deleting: replace it with this value, which allows the same, and shorten its lists"
             " (docs/configuration.md, What forms may name): %s", VARIABLE, json.dumps(value),
         )  # fmt: skip
+    _check(value, ((field.name, names, name) for field in fields for names, name in field.wanted()))
+    return Form(fields, value)
+
+
+def _check(value: Mapping[str, list[str]], wanted: Iterable[tuple[str, str, str]]) -> None:
+    """Raise OperatorInputError unless the Variable's value lists all names; each is a field, a list and a name."""
     allowed = _with_defaults(value)
-    refused = {
-        (field.name, names, name): None
-        for field in fields
-        for names, name in field.wanted()
-        if not is_listed(names, name, allowed[names])
-    }
-    if refused:
-        raise OperatorInputError(_refusal(refused, value))
-
-
-def may_create_database(context: Context, table: str) -> bool:
-    """Return whether a load may create its table's database: if a form named the table, only a listed database."""
-    if not any(field.kind == "table" and table in field.values for field in _fields(context)):
-        return True
-    return is_listed("databases", table.partition(".")[0], listed()["databases"])
+    if refused := dict.fromkeys(one for one in wanted if not is_listed(*one[1:], allowed[one[1]])):
+        raise OperatorInputError(_refusal(refused, {names: [*entries] for names, entries in value.items()}))
 
 
 def _fields(context: Context) -> Iterator[_Field]:
@@ -313,9 +337,20 @@ def _with_actions(fields: Iterator[_Field]) -> Iterator[_Field]:
 
 
 def is_listed(names: str, name: str, patterns: Sequence[str]) -> bool:
-    """Return whether a list of the Variable contains the name; the meaning of ``*`` depends on its key, `names`."""
+    """Return whether a list of the Variable contains the name; the meaning of ``*`` depends on its key, `names`.
+
+    An entry ``name=number`` of the list of options contains all smaller numbers, too.
+    """
+    if names == _OPTIONS:
+        return any(_allows(entry, name) for entry in patterns)
     characters = _STARS.get(names, _STAR)
     return any(re.fullmatch(_listing(pattern, characters), name) for pattern in patterns)
+
+
+def _allows(entry: str, wanted: str) -> bool:
+    option, _, most = entry.partition("=")
+    name, _, number = wanted.partition("=")
+    return entry == "*" or (option == name and most.isdecimal() and int(number) <= int(most))
 
 
 def _listing(pattern: str, characters: str) -> str:

@@ -14,6 +14,7 @@ from airflow.sdk.exceptions import AirflowFailException, ParamValidationError
 
 from storeside.stack.settings import CHECKOUT
 from storeside.transfer.errors import TransferInputError
+from storeside.transfer.named_options import named_options
 from tests.attacks.forms import started, task_of, tasks_of
 
 OWNER: dict[str, list[str]] = {
@@ -110,6 +111,21 @@ def test_a_form_gives_an_engine_no_arguments(dag: str) -> None:
         rendered.request(None) if dag == "transform_to_clickhouse" else rendered.request(_aws())
 
 
+LIMITS = [name for name, option in named_options().items() if option.range and name != "csv.skip_rows"]
+
+
+@pytest.mark.parametrize("dag", BY_NAME)
+@pytest.mark.parametrize("name", LIMITS)
+def test_a_form_raises_no_limit(dag: str, name: str) -> None:
+    """The attacker may trigger this DAG, and wants to fill the memory, the threads or the disk of others."""
+    (task,) = (task for task in tasks_of(dag) if task.startswith(("load", "follow")))
+    _, most = named_options()[name].range or (0, 0)
+    with pytest.raises(AirflowFailException, match=rf"'{name}={most}' is not one of the options that forms may use"):
+        started(dag, task, {**ALLOWED[dag], "options": {name: most}})
+    with pytest.raises(ParamValidationError):
+        started(dag, task, {**ALLOWED[dag], "options": {name: most + 1}})
+
+
 @pytest.mark.parametrize("dag", LOADS)
 def test_a_form_creates_no_database(dag: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The attacker may trigger this DAG, whose owner listed tables of a database that does not exist."""
@@ -139,6 +155,7 @@ def test_control_what_the_lists_allow_is_started(dag: str) -> None:
         ]
     if dag in BY_NAME:
         more += [{"options": {"table.cluster": "shards", "table.engine": "ReplicatedMergeTree"}}]
+        more += [{"options": {"limits.rows": 1000, "read.sample_bytes": 1000}}]
     for fields in more:
         for task in tasks_of(dag):
             started(dag, task, {**ALLOWED[dag], **fields})

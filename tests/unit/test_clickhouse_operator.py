@@ -152,7 +152,7 @@ def test_unknown_choices_are_refused(name: str, error: type[Exception]) -> None:
         ({"table": "a.b.c"}, "table 'a.b.c'"),
         ({"keys": "a{b"}, "keys 'a{b'"),
         ({"table_options": TableOptions(system_columns=("_etag",))}, "system columns _etag"),
-        ({"batch_bytes": 0}, "batch_bytes 0"),
+        ({"batch_bytes": 0}, "batches.bytes 0"),
         ({"read": ReadOptions(sample_objects=0)}, "sample_objects 0"),
         ({"read": ReadOptions(csv=Csv(delimiter=""))}, "csv delimiter ''"),
         ({"read": ReadOptions(nested="no such")}, "nested 'no such'"),

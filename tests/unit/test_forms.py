@@ -11,8 +11,10 @@ from airflow.sdk.definitions.param import process_params
 from airflow.sdk.exceptions import AirflowFailException
 
 import storeside.operators as public
-from storeside.operators import AISPrefetchBucketOperator, forms
+from storeside.operators import AISPrefetchBucketOperator, S3ToClickHouseOperator, forms
 from storeside.operators.errors import OperatorInputError
+from storeside.transfer.named_options import named_options
+from storeside.transfer.options import Batches, LoadLimits, ReadOptions
 
 
 @pytest.fixture
@@ -274,7 +276,7 @@ def test_the_variable_of_earlier_versions_allows_what_it_allowed(
     renewed = json.loads(warning.getMessage().partition("): ")[2])
     assert renewed == {
         **dict.fromkeys(forms.USES, earlier["buckets"]), "after_load": ["none", "tag"], "etls": ["a"],
-        "tables": ["*.*"], "databases": ["*"], "clusters": ["*"], "tags": ["*"],
+        "tables": ["*.*"], "databases": ["*"], "clusters": ["*"], "options": ["*"], "tags": ["*"],
     }  # fmt: skip
     caplog.clear()
     variable(renewed)
@@ -312,7 +314,63 @@ def test_only_a_table_of_the_form_limits_its_database(variable: Any) -> None:
     with DAG("d", schedule=None, params={"x": field("table", "own.a"), "y": Param("other.b", type="string")}) as dag:
         task = AISPrefetchBucketOperator(task_id="t", bucket="s3://b")
     context: Any = {"dag": dag, "task": task, "params": {"x": "other.a", "y": "other.b"}}
-    assert not forms.may_create_database(context, "other.a")
-    assert forms.may_create_database(context, "other.b")  # of a field without `form_choices`, or of the DAG's author
+    form = forms.check_form(context)
+    assert not form.may_create_database("other.a")
+    assert form.may_create_database("other.b")  # of a field without `form_choices`, or of the DAG's author
     context["params"]["x"] = "owned.a"
-    assert forms.may_create_database(context, "owned.a")
+    assert forms.check_form(context).may_create_database("owned.a")
+
+
+def load(options: Any, **arguments: Any) -> None:
+    """Do what a worker does before `execute` of a load whose form has the field `options`."""
+    with DAG("d", schedule=None, params={"options": field("load options", {})}) as dag:
+        task = S3ToClickHouseOperator(
+            task_id="t", bucket="trips", table="data.t", options="{{ params.options }}", **arguments
+        )
+    context: Any = {"dag": dag, "task": task, "params": {"options": options}}
+    task.pre_execute(context)
+
+
+LIMITS = {name: option.range for name, option in named_options().items() if option.range and name != "csv.skip_rows"}
+
+
+def test_every_number_has_a_range_and_all_but_these_are_limits() -> None:
+    numbers = {name for name, option in named_options().items() if option.kind in ("integer", "number")}
+    assert numbers == {*LIMITS, "csv.skip_rows", "overlap_seconds"}
+
+
+@pytest.mark.parametrize("name", LIMITS)
+def test_a_form_lowers_a_limit_and_raises_none(name: str) -> None:
+    prefix, _, last = name.partition(".")
+    own = getattr({"read": ReadOptions(), "batches": Batches(), "limits": LoadLimits()}[prefix], last)
+    load({name: own})
+    load(json.dumps({name: LIMITS[name][0]}))
+    for options in ({name: own + 1}, json.dumps({name: own + 1})):
+        with pytest.raises(AirflowFailException) as refused:
+            load(options)
+        assert f"options: '{name}={own + 1}' is not one of the options that forms may use: none" in str(refused.value)
+        assert str(refused.value).endswith(f'to {{"options": ["{name}={own + 1}"]}}')
+
+
+def test_the_variable_allows_higher_limits(variable: Any) -> None:
+    variable({"options": ["limits.rows=20000000000", "read.sample_bytes=wrong"]})
+    load({"limits.rows": 20_000_000_000})
+    for options in ({"limits.rows": 20_000_000_001}, {"limits.bytes": 1 << 41}, {"read.sample_bytes": 1 << 19}):
+        with pytest.raises(
+            AirflowFailException, match=r"use: limits\.rows=20000000000, read\.sample_bytes=wrong"
+        ):
+            load(options)
+
+
+def test_the_code_of_a_dag_states_what_its_form_may_lower() -> None:
+    own = {"limits": LoadLimits(rows=10), "read": ReadOptions(sample_bytes=1 << 20), "batch_bytes": 1 << 31}
+    load({"limits.rows": 9, "read.sample_bytes": 1 << 20, "batches.bytes": 1 << 31}, **own)
+    with pytest.raises(AirflowFailException, match=r"limits\.rows=11"):
+        load({"limits.rows": 11}, **own)
+
+
+def test_a_task_reads_the_variable_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    reads = []
+    monkeypatch.setattr(forms.Variable, "get", lambda name, **_: reads.append(name))
+    load({"limits.rows": 9})
+    assert reads == [forms.VARIABLE]

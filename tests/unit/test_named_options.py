@@ -18,7 +18,7 @@ from storeside.transfer import __main__ as command
 from storeside.transfer.columns import Columns
 from storeside.transfer.errors import TransferInputError
 from storeside.transfer.formats import Csv
-from storeside.transfer.named_options import named_options, parsed, with_options
+from storeside.transfer.named_options import named_options, parsed, schema, with_options
 from storeside.transfer.options import Batches, LoadLimits, ReadOptions, TableOptions
 from storeside.transfer.request import Request
 from storeside.transfer.source import Source
@@ -153,7 +153,10 @@ def test_the_command_reads_options() -> None:
         ({"table.engine": "MergeTree()"}, "option table.engine .*: choose one of"),
         ({"create_database": True}, "unknown option 'create_database'"),
         ({"table.ttl": "sleep(3)"}, "ttl"),
-        ({"batches.parallel": 65}, "parallel 65: each batch has a thread: at most 64"),
+        ({"overlap_seconds": float("nan")}, "overlap_seconds nan: needs to be 0 or more"),
+        ({"overlap_seconds": 1e300}, r"overlap_seconds 1e\+300: needs to be 316224000 or less"),
+        ({"csv.skip_rows": 1 << 60}, "csv skip_rows .*: needs a number of lines, 0 to 1000000"),
+        ({"read.sample_objects": 100, "read.sample_bytes": 6 << 20}, "100 samples of 6291456 bytes: the worker holds"),
         ({"on_drift": "no"}, "on_drift 'no': choose one of"),
     ],
 )
@@ -192,3 +195,18 @@ def test_the_form_accepts_no_value_that_fails_differently(name: str, value: Any)
         return
     with suppress(TransferInputError):  # a value of the right type may still be invalid, such as 0 rows
         with_options(REQUEST, {name: value})
+
+
+LIMITS = {name: option.range for name, option in named_options().items() if option.range}
+
+
+@pytest.mark.parametrize("name", LIMITS)
+def test_a_number_has_a_ceiling_also_in_code_and_in_the_schema_of_the_form(name: str) -> None:
+    least, most = LIMITS[name] or (0, 0)
+    request = Request(Source("bucket"), "data.t", read=ReadOptions(sample_objects=1))
+    for value in (least, most):
+        with_options(request, {name: value})
+    for value, remedy in ((least - 1, f"{least}"), (most + 1, f"{most}")):
+        with pytest.raises(TransferInputError, match=rf"{value}: needs .*\b{remedy}\b"):
+            with_options(request, {name: value})
+    assert schema()["properties"][name] == {"type": "integer", "minimum": least, "maximum": most}

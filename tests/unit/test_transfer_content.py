@@ -80,6 +80,15 @@ def test_compressed_content_is_opened_whole(kind: str, members: list[bytes]) -> 
     assert all_of(opened(io.BytesIO(content), kind)) == b"".join(members)
 
 
+@pytest.mark.parametrize("padding", [4, 3 * CHUNK])
+def test_xz_may_have_padding_between_streams(padding: int) -> None:
+    """The format of xz allows it; Python's reader drops the streams after it without an error."""
+    content = lzma.compress(b"a" * 100) + bytes(padding) + lzma.compress(b"b\n") + bytes(padding)
+    assert all_of(opened(io.BytesIO(content), "xz")) == b"a" * 100 + b"b\n"
+    with pytest.raises(OSError, match="format not supported"):
+        all_of(opened(io.BytesIO(content + b"x"), "xz"))
+
+
 @pytest.mark.parametrize("kind", COMPRESS)
 @given(st.integers(1, 2999))
 def test_content_that_is_cut_off_is_told_from_the_whole(kind: str, at: int) -> None:

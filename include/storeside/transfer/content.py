@@ -185,7 +185,7 @@ class Content(io.RawIOBase):
         if not (kind := kind_by_name(self.key)) or not self.size or (kind == "zip" and self._compression):
             return None
         packed = self._compression if kind == "tar" else ""
-        head = _beginning(self.range(0, CHUNK), packed, _HEAD)[0] if packed else self.range(0, _HEAD)
+        head = self._beginning(self.range(0, CHUNK), packed, _HEAD)[0] if packed else self.range(0, _HEAD)
         if typed_format(head) or (head and b"\0" not in head):
             return None
         other = copy.copy(self)  # with a separate position
@@ -233,13 +233,16 @@ class Content(io.RawIOBase):
         return pieces(limited(Pieces(self.archive.pieces(strict=True)), self.most))
 
     def sample(self, most: int) -> bytes:
-        """Return about the first `most` bytes, decompressed; a truncated text ends with its last whole line."""
+        """Return about the first `most` bytes, decompressed; a truncated text ends with its last whole line.
+
+        Raises LimitError if compressed content decompresses to more bytes than the object may have.
+        """
         if self.archive:
             return self._sample_of_members(most)
         kind = self.compression
         for reach in (most, CHUNK, _LONGEST_BLOCK):
             raw = self.range(0, max(reach, most))
-            content, error = _beginning(raw, kind, most)
+            content, error = self._beginning(raw, kind, most)
             if content or len(raw) == self.size:
                 break
         if error and not content:
@@ -247,6 +250,17 @@ class Content(io.RawIOBase):
         if len(raw) == self.size and len(content) < most and not error:
             return content
         return content[: content.rfind(b"\n") + 1] or content
+
+    def _beginning(self, raw: bytes, kind: str, most: int) -> tuple[bytes, OSError | None]:
+        """Return the decompressed first bytes of an object, and the error if they end early."""
+        file = limited(opened(io.BytesIO(raw), kind), self.most if kind else 0)
+        content = bytearray()
+        try:
+            while len(content) < most and (piece := file.read(_SIP if kind else CHUNK)):
+                content += piece
+        except OSError as e:
+            return bytes(content), e
+        return bytes(content), None
 
     def _sample_of_members(self, most: int) -> bytes:
         archive = cast("Archive", self.archive)
@@ -264,18 +278,6 @@ def content_of(client: S3Client | Client, request: Request, o: Planned, etag: st
     """Return the content of an object as a load reads it; for `etag` see `Content`."""
     members = Members(request.format, request.read.csv)
     return Content(client, request.source.bucket, o.key, o.size, etag, request.limits.bytes_of(o.size), members)
-
-
-def _beginning(raw: bytes, kind: str, most: int) -> tuple[bytes, OSError | None]:
-    """Return the decompressed first bytes of an object, and the error if they end early."""
-    file = opened(io.BytesIO(raw), kind)
-    content = bytearray()
-    try:
-        while len(content) < most and (piece := file.read(_SIP if kind else CHUNK)):
-            content += piece
-    except OSError as e:
-        return bytes(content), e
-    return bytes(content), None
 
 
 class _Body:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 from storeside.transfer.errors import TransferInputError
 from storeside.transfer.json_array import is_array
@@ -57,6 +58,8 @@ TYPED = {
 _NOT_NATIVE = " \"'.UL"
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _LARGEST_SCHEMA = 32 << 10
+# The least and the greatest value of each number of a group of options.
+Ranges = Mapping[str, tuple[int, int]]
 
 
 @dataclass(frozen=True)
@@ -91,6 +94,8 @@ class Csv:
     timestamp_formats: tuple[str, ...] = ()
     encoding: str = "utf-8"
 
+    RANGES: ClassVar[Ranges] = {"skip_rows": (0, 10**6)}
+
     def __post_init__(self) -> None:
         for name in ("names", "null_values", "true_values", "false_values", "timestamp_formats"):
             object.__setattr__(self, name, tuple(getattr(self, name)))  # JSON has only lists
@@ -100,8 +105,9 @@ class Csv:
         for name, most in (("delimiter", 1), ("quote", 1), ("escape", 1)):
             if len(value := getattr(self, name)) > most or (name == "delimiter" and not value):
                 raise TransferInputError(f"csv {name} {value!r}: needs one character")
-        if self.skip_rows < 0:
-            raise TransferInputError(f"csv skip_rows {self.skip_rows}: needs a number of lines, 0 or more")
+        least, most = self.RANGES["skip_rows"]
+        if not least <= self.skip_rows <= most:
+            raise TransferInputError(f"csv skip_rows {self.skip_rows}: needs a number of lines, {least} to {most}")
         try:
             "".encode(self.encoding)
         except LookupError as e:

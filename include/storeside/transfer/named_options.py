@@ -30,10 +30,14 @@ _CHOICES = {"table.engine": ENGINES}
 
 @dataclass(frozen=True)
 class Option:
-    """An option that a form or a command line may set: its kind of value in JSON, and its choices if it has any."""
+    """An option that a form or a command line may set: its kind of value in JSON.
+
+    `choices` are its values if only some are possible, and `range` the least and the greatest value of a number.
+    """
 
     kind: str
     choices: tuple[str, ...] = ()
+    range: tuple[int, int] | None = None
 
     @property
     def schema(self) -> dict[str, Any]:
@@ -42,7 +46,8 @@ class Option:
             return {"type": "array", "items": {"type": "string"}}
         if self.kind == "object":
             return {"type": "object", "additionalProperties": {"type": "string"}}
-        return {"type": self.kind, **({"enum": [*self.choices]} if self.choices else {})}
+        limits = dict(zip(("minimum", "maximum"), self.range or (), strict=False))
+        return {"type": self.kind, **({"enum": [*self.choices]} if self.choices else {}), **limits}
 
     def fits(self, value: Any) -> bool:
         """Return whether a value is of the option's kind."""
@@ -60,12 +65,29 @@ def named_options() -> dict[str, Option]:
     found = {}
     for prefix, group in _GROUPS.items():
         hints, choices = typing.get_type_hints(group), CHOICES if group is Request else getattr(group, "CHOICES", {})
+        ranges = getattr(group, "RANGES", {})
         for field in fields(group):
             kind = _kind(hints[field.name])
             name = prefix + field.name
             if kind and name not in _BY_CODE:
-                found[name] = Option(kind, _CHOICES.get(name) or choices.get(field.name, ()))
+                found[name] = Option(kind, _CHOICES.get(name) or choices.get(field.name, ()), ranges.get(field.name))
     return found
+
+
+def raised(groups: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, int]:
+    """Return the options among `given` that raise a limit of a load, by name.
+
+    `groups` has the load's options by the prefixes ``read.``, ``batches.`` and ``limits.``.
+    """
+    options = named_options()
+    return {
+        f"{prefix}{name}": value
+        for prefix, group in groups.items()
+        for name in (name.removeprefix(prefix) for name in given if name in options and name.startswith(prefix))
+        if options[f"{prefix}{name}"].range
+        and isinstance(value := given[f"{prefix}{name}"], int)
+        and value > getattr(group, name)
+    }
 
 
 def _kind(hint: Any) -> str:

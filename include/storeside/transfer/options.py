@@ -10,11 +10,12 @@ import itertools
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from storeside.quality.given import check_suite
 from storeside.transfer.columns import Columns
 from storeside.transfer.errors import TransferInputError
-from storeside.transfer.formats import Csv, MessageSchema
+from storeside.transfer.formats import Csv, MessageSchema, Ranges
 from storeside.transfer.keys import Expression, key, ttl, unquoted
 
 # Optional columns that a load adds to the columns of the data, with their types.
@@ -33,7 +34,9 @@ ENGINES = (
 )
 # `LoadLimits.ratio` applies to objects whose rows have more bytes than this.
 _ANY_RATIO = 1 << 30
-_MOST_PARALLEL = 64
+# Maximum bytes of all samples of a load, which the worker holds in memory.
+_MOST_SAMPLED = 1 << 29
+_DAY = 24 * 3600
 # Arguments of an engine: the quoted paths of a replicated one, and a version column.
 _ENGINE_ARGUMENTS = re.compile(r"\(\s*(?:(?:'[^'\\]*'|\w+)\s*(?:,\s*(?:'[^'\\]*'|\w+)\s*)*)?\)")
 # A type's name and its arguments, after the quoted text in these was removed.
@@ -46,11 +49,18 @@ def require_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
         raise TransferInputError(f"{name} {value!r}: choose one of {', '.join(choices)}")
 
 
-def require_positive(**values: float) -> None:
-    """Raise TransferInputError for a number that is below 1."""
-    for name, value in values.items():
-        if value < 1:
-            raise TransferInputError(f"{name} {value}: needs to be 1 or more")
+def require_numbers(prefix: str, options: ReadOptions | LoadLimits | Batches) -> None:
+    """Raise TransferInputError for a number of `options` outside its range; messages name it with the `prefix`."""
+    for name, (least, most) in options.RANGES.items():
+        require_number(f"{prefix}{name}", getattr(options, name), least, most)
+
+
+def require_number(name: str, value: float, least: int, most: int) -> None:
+    """Raise TransferInputError for a number outside a range, and for NaN."""
+    if not value >= least:
+        raise TransferInputError(f"{name} {value}: needs to be {least} or more")
+    if value > most:
+        raise TransferInputError(f"{name} {value}: needs to be {most} or less")
 
 
 def require_engine(engine: str, table: str) -> None:
@@ -97,12 +107,20 @@ class ReadOptions:
         object.__setattr__(self, "partition_columns", tuple(filter(None, names)))
 
     CHOICES = {"nested": ("tuple", "json", "string"), "on_null_nested": ("refuse", "empty")}  # noqa: RUF012
+    RANGES: ClassVar[Ranges] = {
+        "max_bad_rows": (0, 10**7), "sample_objects": (1, 1000), "sample_bytes": (1, 1 << 26),
+    }  # fmt: skip
 
     def check(self) -> None:
         """Raise TransferInputError for invalid options."""
         for name, choices in self.CHOICES.items():
             require_choice(name, getattr(self, name), choices)
-        require_positive(sample_objects=self.sample_objects, sample_bytes=self.sample_bytes)
+        require_numbers("read.", self)
+        if self.sample_objects * self.sample_bytes > _MOST_SAMPLED:
+            raise TransferInputError(
+                f"{self.sample_objects} samples of {self.sample_bytes} bytes: the worker holds all samples in memory,"
+                f" at most {_MOST_SAMPLED} bytes: lower read.sample_objects or read.sample_bytes"
+            )
         self.csv.check()
         for name in self.partition_columns:
             if "/" in name or name in SYSTEM_COLUMNS or self.partition_columns.count(name) > 1:
@@ -216,11 +234,14 @@ class LoadLimits:
     columns: int = 10_000
     seconds: int = 6 * 3600
 
+    RANGES: ClassVar[Ranges] = {
+        "bytes": (1, 1 << 50), "ratio": (1, 10**6), "rows": (1, 10**13), "columns": (1, 10**5),
+        "seconds": (1, 30 * _DAY),
+    }  # fmt: skip
+
     def check(self) -> None:
-        """Raise TransferInputError for numbers below 1."""
-        require_positive(
-            limit_bytes=self.bytes, ratio=self.ratio, rows=self.rows, columns=self.columns, seconds=self.seconds
-        )
+        """Raise TransferInputError for numbers outside their ranges."""
+        require_numbers("limits.", self)
 
     def bytes_of(self, size: int) -> int:
         """Return the maximum number of bytes for the rows of objects of `size` bytes."""
@@ -229,17 +250,17 @@ class LoadLimits:
 
 @dataclass(frozen=True)
 class Batches:
-    """Sizes of batches: at most `bytes` and `objects` per batch, and `parallel` batches, at most 64, at a time."""
+    """Sizes of batches: at most `bytes` and `objects` per batch, and `parallel` batches, each a thread, at a time."""
 
     bytes: int = 1 << 30
     objects: int = 2500
     parallel: int = 2
 
+    RANGES: ClassVar[Ranges] = {"bytes": (1, 1 << 44), "objects": (1, 100_000), "parallel": (1, 64)}
+
     def check(self) -> None:
-        """Raise TransferInputError for numbers below 1."""
-        require_positive(batch_bytes=self.bytes, batch_objects=self.objects, parallel=self.parallel)
-        if self.parallel > _MOST_PARALLEL:
-            raise TransferInputError(f"parallel {self.parallel}: each batch has a thread: at most {_MOST_PARALLEL}")
+        """Raise TransferInputError for numbers outside their ranges."""
+        require_numbers("batches.", self)
 
 
 @dataclass(frozen=True)

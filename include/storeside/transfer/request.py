@@ -12,7 +12,15 @@ from storeside.transfer.columns import Columns
 from storeside.transfer.errors import TransferInputError
 from storeside.transfer.formats import FORMATS, LAKES, Csv, Format, FormatName, MessageSchema
 from storeside.transfer.keys import Expression
-from storeside.transfer.options import Batches, Expectations, LoadLimits, ReadOptions, TableOptions, require_choice
+from storeside.transfer.options import (
+    Batches,
+    Expectations,
+    LoadLimits,
+    ReadOptions,
+    TableOptions,
+    require_choice,
+    require_number,
+)
 from storeside.transfer.source import Source
 
 CHOICES = {
@@ -27,6 +35,7 @@ CHOICES = {
 # which rows the pages show.
 RESERVED = ("storeside", "storeside_staging", "system", "information_schema")
 MANIFEST = "speech.manifest"
+_TEN_YEARS = 10 * 366 * 24 * 3600
 
 
 def require_table(name: str) -> None:
@@ -81,6 +90,8 @@ class Request:
     def __post_init__(self) -> None:
         for name, choices in CHOICES.items():
             require_choice(name, getattr(self, name), choices)
+        if self.overlap_seconds is not None:
+            require_number("overlap_seconds", self.overlap_seconds, 0, _TEN_YEARS)
         for options in (
             self.read, self.table_options, self.batches, self.limits, self.expectations, self.after_load,
         ):  # fmt: skip

@@ -12,6 +12,8 @@ from storeside.transfer.snappy import Snappy
 from storeside.transfer.watch import excess
 
 CHUNK = 1 << 20
+# Bytes that a decoder of xz may take: `xz -9` needs 65 MiB, and a hostile object may ask for 4 GiB.
+_XZ_MEMORY = 128 << 20
 
 
 def opened(file: Any, kind: str) -> Any:
@@ -24,7 +26,7 @@ def opened(file: Any, kind: str) -> Any:
     if not kind:
         return file
     if kind == "xz":
-        return _Decompressed(lzma.open(file))
+        return _Decompressed(_Xz(file))
     if kind == "bz2":  # pyarrow fails if the second member is empty
         return _Decompressed(bz2.open(file))
     if kind in ("snappy", "hadoop-snappy"):
@@ -63,6 +65,48 @@ class _Decompressed(_Readable):
             raise
         except (lzma.LZMAError, EOFError, ValueError, pa.ArrowException) as e:
             raise OSError(str(e)) from e
+
+
+class _Xz(_Readable):
+    """Streams of xz, one after the other, with padding between them. Raises LoadObjectError, LZMAError or EOFError."""
+
+    def __init__(self, file: Any) -> None:
+        self._file, self._rest = file, b""
+        self._decoder: lzma.LZMADecompressor | None = None
+
+    def read(self, size: int) -> bytes:
+        """Return up to `size` bytes; none at the end."""
+        while decoder := self._decoder or self._next():
+            content = self._decoded(decoder, size)
+            if decoder.eof:
+                self._decoder, self._rest = None, decoder.unused_data
+            if content:
+                return content
+        return b""
+
+    def _next(self) -> lzma.LZMADecompressor | None:
+        while not (rest := self._rest.lstrip(b"\0")):
+            if not (rest := bytes(self._file.read(CHUNK))):
+                return None
+            self._rest = rest
+        self._rest = rest
+        self._decoder = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_XZ_MEMORY)
+        return self._decoder
+
+    def _decoded(self, decoder: lzma.LZMADecompressor, size: int) -> bytes:
+        given = b""
+        if decoder.needs_input:
+            given, self._rest = self._rest or bytes(self._file.read(CHUNK)), b""
+            if not given:
+                raise EOFError("the xz stream is cut off")
+        try:
+            return decoder.decompress(given, size)
+        except lzma.LZMAError as e:
+            if "Memory usage limit" not in str(e):
+                raise
+            raise LoadObjectError(
+                f"to unpack it, xz needs more than {_XZ_MEMORY >> 20} MB of memory: pack it with xz -9 or less"
+            ) from e
 
 
 def limited(file: Any, most: int) -> Any:
