@@ -76,14 +76,16 @@ def require_engine(engine: str, table: str) -> None:
 class ReadOptions:
     """How objects are read, and how the columns of a new table are inferred.
 
+    The worker holds all samples in memory, together at most 512 MiB.
+
     :param csv: dialect of CSV objects
     :param nested: type of JSON objects within JSON Lines: ``tuple``, ``json`` or ``string``
     :param on_null_nested: what happens to an object with a NULL list, map or struct that its column cannot hold:
         ``refuse`` fails the object, ``empty`` loads ``[]``, ``{}`` or a tuple of NULLs
     :param strict_json: check JSON Lines against RFC 8259, which ClickHouse's parser does not do
-    :param max_bad_rows: maximum skipped or kept rows per object; an object with more fails
-    :param sample_objects: number of objects sampled to infer format and columns
-    :param sample_bytes: bytes read of each sampled text object
+    :param max_bad_rows: maximum skipped or kept rows per object; an object with more fails; at most 10 million
+    :param sample_objects: number of objects sampled to infer format and columns, at most 1000
+    :param sample_bytes: bytes read of each sampled text object, at most 64 MiB
     :param partition_columns: columns whose values are in the keys, such as ``("year",)`` for ``year=2024/x.csv``
     :param columns: `Columns`: columns to select, rename, cast, mask and compute, and the rows to load
     :param schema: `MessageSchema` of Protobuf and MsgPack objects
@@ -221,11 +223,11 @@ class LoadLimits:
     For small objects that one statement reads, the limits in bytes apply to their sum. A statement uses at most half
     of the server's memory, unless the user's profile has another limit.
 
-    :param bytes: bytes of an object's rows in ClickHouse, uncompressed
-    :param ratio: bytes of an object's rows divided by its size; below 1 GiB of rows any ratio is allowed
-    :param rows: rows of an object
-    :param columns: columns of a table that is created or extended
-    :param seconds: time of one statement, which may read several small objects
+    :param bytes: bytes of an object's rows in ClickHouse, and of its content, uncompressed; at most 1 PiB
+    :param ratio: bytes of an object's rows divided by its size; below 1 GiB of rows any ratio is allowed; at most 1 million
+    :param rows: rows of an object, at most 10^13
+    :param columns: columns of a table that is created or extended, at most 100,000
+    :param seconds: time of one statement, which may read several small objects; at most 30 days
     """
 
     bytes: int = 1 << 40

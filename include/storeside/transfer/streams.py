@@ -68,14 +68,14 @@ class _Decompressed(_Readable):
 
 
 class _Xz(_Readable):
-    """Streams of xz, one after the other, with padding between them. Raises LoadObjectError, LZMAError or EOFError."""
+    """Streams of xz, one after the other, also with padding between them."""
 
     def __init__(self, file: Any) -> None:
         self._file, self._rest = file, b""
         self._decoder: lzma.LZMADecompressor | None = None
 
     def read(self, size: int) -> bytes:
-        """Return up to `size` bytes; none at the end."""
+        """Return up to `size` bytes; none at the end. Raises LoadObjectError, LZMAError or EOFError."""
         while decoder := self._decoder or self._next():
             content = self._decoded(decoder, size)
             if decoder.eof:
