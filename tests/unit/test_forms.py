@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from airflow.sdk import DAG, Param
+from airflow.sdk import DAG, Param, Variable
 from airflow.sdk.definitions.param import process_params
 from airflow.sdk.exceptions import AirflowFailException
 
@@ -356,9 +356,7 @@ def test_the_variable_allows_higher_limits(variable: Any) -> None:
     variable({"options": ["limits.rows=20000000000", "read.sample_bytes=wrong"]})
     load({"limits.rows": 20_000_000_000})
     for options in ({"limits.rows": 20_000_000_001}, {"limits.bytes": 1 << 41}, {"read.sample_bytes": 1 << 19}):
-        with pytest.raises(
-            AirflowFailException, match=r"use: limits\.rows=20000000000, read\.sample_bytes=wrong"
-        ):
+        with pytest.raises(AirflowFailException, match=r"use: limits\.rows=20000000000, read\.sample_bytes=wrong"):
             load(options)
 
 
@@ -371,6 +369,6 @@ def test_the_code_of_a_dag_states_what_its_form_may_lower() -> None:
 
 def test_a_task_reads_the_variable_once(monkeypatch: pytest.MonkeyPatch) -> None:
     reads = []
-    monkeypatch.setattr(forms.Variable, "get", lambda name, **_: reads.append(name))
+    monkeypatch.setattr(Variable, "get", lambda name, **_: reads.append(name))
     load({"limits.rows": 9})
     assert reads == [forms.VARIABLE]

@@ -224,7 +224,8 @@ class LoadLimits:
     of the server's memory, unless the user's profile has another limit.
 
     :param bytes: bytes of an object's rows in ClickHouse, and of its content, uncompressed; at most 1 PiB
-    :param ratio: bytes of an object's rows divided by its size; below 1 GiB of rows any ratio is allowed; at most 1 million
+    :param ratio: bytes of an object's rows divided by its size, at most 1 million; below 1 GiB of rows any ratio is
+        allowed
     :param rows: rows of an object, at most 10^13
     :param columns: columns of a table that is created or extended, at most 100,000
     :param seconds: time of one statement, which may read several small objects; at most 30 days
