@@ -18,6 +18,7 @@ from storeside.pages.datapath import data_path
 from storeside.pages.movement import SORTS, Filter, Movement, Sort
 from storeside.pages.objects import Place, Search
 from storeside.pages.tables import PAGE, At, Page, Tables, UnavailableError, read_cursor, write_cursor
+from tests.statements import COMPILES_NOTHING
 from tests.unit.test_sql import every_statement
 
 HOSTILE = ['"><script>alert(1)</script>', "it's", "a\\b", "new\nline", "{text:String}", "% _", "\u202egnp.exe", "ü?*"]
@@ -38,6 +39,8 @@ class Client:
         from chdb.session import Session
 
         self.session = Session()
+        for name in COMPILES_NOTHING:
+            self.session.query(f"SET {name} = 0")
 
     def query(self, text: str, parameters: Mapping[str, Any], settings: Mapping[str, Any]) -> Rows:
         statement, bound = bind_query(text, dict(parameters))
