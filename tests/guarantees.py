@@ -6,6 +6,7 @@ import ast
 import re
 from collections import defaultdict
 from collections.abc import Iterator
+from functools import cache
 
 from storeside.stack.settings import CHECKOUT
 
@@ -24,6 +25,7 @@ def rows() -> dict[str, set[str]]:
     return dict(found)
 
 
+@cache
 def marked() -> dict[str, set[str]]:
     """Return the rows that markers of tests name, with the test files that hold these markers."""
     found: dict[str, set[str]] = defaultdict(set)

@@ -30,7 +30,7 @@ from storeside.transfer.private import quiet_client
 from storeside.transfer.request import Request
 from storeside.transfer.source import Listed, Source, literal, wild
 from storeside.transfer.staging import STAGING
-from storeside.transfer.table import LOAD_ID
+from storeside.transfer.table import LOAD_ID, LONG_STATEMENT
 from storeside.transfer.work import Work
 from tests.support import unique
 from tests.transfers import Cases, request_of
@@ -49,7 +49,8 @@ class Engine(ChdbClient):
     """
 
     def __init__(self) -> None:
-        super().__init__(settings={"session_timezone": "UTC", **COMPILES_NOTHING})
+        # `command` sets a setting of its own and resets it with four statements: this one is part of the session.
+        super().__init__(settings={"session_timezone": "UTC", "max_query_size": LONG_STATEMENT, **COMPILES_NOTHING})
         self.statements: list[str] = []
         for database in (STAGING, "data"):
             self.command(f"CREATE DATABASE IF NOT EXISTS {database}")
@@ -67,6 +68,7 @@ class Engine(ChdbClient):
             self.statements.append(cmd)
             given = {name: value for name, value in more.pop("settings").items() if name != "query_id"}
             cmd += f" SETTINGS {', '.join(f'{name} = {literal(str(value))}' for name, value in given.items())}"
+        more["settings"] = {k: v for k, v in (more.get("settings") or {}).items() if k != "max_query_size"} or None
         return super().command(cmd, *args, **more)
 
     def raw_insert(self, table: Any = None, *args: Any, insert_block: Any = None, settings: Any = None,

@@ -2,9 +2,11 @@
 
 A test is of the first tier (marker ``first``; `make test` runs these) if it
 
-- is in a folder of `CHEAP`, needs no server, and is not marked ``exhaustive``, or
+- is in a folder of `CHEAP` and needs no server, or
 - proves a row of the guarantees: ``guarantee("row")``, or
-- is marked ``essential``: a run of each pipeline, a load of each format, a page in the browser.
+- is marked ``essential``: a run of each pipeline, a load of each format, a page in the browser,
+
+and is not marked ``exhaustive``: a further case of a table, of which the first tier runs the smallest.
 
 `make test-all` runs all tests that are not marked ``chaos``.
 """
@@ -40,11 +42,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def in_first_tier(item: pytest.Item) -> bool:
     """Return whether `make test` runs a test."""
-    if item.get_closest_marker("chaos"):
+    if item.get_closest_marker("chaos") or item.get_closest_marker("exhaustive"):
         return False
     if item.get_closest_marker("guarantee") or item.get_closest_marker("essential"):
         return True
-    if item.get_closest_marker("exhaustive") or "stack" in getattr(item, "fixturenames", ()):
+    if "stack" in getattr(item, "fixturenames", ()):
         return False
     return item.nodeid.startswith(CHEAP)
 

@@ -543,7 +543,9 @@ def test_a_listing_that_arrives_twice_is_refused(pair: Pair, drive: Drive) -> No
 
 
 @pytest.mark.guarantee("transform-resumed")
-@pytest.mark.parametrize("moment", ["running", "over", "aborted"])
+@pytest.mark.parametrize(
+    "moment", ["running", *(pytest.param(m, marks=pytest.mark.exhaustive) for m in ("over", "aborted"))]
+)
 def test_a_killed_try_is_resumed_without_doing_anything_twice(
     pair: Pair, corpus: dict[str, bytes], drive: Drive, moment: str
 ) -> None:

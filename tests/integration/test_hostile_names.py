@@ -80,7 +80,7 @@ def test_keys_are_data(loading: Loading, loader: str, caplog: pytest.LogCaptureF
 
 @pytest.mark.guarantee("hostile-names")
 @pytest.mark.parametrize("loader", ["pull", "push"])
-@settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=2, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(names=st.sets(st.text(NAMES, min_size=1, max_size=12), min_size=25, max_size=60))
 def test_any_key_is_loaded_or_fails_alone(
     stack: Any, clickhouse: Any, s3_client: Any, loader: str, names: set[str]

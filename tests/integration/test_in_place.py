@@ -243,7 +243,9 @@ def test_an_object_that_changes_meanwhile_is_left_as_it_is(
 
 
 @pytest.mark.guarantee("in-place")
-@pytest.mark.parametrize("moment", ["made", "half", "replaced", "settled"])
+@pytest.mark.parametrize(
+    "moment", ["made", *(pytest.param(m, marks=pytest.mark.exhaustive) for m in ("half", "replaced", "settled"))]
+)
 def test_a_killed_run_transforms_nothing_twice(
     aistore: Any, clickhouse: Any, bucket: Bucket, drive: Drive, moment: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

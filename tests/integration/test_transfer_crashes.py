@@ -132,9 +132,11 @@ def run_mortal(loading: Loading, request: Request, reader: Any, run: str, surviv
 @pytest.mark.parametrize(
     ("anywhere", "step", "chosen"),
     [
-        ("table", 4, None),
+        ("table", 8, None),
         ("table", 20, CHOSEN),
-        ("shards", 16, None),
+        ("shards", 24, None),
+        pytest.param("table", 4, None, marks=pytest.mark.exhaustive),
+        pytest.param("shards", 16, None, marks=pytest.mark.exhaustive),
         pytest.param("table", 1, None, marks=CHAOS),
         pytest.param("table", 1, CHOSEN, marks=CHAOS),
         pytest.param("shards", 1, None, marks=CHAOS),
@@ -483,9 +485,10 @@ def test_a_load_whose_time_is_over_leaves_no_query(loading: Loading, monkeypatch
 @pytest.mark.parametrize(
     ("anywhere", "objects", "kills", "form"),
     [
-        ("table", 200, 6, "csv"),
-        ("table", 60, 4, "tgz"),
-        ("table", 60, 4, "zip"),
+        ("table", 60, 3, "csv"),
+        ("table", 40, 2, "tgz"),
+        pytest.param("table", 200, 6, "csv", marks=pytest.mark.exhaustive),
+        pytest.param("table", 60, 4, "zip", marks=pytest.mark.exhaustive),
         pytest.param("table", 2000, 50, "csv", marks=[pytest.mark.chaos, pytest.mark.timeout(1800)]),
         pytest.param("table", 400, 20, "zip", marks=[pytest.mark.chaos, pytest.mark.timeout(1800)]),
         pytest.param("shards", 400, 20, "csv", marks=[pytest.mark.chaos, pytest.mark.timeout(1800)]),

@@ -106,7 +106,8 @@ def test_a_new_version_replaces_the_quarantined_rows_of_the_old_one(
 @pytest.mark.parametrize(
     ("anywhere", "step"),
     [
-        ("table", 8),
+        ("table", 24),
+        pytest.param("table", 8, marks=pytest.mark.exhaustive),
         *(
             pytest.param(name, 1, marks=[pytest.mark.chaos, pytest.mark.timeout(1800)])
             for name in ("table", "shards")

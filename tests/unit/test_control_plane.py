@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from storeside.aistore import control_plane, jobs
@@ -204,6 +204,7 @@ def test_the_doctor_reports_full_disks(proxy: Any) -> None:
 KINDS = st.sets(st.sampled_from(["smap", "node_status", "etl"]))
 
 
+@settings(max_examples=20)  # each waits PATIENCE seconds for the silent targets
 @given(st.dictionaries(st.sampled_from(["aistarget0", "aistarget1", "aistarget2"]), KINDS))
 def test_every_silent_target_is_named_and_no_other(silent: dict[str, set[str]]) -> None:
     targets = {f"aistarget{n}": HOST for n in range(3)}

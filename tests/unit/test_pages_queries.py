@@ -756,7 +756,9 @@ def test_rejected_rows_are_those_of_the_run(changed: Client) -> None:
             "loads", destination="storeside.odd`name", bucket="b", key=f"k{load_id}", load_id=load_id, state="loaded",
             rejected=1, run_id=run,
         )  # fmt: skip
-        changed.fill("`odd``name_rejected`", load_id=load_id, key=f"k{load_id}", row_number=5, reason="bad", raw="x,y")
+        changed.fill(
+            "`odd``name_rejected`", load_id=load_id, key=f"k{load_id}", row_number=5, reason="bad", raw="x,y"
+        )
     load = stage(kind="load", source="s3://b/", destination="clickhouse://storeside.odd`name", detail={"rejected": 1})
     assert movement.rejected_rows(Tables(changed), load) == [
         {"key": "k1", "row_number": 5, "reason": "bad", "raw": "x,y"}

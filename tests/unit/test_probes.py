@@ -12,7 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from storeside.stack import airflow
@@ -127,6 +127,7 @@ def test_a_server_is_found() -> None:
         assert json_of(f"http://{HOST}:{port}") == {"status": "healthy"}
 
 
+@settings(max_examples=25)  # each starts a server
 @given(st.binary(max_size=200))
 def test_nothing_that_a_server_says_makes_a_probe_raise(said: bytes) -> None:
     with server(said) as port:

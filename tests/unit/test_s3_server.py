@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pytest
 
 from storeside.stack import s3, tls
 from storeside.stack.settings import Stack, free_ports
@@ -72,6 +73,7 @@ def test_messages_move_with_the_server(tmp_path: Path) -> None:
         assert all(url.startswith(moved.url("s3")) for url in urls)
 
 
+@pytest.mark.exhaustive
 def test_queues_that_an_earlier_version_made_twice_are_joined(tmp_path: Path) -> None:
     stack = Stack.create(tmp_path, 1)
     with sqs_of(stack) as sqs:
@@ -86,6 +88,7 @@ def test_queues_that_an_earlier_version_made_twice_are_joined(tmp_path: Path) ->
         assert len(sqs.list_queues()["QueueUrls"]) == 4
 
 
+@pytest.mark.exhaustive
 def test_saving_a_long_queue_takes_a_small_part_of_the_servers_time(tmp_path: Path) -> None:
     stack = Stack.create(tmp_path, 1)
     with sqs_of(stack) as sqs:
