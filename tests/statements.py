@@ -23,14 +23,14 @@ from clickhouse_connect.driver.exceptions import ClickHouseError, OperationalErr
 from clickhouse_connect.driver.summary import QuerySummary
 
 from storeside.transfer.batch import BatchLoad
-from storeside.transfer.loads import Loaded, Planned
+from storeside.transfer.loads import LONG_STATEMENT, Loaded, Planned
 from storeside.transfer.plan import Batch
 from storeside.transfer.preparation import Preparation
 from storeside.transfer.private import quiet_client
 from storeside.transfer.request import Request
 from storeside.transfer.source import Listed, Source, literal, wild
 from storeside.transfer.staging import STAGING
-from storeside.transfer.table import LOAD_ID, LONG_STATEMENT
+from storeside.transfer.table import LOAD_ID
 from storeside.transfer.work import Work
 from tests.support import unique
 from tests.transfers import Cases, request_of
@@ -49,7 +49,7 @@ class Engine(ChdbClient):
     """
 
     def __init__(self) -> None:
-        # `command` sets a setting of its own and resets it with four statements: this one is part of the session.
+        # `command` needs four statements to set a setting and to reset it, so this one is set for the session.
         super().__init__(settings={"session_timezone": "UTC", "max_query_size": LONG_STATEMENT, **COMPILES_NOTHING})
         self.statements: list[str] = []
         for database in (STAGING, "data"):
