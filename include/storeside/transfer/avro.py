@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from functools import cached_property
 from typing import Any
 
+from storeside.transfer.avro_container import MAGIC, AvroBytes, header
 from storeside.transfer.avro_schema import AvroField, AvroShape, sent_schema, shape_of
 from storeside.transfer.content import Content
 from storeside.transfer.conversion import converted, fits
@@ -24,8 +25,6 @@ from storeside.transfer.source import identifier, literal
 from storeside.transfer.statement import as_map, check_columns, in_keys, only_nulls, valid_text, whole_value
 from storeside.transfer.table import REST, Destination
 
-_MAGIC = b"Obj\x01"
-_SYNC = 16
 _FIRST, _LARGEST = 64 << 10, 16 << 20
 # The codecs that ClickHouse 26.9 reads.
 _CODECS = ("null", "deflate", "snappy", "zstandard")
@@ -43,10 +42,10 @@ class AvroObject:
         size = _FIRST
         while True:
             head = self.content.range(0, size)
-            if not head.startswith(_MAGIC):
+            if not head.startswith(MAGIC):
                 raise LoadObjectError("it does not begin like an Avro file")
             try:
-                return _Header(head).metadata()
+                return AvroBytes(head).metadata()
             except IndexError:
                 if len(head) == self.content.size:
                     raise LoadObjectError("its Avro header is cut off") from None
@@ -83,66 +82,11 @@ class AvroObject:
         metadata, end = self._header
         schema = json.dumps(sent_schema(self.schema, wrapped)).encode()
         codec = metadata.get(b"avro.codec", b"null")
-        entries = ((b"avro.schema", schema), (b"avro.codec", codec))
-        packed = b"".join(_sized(part) for entry in entries for part in entry)
-        yield _MAGIC + _long(len(entries)) + packed + _long(0)
+        entries = {b"avro.schema": schema, b"avro.codec": codec}
+        yield header(entries)
         for piece in self.content.stream():
             yield piece[end:]
             end = max(0, end - len(piece))
-
-
-class _Header:
-    """Decodes the first bytes of a file. Raises IndexError if they end within the header."""
-
-    def __init__(self, head: bytes) -> None:
-        self.head, self.at = head, len(_MAGIC)
-
-    def metadata(self) -> tuple[dict[bytes, bytes], int]:
-        found = {}
-        while count := self._long():
-            if count < 0:  # then the size of these entries follows
-                self._long()
-            for _ in range(abs(count)):
-                name = self._bytes()
-                found[name] = self._bytes()
-        if len(self.head) < self.at + _SYNC:
-            raise IndexError
-        return found, self.at
-
-    def _long(self) -> int:
-        value = shift = 0
-        while True:
-            byte = self.head[self.at]
-            self.at += 1
-            value |= (byte & 0x7F) << shift
-            shift += 7
-            if byte < 0x80:
-                return (value >> 1) ^ -(value & 1)
-            if shift > 63:
-                raise LoadObjectError("its Avro header is corrupt")
-
-    def _bytes(self) -> bytes:
-        size = self._long()
-        if size < 0:
-            raise LoadObjectError("its Avro header is corrupt")
-        self.at += size
-        if self.at > len(self.head):
-            raise IndexError
-        return self.head[self.at - size : self.at]
-
-
-def _long(number: int) -> bytes:
-    """Return a number that is not negative in Avro's notation."""
-    rest = number << 1
-    found = bytearray()
-    while rest > 0x7F:
-        found.append(rest & 0x7F | 0x80)
-        rest >>= 7
-    return bytes([*found, rest])
-
-
-def _sized(content: bytes) -> bytes:
-    return _long(len(content)) + content
 
 
 def avro_reading(

@@ -18,9 +18,11 @@ from urllib.parse import unquote
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
+from storeside.transfer import lakes
 from storeside.transfer.arrow_types import arrow_columns
 from storeside.transfer.errors import LoadObjectError, TransferError, TransferInputError
-from storeside.transfer.lakes import Snapshot, below, check_number, key_of, read
+from storeside.transfer.lakes import Snapshot, below, check_number, key_of, read, too_large
+from storeside.transfer.parquet_pages import require_below
 from storeside.transfer.partitions import check_key, value_in
 from storeside.transfer.source import Source, uri_of
 
@@ -31,7 +33,6 @@ if TYPE_CHECKING:
 _COMMIT = re.compile(r"(\d{20})\.json", re.ASCII)
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(?:\.(\d{10})\.(\d{10})|\.[\w-]{36})?\.(?:parquet|json)", re.ASCII)
 _SIDECAR = re.compile(r"_sidecars/[\w.-]+\.parquet", re.ASCII)  # Spark writes more than a UUID
-_MOST_BYTES = 2 << 30
 _THREADS = 8
 # Features of readers that change nothing for a load of whole files; `_check` reads more about the two last ones.
 _READABLE = frozenset({"timestampNtz", "v2Checkpoint", "vacuumProtocolCheck", "columnMapping", "deletionVectors"})
@@ -44,13 +45,13 @@ def snapshot(client: S3Client, source: Source) -> Snapshot:
     log = {key.removeprefix(folder): size for key, size in below(client, source.bucket, folder).items()}
     version = _version(log, source)
     names = _needed(log, version)
-    if (size := sum(log[name] for name in names)) > _MOST_BYTES:
+    if (size := sum(log[name] for name in names)) > lakes.MOST_TOTAL:
         raise TransferInputError(
             f"{source.uri}: its log has {size} bytes since the last checkpoint: make a checkpoint"
         )
     with TemporaryDirectory() as place:
         try:
-            _copy(client, source.bucket, folder, names, Path(place) / "_delta_log")
+            _copy(client, source, folder, names, Path(place) / "_delta_log")
             table = DeltaTable(place, version=version)
             _check(table, source)
             return _snapshot(table, source)
@@ -85,15 +86,29 @@ def _needed(log: Iterable[str], version: int) -> list[str]:
     return [*whole.get(start, ()), *commits, *(name for name in log if start >= 0 and _SIDECAR.fullmatch(name))]
 
 
-def _copy(client: S3Client, bucket: str, folder: str, names: list[str], place: Path) -> None:
+def _copy(client: S3Client, source: Source, folder: str, names: list[str], place: Path) -> None:
     (place / "_sidecars").mkdir(parents=True)
 
-    def copy(name: str) -> None:
-        (place / name).write_bytes(read(client, bucket, folder + name))
+    def copy(name: str) -> int:
+        content = read(client, source.bucket, folder + name)
+        (place / name).write_bytes(content)
+        return _unpacked_size(content, uri_of(source.bucket, folder + name))
 
     with ThreadPoolExecutor(_THREADS) as threads:
-        for _ in threads.map(copy, names):
-            pass
+        if sum(threads.map(copy, names)) > lakes.MOST_TOTAL:
+            raise too_large(source.uri, lakes.MOST_TOTAL)
+
+
+def _unpacked_size(content: bytes, place: str) -> int:
+    """Return the size of a file of the log in memory. Raises TransferInputError for too many bytes, or damage."""
+    if not place.endswith(".parquet"):
+        return len(content)
+    try:
+        return require_below(content, lakes.MOST_BYTES)
+    except OverflowError:
+        raise too_large(place, lakes.MOST_BYTES) from None
+    except LoadObjectError as e:
+        raise TransferInputError(f"{place}: it cannot be read as a checkpoint: {e}") from e
 
 
 def _check(table: DeltaTable, source: Source) -> None:

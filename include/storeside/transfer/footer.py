@@ -6,7 +6,7 @@ ids are those of https://github.com/apache/parquet-format/blob/master/src/main/t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from storeside.transfer.content import Content
@@ -103,6 +103,12 @@ class Footer:
     def has_dictionary(self, column: int) -> bool:
         """Return whether a column has a dictionary page."""
         return any(_number(chunks[column], 11) for _, chunks in self._groups)
+
+    def places(self) -> Iterator[tuple[int, int]]:
+        """Yield the first byte and the compressed size of the pages of each column in each row group."""
+        for _, chunks in self._groups:
+            for chunk in chunks:
+                yield _number(chunk, 11) or _number(chunk, 9), _number(chunk, 7)
 
     def sizes(self, columns: Sequence[int]) -> dict[int, int]:
         """Return the compressed size of each of these columns in bytes, over all row groups."""

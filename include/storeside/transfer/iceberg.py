@@ -12,15 +12,19 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from pyiceberg.io import FileIO, InputFile
-from pyiceberg.manifest import FileFormat, ManifestContent
+from pyiceberg.manifest import FileFormat, ManifestContent, read_manifest_list
 from pyiceberg.schema import Schema, index_name_by_id
-from pyiceberg.serializers import FromInputFile
+from pyiceberg.table.metadata import TableMetadataUtil
 from pyiceberg.transforms import IdentityTransform
 
+from storeside.transfer import lakes
 from storeside.transfer.arrow_types import arrow_columns
-from storeside.transfer.errors import TransferError, TransferInputError
-from storeside.transfer.lakes import Snapshot, below, check_number, key_of, read
+from storeside.transfer.avro_container import MAGIC, uncompressed
+from storeside.transfer.errors import LoadObjectError, TransferError, TransferInputError
+from storeside.transfer.formats import compression_of
+from storeside.transfer.lakes import Snapshot, below, check_number, key_of, read, too_large
 from storeside.transfer.source import Source, uri_of
+from storeside.transfer.streams import unpacked
 
 if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile, ManifestEntry
@@ -41,7 +45,7 @@ def snapshot(client: S3Client, source: Source) -> Snapshot:
     place = _metadata_file(client, source)
     files = _Files(client, source)
     try:
-        metadata = FromInputFile.table_metadata(files.new_input(place))
+        metadata = TableMetadataUtil.parse_raw(files.content(place).decode())
         wanted = _wanted(metadata, source)
         if wanted is None:
             return Snapshot(source.uri, "none", {}, _columns(metadata.schema()))
@@ -117,7 +121,8 @@ def _data_files(
 
 def _entries(wanted: IcebergSnapshot, files: _Files, source: Source) -> Iterator[ManifestEntry]:
     """Yield the entries of the data files. Raises TransferInputError for row-level deletes and other formats."""
-    manifests = wanted.manifests(files)
+    # pyiceberg's own list comes from a cache of the process, which knows manifests by their paths alone
+    manifests = [*read_manifest_list(files.new_input(wanted.manifest_list))]
     stated = sum((m.added_files_count or 0) + (m.existing_files_count or 0) for m in manifests)
     check_number(source, wanted.snapshot_id, stated)
     for manifest in manifests:
@@ -199,12 +204,35 @@ def _columns(schema: Schema) -> tuple[Any, ...]:
 
 
 class _Files(FileIO):
-    """The metadata files of a table, read with the clients of the load."""
+    """The metadata files of a table, read with the clients of the load and unpacked within limits."""
 
     def __init__(self, client: S3Client, source: Source) -> None:
         super().__init__()
         self.client = client
         self.source = source
+        self._total = 0
+
+    def content(self, location: str) -> bytes:
+        """Return a file by its URI, without compression. Raises TransferError, and OSError for a damaged file."""
+        packed = read(self.client, self.source.bucket, key_of(location, self.source))
+        try:
+            content = self._unpacked(packed, location)
+        except OverflowError:
+            raise too_large(location, lakes.MOST_BYTES) from None
+        except LoadObjectError as e:
+            raise OSError(str(e)) from e
+        self._total += len(content)
+        if self._total > lakes.MOST_TOTAL:
+            raise too_large(self.source.uri, lakes.MOST_TOTAL)
+        return content
+
+    def _unpacked(self, packed: bytes, location: str) -> bytes:
+        if packed.startswith(MAGIC):
+            content, entries = uncompressed(packed, lakes.MOST_BYTES)
+            if entries > (most := 2 * lakes.MOST_FILES):  # some are of files that left the table
+                raise TransferInputError(f"{location}: it has {entries} entries, over {most}: rewrite the manifests")
+            return content
+        return unpacked(packed, "gzip", lakes.MOST_BYTES) if compression_of(packed) == "gzip" else packed
 
     def new_input(self, location: str) -> _File:
         """Return a file by its URI."""
@@ -227,7 +255,7 @@ class _File(InputFile):
         self._files = files
 
     def __len__(self) -> int:
-        return len(self._content())
+        return len(self._files.content(self.location))
 
     def exists(self) -> bool:
         """Return True: `open` raises an error for a file that does not exist."""
@@ -235,8 +263,4 @@ class _File(InputFile):
 
     def open(self, seekable: bool = True) -> Any:
         """Return the content. Raises TransferError."""
-        return io.BytesIO(self._content())
-
-    def _content(self) -> bytes:
-        source = self._files.source
-        return read(self._files.client, source.bucket, key_of(self.location, source))
+        return io.BytesIO(self._files.content(self.location))

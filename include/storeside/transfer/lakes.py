@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 # A snapshot's files are in the worker's memory: their keys and sizes.
 MOST_FILES = 300_000
+# Bytes of one metadata file, and of all that a load reads, after they were unpacked: its reader holds it in memory.
+MOST_BYTES = 256 << 20
+MOST_TOTAL = 2 << 30
 _S3 = ("s3://", "s3a://", "s3n://")
 
 
@@ -103,13 +106,25 @@ def key_of(path: str, source: Source) -> str:
 
 
 def read(client: S3Client, bucket: str, key: str) -> bytes:
-    """Return an object of a table's metadata. Raises TransferError."""
+    """Return an object of a table's metadata. Raises TransferError, also for one of more than `MOST_BYTES`."""
     from botocore.exceptions import BotoCoreError, ClientError
 
     try:
-        return client.get_object(Bucket=bucket, Key=key)["Body"].read()
+        answer = client.get_object(Bucket=bucket, Key=key)
+        if answer["ContentLength"] > MOST_BYTES:
+            answer["Body"].close()
+            raise too_large(uri_of(bucket, key), MOST_BYTES)
+        return answer["Body"].read()
     except (BotoCoreError, ClientError) as e:
         raise _error(e, bucket, key) from e
+
+
+def too_large(place: str, most: int) -> TransferInputError:
+    """Return the error for a metadata file, or the table of many, that takes too much memory."""
+    return TransferInputError(
+        f"{place}: its metadata has more than {most >> 20} MB when it is unpacked: let the table expire old snapshots"
+        " or make a checkpoint, and rewrite its manifests or its log into smaller files"
+    )
 
 
 def below(client: S3Client, bucket: str, prefix: str) -> dict[str, int]:

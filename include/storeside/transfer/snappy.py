@@ -45,7 +45,7 @@ class Snappy:
         while head := self._file.read(4):
             body = self._exactly(int.from_bytes(head[1:], "little"))
             if head[0] == 0:
-                yield _unsnapped(body[4:])
+                yield unsnapped(body[4:])
             elif head[0] == 1:
                 yield body[4:]
             elif head[0] < 0x80:
@@ -55,7 +55,7 @@ class Snappy:
         while head := self._file.read(4):
             left = int.from_bytes(head, "big")
             while left > 0:
-                piece = _unsnapped(self._exactly(int.from_bytes(self._exactly(4), "big")))
+                piece = unsnapped(self._exactly(int.from_bytes(self._exactly(4), "big")))
                 left -= len(piece)
                 yield piece
 
@@ -66,19 +66,24 @@ class Snappy:
         return bytes(content)
 
 
-def _unsnapped(block: bytes) -> bytes:
-    """Return the content of a raw snappy block, which begins with its length."""
+def unsnapped(block: bytes) -> bytes:
+    """Return the content of a raw snappy block. Raises OSError."""
     import pyarrow as pa
 
+    if (length := unsnapped_size(block)) > _MOST:
+        raise OSError("snappy stream has a block that is too long")
+    try:
+        return bytes(pa.decompress(block, decompressed_size=length, codec="snappy", asbytes=True))
+    except pa.ArrowException as e:
+        raise OSError(str(e)) from e
+
+
+def unsnapped_size(block: bytes) -> int:
+    """Return the size of a raw snappy block's content, with which the block begins."""
     length = shift = 0
     for byte in block[:5]:
         length |= (byte & 0x7F) << shift
         shift += 7
         if byte < 0x80:
             break
-    if length > _MOST:
-        raise OSError("snappy stream has a block that is too long")
-    try:
-        return bytes(pa.decompress(block, decompressed_size=length, codec="snappy", asbytes=True))
-    except pa.ArrowException as e:
-        raise OSError(str(e)) from e
+    return length

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bz2
+import io
 import lzma
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -32,6 +33,19 @@ def opened(file: Any, kind: str) -> Any:
     if kind in ("snappy", "hadoop-snappy"):
         return Snappy(file, kind)
     return _Decompressed(pa.CompressedInputStream(pa.PythonFile(file, mode="r"), kind))
+
+
+def unpacked(packed: bytes, kind: str, most: int) -> bytes:
+    """Return what `packed` contains, compressed by `kind`.
+
+    Raises OSError if it is corrupt, and OverflowError if it has more than `most` bytes.
+    """
+    file, found = opened(io.BytesIO(packed), kind), bytearray()
+    while piece := file.read(CHUNK):
+        found += piece
+        if len(found) > most:
+            raise OverflowError
+    return bytes(found)
 
 
 class _Readable:
