@@ -32,7 +32,7 @@ from storeside.transfer.messages import message_columns
 from storeside.transfer.reading import Reading
 from storeside.transfer.records import is_untidy
 from storeside.transfer.salvage import Rejected, RejectedRows, salvage
-from storeside.transfer.samples import columns_of_members, sample_columns, typed_columns, whole_columns
+from storeside.transfer.samples import columns_of_members, typed_columns, whole_columns
 from storeside.transfer.schema import Column, bare, is_nested
 from storeside.transfer.staged import Staged, Staging
 from storeside.transfer.storable import refuse_same_names
@@ -267,8 +267,6 @@ class Mending:
             if content.archive:
                 return merge(self.work.client, [*columns_of_members(self.work.form, content)], {})
             return typed_columns(self.work.form, content)
-        if self.staging.reader.pushed or not self.work.form.is_native:
-            return sample_columns(self.work.client, self.request, self.work.form, [self.work.content(o)])
         return whole_columns(self.work.client, self.request, self.work.form, self.work.content(o))
 
     def _hint(self, o: Planned) -> str:

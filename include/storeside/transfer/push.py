@@ -17,15 +17,14 @@ from storeside.transfer.content import Content
 from storeside.transfer.conversion import PARSED
 from storeside.transfer.errors import DriftError, TransferError
 from storeside.transfer.formats import Csv, Format
-from storeside.transfer.inference import INTEGER_TEXT, of_digits
 from storeside.transfer.loads import Planned
 from storeside.transfer.nulls import emptied, wrapped
 from storeside.transfer.origin import pushed_columns
-from storeside.transfer.parquet import batches_of, columns_of, faults, renamed, row_groups
+from storeside.transfer.parquet import batches_of, faults, renamed, row_groups
 from storeside.transfer.private import quiet
 from storeside.transfer.reading import Reading
 from storeside.transfer.records import one_column, records
-from storeside.transfer.schema import UNNAMED, Column, bare, structure
+from storeside.transfer.schema import UNNAMED, bare, structure
 from storeside.transfer.source import literal
 from storeside.transfer.statement import settings
 from storeside.transfer.streams import CHUNK, gathered, pieces
@@ -283,45 +282,3 @@ def csv_reader(file: Any, csv: Csv, types: Mapping[str, Any], *, has_one: bool =
                 timestamp_parsers=[*csv.timestamp_formats, pc.ISO8601] if csv.timestamp_formats else None,
             ),
         )
-
-
-def csv_columns(sample: bytes, csv: Csv) -> list[Column]:
-    """Return the columns that pyarrow infers from a sample of a CSV dialect. Raises LoadObjectError.
-
-    Times get the type that they have in other CSV, and so do integers beyond 64 bits, for which pyarrow infers a
-    float.
-    """
-    schema = csv_reader(io.BytesIO(sample), csv, {}).schema
-    with faults():
-        names = [name or UNNAMED for name in schema.names]
-    columns = columns_of(schema_of(names, schema))
-    floats = [name for name, c in zip(schema.names, columns, strict=True) if bare(c.type) == "Float64"]
-    wide = _wide_integers(sample, csv, floats) if floats else {}
-    return [
-        replace(c, type=wide.get(field.name) or _deduced(c.type, csv, has_zone=bool(getattr(field.type, "tz", None))))
-        for field, c in zip(schema, columns, strict=True)
-    ]
-
-
-def _wide_integers(sample: bytes, csv: Csv, floats: Sequence[str]) -> dict[str, str]:
-    """Return the types of those columns that have only integers."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    found = dict.fromkeys(floats, 0)
-    for batch in batches_of(csv_reader(io.BytesIO(sample), csv, dict.fromkeys(floats, pa.string()))):
-        for name in [*found]:
-            texts = batch.column(name)
-            if pc.all(pc.match_substring_regex(texts, INTEGER_TEXT), min_count=0).as_py():
-                found[name] = max(found[name], pc.max(pc.utf8_length(texts)).as_py() or 0)
-            else:
-                del found[name]
-    return {name: of_digits(most) for name, most in found.items()}
-
-
-def _deduced(kind: str, csv: Csv, *, has_zone: bool) -> str:
-    """Return the type of a column for the type that pyarrow infers from text; `has_zone` if times have offsets."""
-    if not bare(kind).startswith("DateTime64"):
-        return kind
-    is_read = not has_zone or not csv.timestamp_formats or csv.has_offsets
-    return "Nullable(DateTime64(6))" if is_read else "Nullable(String)"

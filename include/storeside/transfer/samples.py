@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import io
+import itertools
 import logging
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -18,18 +19,19 @@ from storeside.transfer.content import Content
 from storeside.transfer.encoding import in_utf8, refuse_encoding
 from storeside.transfer.errors import LoadObjectError, TransferInputError, is_transient, plain
 from storeside.transfer.formats import BY_SCHEMA, Csv, Format, FormatName, format_of
-from storeside.transfer.inference import NoTypeError, deduced, merge, refuse_deep, text_columns, unordered
+from storeside.transfer.inference import NoTypeError, listed, merge
 from storeside.transfer.json_array import is_array
 from storeside.transfer.members import about_member, members_of
 from storeside.transfer.messages import message_columns
 from storeside.transfer.parquet import ParquetObject
-from storeside.transfer.private import quiet, without_values
-from storeside.transfer.push import csv_columns
-from storeside.transfer.records import records
+from storeside.transfer.private import quiet
+from storeside.transfer.records import fields, records
 from storeside.transfer.request import Request
 from storeside.transfer.schema import Column
 from storeside.transfer.storable import refuse_unstorable
 from storeside.transfer.streams import CHUNK
+from storeside.transfer.text_columns import NO_HEADER, Place, columns_of_csv, columns_of_json
+from storeside.transfer.text_types import TEXT, held
 
 if TYPE_CHECKING:
     from clickhouse_connect.driver.client import Client
@@ -37,7 +39,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _HEAD = 1 << 12
-_UNLIMITED = 1 << 62
 _BLANK = b" \t\r\n"
 _BINARY = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f]")
 
@@ -136,7 +137,7 @@ def _of_most(
     if not kept:
         key, reason = next(iter(reasons.items()))
         such = f"no sampled object can be read as {form.name}, such as {key!r}: {reason}"
-        raise TransferInputError(f"{such}: create {request.table} yourself")
+        raise TransferInputError(such if form.is_text else f"{such}: create {request.table} yourself")
     return together(kept)
 
 
@@ -173,15 +174,30 @@ def sample_columns(client: Client, request: Request, form: Format, contents: Seq
 
 
 def _taken(request: Request, form: Format, content: Content) -> Any:
-    """Return the columns of an object with types, or the sampled rows of a text. Raises LoadObjectError."""
+    """Return the columns of an object with types, or what the rows of a text show. Raises LoadObjectError."""
     if form.by_schema:
         return []
     if not form.is_text:
         return typed_columns(form, content)
-    rows = _rows(content.sample(request.read.sample_bytes), form)
-    if form.name == "jsonl" and request.read.nested != "string":
-        refuse_deep(rows)
-    return rows
+    sample = content.sample(request.read.sample_bytes)
+    rows = _rows(sample, form, is_whole=len(sample) < request.read.sample_bytes)
+    return _of_text(request, replace(form, csv=replace(form.csv, encoding="utf-8")), rows)
+
+
+def _of_text(request: Request, form: Format, rows: Iterable[bytes]) -> Place | None:
+    """Return what the rows of a text show of its columns; None if there are none. Raises LoadObjectError."""
+    read, skips_bad = request.read, request.on_bad_rows != "fail"
+    rows = iter(rows)
+    first = [*itertools.islice(rows, _headers(form) + 1)]
+    if len(first) <= _headers(form):
+        return None
+    with quiet(bool(read.columns.mask)):
+        if form.name == "csv":
+            return columns_of_csv(itertools.chain(first, rows), form, skips_bad=skips_bad)
+        return columns_of_json(
+            itertools.chain(first, rows), is_strict=read.strict_json, skips_bad=skips_bad,
+            deep=read.nested != "string",
+        )  # fmt: skip
 
 
 def _merged(client: Client, request: Request, form: Format, taken: Sequence[Any]) -> list[Column]:
@@ -192,31 +208,27 @@ def _merged(client: Client, request: Request, form: Format, taken: Sequence[Any]
         return message_columns(form, given)
     if not form.is_text:
         return merge(client, taken, given)
-    rows = [*taken]
-    if options.mask and form.is_native:
-        rows = _masked(rows, form, options.mask)
-    samples = [b"".join(some) for some in rows if len(some) > _headers(form)]
-    if not samples:
+    root, found = Place(), [place for place in taken if place is not None]
+    if not found:
         raise NoRowsError(f"no sampled object has a row: create {request.table} yourself")
-    form = replace(form, csv=replace(form.csv, skip_rows=0))  # `records` has removed them
-    if not form.is_native:
-        with quiet(bool(options.mask)):
-            dialect = replace(form.csv, encoding="utf-8")
-            return merge(client, [csv_columns(sample, dialect) for sample in samples], given)
-    if form.name == "jsonl":  # ClickHouse merges the columns of all lines of one text
-        samples = [b"".join(samples)]
-    nested: Any = request.read.nested
-    return merge(client, [text_columns(client, form, sample, nested, given) for sample in samples], given)
+    for place in found:
+        root.merge(place)
+    return _columns_at(client, request, form, root, given)
 
 
-def _masked(samples: list[list[bytes]], form: Format, names: Collection[str]) -> list[list[bytes]]:
-    """Return the rows of samples without the values of masked columns. Raises TransferInputError if none is left."""
-    masked = [without_values(rows, form, names) for rows in samples]
-    if any(samples) and not any(masked):
+def _columns_at(
+    client: Client, request: Request, form: Format, root: Place, given: Mapping[str, str]
+) -> list[Column]:
+    """Return the columns of text objects; no statement has values of masked columns."""
+    masked = request.read.columns.mask
+    if form.name == "csv" and masked and not root.fields.keys() & masked.keys():
         raise TransferInputError(
-            f"mask {', '.join(map(repr, sorted(names)))}: no sampled object has these columns: correct the names"
+            f"mask {', '.join(map(repr, sorted(masked)))}: no sampled object has these columns: correct the names"
         )
-    return masked
+    nested: Any = request.read.nested
+    return root.columns(
+        nested, {**dict.fromkeys(masked, "Nullable(String)"), **given}, lambda values: listed(client, values)
+    )
 
 
 def typed_columns(form: Format, content: Content) -> list[Column]:
@@ -245,11 +257,11 @@ def _headers(form: Format) -> int:
     return 1 if form.clickhouse == "CSVWithNames" else 0
 
 
-def _rows(sample: bytes, form: Format) -> list[bytes]:
+def _rows(sample: bytes, form: Format, *, is_whole: bool = False) -> list[bytes]:
     """Return the rows of a sample, those of CSV in UTF-8.
 
-    A sample may end within a quoted value of CSV, or within an array of JSON objects. Raises LoadObjectError if it
-    ends within its first row, or is not in the encoding of the load.
+    Unless it `is_whole`, a sample may end within a quoted value of CSV, or within an array of JSON objects. Raises
+    LoadObjectError if it ends within its first row, or is not in the encoding of the load.
     """
     refuse_encoding(sample, form)
     if form.name == "csv":
@@ -257,14 +269,15 @@ def _rows(sample: bytes, form: Format) -> list[bytes]:
             sample = in_utf8(sample, form.csv)
             form = replace(form, csv=replace(form.csv, encoding="utf-8"))
         rows = [raw for _, raw in records(io.BytesIO(sample), form, cut=True)]
-        if len(rows) <= _headers(form) and any(n >= len(rows) for n, _ in records(io.BytesIO(sample), form)):
+        is_cut = any(n >= len(rows) for n, _ in records(io.BytesIO(sample), form))
+        if len(rows) <= _headers(form) and is_cut:
             raise LoadObjectError(
                 f"its first row does not end within a sample of {len(sample)} bytes: close its quotes, or increase"
                 " `sample_bytes`"
             )
         if len(rows) <= _headers(form):
-            _refuse_lost_rows(sample, rows)
-        return rows
+            _refuse_lost_rows(sample, rows, form)
+        return [raw for _, raw in records(io.BytesIO(sample), form)] if is_whole and is_cut else rows
     rows = []
     try:
         for _, raw in records(io.BytesIO(sample), form):
@@ -275,7 +288,7 @@ def _rows(sample: bytes, form: Format) -> list[bytes]:
     return rows
 
 
-def _refuse_lost_rows(text: bytes, rows: Sequence[bytes]) -> None:
+def _refuse_lost_rows(text: bytes, rows: Sequence[bytes], form: Format) -> None:
     """Raise LoadObjectError for CSV in UTF-8 without a row of data if its only line cannot be a header."""
     line = text.strip(_BLANK)
     if b"\r" in line and b"\n" not in line:
@@ -288,6 +301,9 @@ def _refuse_lost_rows(text: bytes, rows: Sequence[bytes]) -> None:
                 "its only row has control characters, so it is not CSV in UTF-8: set `format` or csv.encoding to that"
                 " of the object"
             )
+        values = [value for value in fields(row, form.csv) if value.strip()]
+        if _headers(form) and values and all(held(value.strip()) != TEXT for value in values):
+            raise LoadObjectError(NO_HEADER.format(count=len(values)))
 
 
 def refuse_lost_rows(content: Content, form: Format) -> None:
@@ -319,20 +335,11 @@ def is_without_rows(content: Content, form: Format, *, fits: bool) -> bool:
 
 
 def whole_columns(client: Client, request: Request, form: Format, content: Content) -> list[Column]:
-    """Return the columns that ClickHouse infers from every row of a text object. Raises LoadObjectError."""
-    _taken(request, form, content)
-    settings = {
-        **form.settings(),
-        "input_format_max_rows_to_read_for_schema_inference": _UNLIMITED,
-        "input_format_max_bytes_to_read_for_schema_inference": _UNLIMITED,
-        "use_hive_partitioning": 0,
-        **({"log_queries": 0} if request.read.columns.mask else {}),
-    }
-
-    def source(columns: str) -> str:
-        return request.source.objects([content.key], form.clickhouse, columns)
-
-    rows = client.query(f"DESCRIBE TABLE {source('')}", settings=settings).result_rows
-    texts = unordered(client, source, rows, settings)
-    nested: Any = request.read.nested
-    return [Column(row[0], deduced(texts.get(row[0]) or row[1], nested)) for row in rows]
+    """Return the columns that every row of a text object shows. Raises LoadObjectError."""
+    if not form.is_native:  # a row may end within a character
+        return sample_columns(client, request, form, [content])
+    refuse_encoding(content.sample(_HEAD), form)
+    found = _of_text(request, form, (raw for _, raw in records(content.plain(), form)))
+    if found is None:
+        raise NoRowsError("it has no row")
+    return _columns_at(client, request, form, found, {})

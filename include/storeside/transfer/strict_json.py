@@ -56,6 +56,12 @@ def fault(document: bytes) -> str:
     return ""
 
 
+def depth_of(line: bytes) -> int:
+    """Return how many brackets a line opens and does not close, without those in strings."""
+    outside = _STRING.sub(lambda found: b"" if found[1] else found[0], line)
+    return sum(map(outside.count, (b"{", b"["))) - sum(map(outside.count, (b"}", b"]")))
+
+
 def objects(pieces: Iterable[bytes]) -> Iterator[bytes]:
     """Yield each object of a text that is an array of objects, with a line feed. Raises LoadObjectError."""
     return elements(pieces, _DECODER)
@@ -127,8 +133,7 @@ class _Check:
             return
         self._document.append(line)
         self._size += len(line)
-        outside = _STRING.sub(lambda found: b"" if found[1] else found[0], line)
-        self._depth += sum(map(outside.count, (b"{", b"["))) - sum(map(outside.count, (b"}", b"]")))
+        self._depth += depth_of(line)
         if self._size > LONGEST_DOCUMENT:
             raise self.too_long()
         if self._depth > 0:
