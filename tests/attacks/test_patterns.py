@@ -14,6 +14,8 @@ from storeside.operators.charts import chart_url_pattern
 from storeside.stack.podrunner import pods
 from storeside.transfer import errors, private, source
 from storeside.transfer.formats import Csv, Format
+from storeside.transfer.text_columns import _token, columns_of_csv
+from storeside.transfer.text_types import FORMS
 from tests.attacks import patterns
 
 # Expressions that are made at run time, by file and code, with examples.
@@ -23,8 +25,10 @@ AT_RUN_TIME: dict[tuple[str, str], list[re.Pattern[Any]]] = {
         "include/storeside/stack/supervisor.py",
         "f'(?:exited: {re.escape(name)} |spawnerr: )\\\\(?(.*?)(?:; (?:not )?expected)?\\\\)?$'",
     ): [re.compile(r"(?:exited: s3 |spawnerr: )\(?(.*?)(?:; (?:not )?expected)?\)?$")],
-    ("include/storeside/transfer/private.py", "_FIELD % {b'd': re.escape(delimiter)}"): [
-        re.compile(private._FIELD % {b"d": b","})
+    ("include/storeside/transfer/text_types.py", "text"): [pattern for _, pattern, _ in FORMS],
+    ("include/storeside/transfer/text_columns.py", "_token(csv)"): [
+        re.compile(_token(Csv()), re.DOTALL),
+        re.compile(_token(Csv(escape="\\")), re.DOTALL),
     ],
     (
         "include/storeside/transfer/records.py",
@@ -101,13 +105,14 @@ def test_no_content_makes_an_error_of_clickhouse_slow(repeated: str, end: str) -
     assert patterns.seconds_of(call(patterns.LARGE)) < 1
 
 
-@pytest.mark.parametrize("repeated", ['"', '""', '",', ' "', '"a', ',"x'])
-def test_no_row_makes_the_masking_of_a_sample_slow(repeated: str) -> None:
-    """The attacker chooses a row of CSV in which a column is masked."""
+@pytest.mark.parametrize("repeated", ['"', '""', '",', ' "', '"a', ',"x', "1,", "0", "[", "{", "jan ", "1.", "-"])
+def test_no_row_makes_the_inference_of_columns_slow(repeated: str) -> None:
+    """The attacker chooses a row of CSV."""
+    form = Format("csv", Csv(names=("a", "b")))
 
     def call(size: int) -> Any:
         row = (repeated * (size // len(repeated))).encode() + b"\n"
-        return lambda: private.without_values([row], Format("csv", Csv(names=("a", "b"))), {"b"})
+        return lambda: columns_of_csv([b"1,2\n", row], form, skips_bad=True)
 
     assert not patterns.grows_too_fast(call)
 

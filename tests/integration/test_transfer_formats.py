@@ -96,7 +96,7 @@ def odd_objects(form: str, odd: str) -> dict[str, bytes]:
     return {f"{name}.parquet": parquet({"n": [some[0]["n"]]}) for name, some in rows.items()}
 
 
-@pytest.mark.parametrize(("form", "odd"), [("jsonl", "a"), ("parquet", "c")])
+@pytest.mark.parametrize(("form", "odd"), [("parquet", "a"), ("parquet", "c")])
 @pytest.mark.parametrize("by_events", [False, True])
 def test_a_new_table_has_the_columns_of_most_objects(loading: Loading, form: str, odd: str, by_events: bool) -> None:
     objects = odd_objects(form, odd)

@@ -14,7 +14,7 @@ from storeside.transfer.arrow_types import arrow_columns
 from storeside.transfer.errors import LoadObjectError
 from storeside.transfer.formats import Csv
 from tests.fuzz import tables
-from tests.fuzz.tables import Held
+from tests.fuzz.tables import Held, csv_columns
 from tests.transfers import parquet
 
 
@@ -61,9 +61,9 @@ def test_rows_of_a_damaged_parquet_object_are_an_error_of_the_object(at: int) ->
 @pytest.mark.parametrize("header", [b"\xff\tb\n", b"a\ta\n", b"a\tb\xc3\n"])
 def test_a_header_that_is_none_is_an_error_of_the_object(header: bytes) -> None:
     with pytest.raises(LoadObjectError):
-        push.csv_columns(header + b"1\t2\n", Csv("\t"))
+        csv_columns(header + b"1\t2\n", Csv("\t"))
     with pytest.raises(LoadObjectError):
-        push.csv_columns((header + b"1\t2\n"), Csv("\t", encoding="utf-16"))
+        csv_columns((header + b"1\t2\n"), Csv("\t", encoding="utf-16"))
 
 
 def test_many_columns_cost_their_number_and_not_its_square() -> None:

@@ -14,10 +14,10 @@ from storeside.operators import S3ToClickHouseOperator, params
 from storeside.transfer.__main__ import request, transfer_arguments
 from storeside.transfer.columns import Columns
 from storeside.transfer.errors import TransferInputError, plain
-from storeside.transfer.formats import Csv, Format
+from storeside.transfer.formats import Format
 from storeside.transfer.keys import Expression
 from storeside.transfer.options import ReadOptions, TableOptions
-from storeside.transfer.private import quiet_client, without_values
+from storeside.transfer.private import quiet_client
 from storeside.transfer.request import Request
 from storeside.transfer.source import Source
 
@@ -119,31 +119,6 @@ def test_the_command_takes_options() -> None:
 
 
 JSON = Format("jsonl")
-
-
-@pytest.mark.parametrize(
-    ("form", "row", "expected"),
-    [
-        (JSON, '{"a": 1, "m": {"x": ["}"]}, "b": "é\\n"}', '{"a": 1, "m": "x", "b": "é\\n"}'),
-        (JSON, ' {"m" : 1}', ' {"m" : "x"}'),
-        (JSON, '{"m": 1, "m": "two", "z": 1.50}', '{"m": "x", "m": "x", "z": 1.50}'),
-        (JSON, '{"\\u006d": 1}', '{"\\u006d": "x"}'),
-        (JSON, "{}", "{}"),
-        (JSON, '{"a": {"m": 1}}', '{"a": {"m": 1}}'),  # only members of the row are columns
-        (JSON, '{"m": 1', None),
-        (JSON, '{"m": secret}', None),
-        (JSON, '["m"]', None),
-        (Format("csv", Csv(names=("a", "m", "b"))), '1,"x ""y"", z",3', "1,x,3"),
-        (Format("csv", Csv(";", names=("a", "m"))), "1; secret,1 ", "1;x"),
-        (Format("csv", Csv("\t", names=("a", "m"))), "1\t", "1\tx"),
-        (Format("csv", Csv(names=("a", "m"))), "1,2,3", None),
-        (Format("csv", Csv(names=("m",))), "secret", "x"),
-        (Format("csv", Csv(names=("a", "b"))), "1,2", None),
-    ],
-)
-def test_samples_without_masked_values(form: Format, row: str, expected: str | None) -> None:
-    found = without_values([row.encode() + b"\n"], form, {"m"})
-    assert found == ([] if expected is None else [expected.encode() + b"\n"])
 
 
 @pytest.mark.parametrize(

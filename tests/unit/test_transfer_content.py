@@ -24,7 +24,6 @@ from storeside.transfer.conversion import reading
 from storeside.transfer.errors import GoneError, LoadObjectError, TransferInputError, TransferTransientError
 from storeside.transfer.formats import Csv, Format, compression_by_name, compression_of, format_of
 from storeside.transfer.loads import Planned
-from storeside.transfer.push import csv_columns
 from storeside.transfer.reading import Reading
 from storeside.transfer.records import records as _records
 from storeside.transfer.salvage import _blocks, salvage
@@ -340,20 +339,6 @@ def test_a_reader_that_stops_early_releases_its_connection() -> None:
     stream.close()  # type: ignore[attr-defined]
     assert content.plain().read(3) == b"abc"
     assert [body.closed for body in bodies] == [True, True]
-
-
-def test_columns_of_csv_dialects_have_the_types_of_other_csv() -> None:
-    times = "2024-07-01 10:00:00,2024-07-01T10:00:00Z"
-    rows = f"n,big,f,huge,t,z,\n1,{2**64},1e30,{'9' * 40},{times},{2**63}\n2, -5 ,1.5,,,,\n"
-    time = "Nullable(DateTime64(6))"
-    assert {c.name: c.type for c in csv_columns(rows.encode(), Csv(quote="'"))} == {
-        "n": "Nullable(Int64)", "big": "Nullable(Int128)", "f": "Nullable(Float64)", "huge": "Nullable(String)",
-        "t": time, "z": time, "_unnamed": "Nullable(Int128)",
-    }  # fmt: skip
-    german = Csv(timestamp_formats=("%d.%m.%Y %H:%M",))
-    assert [c.type for c in csv_columns(b"t,z\n01.07.2024 10:00,2024-07-01T10:00:00Z\n", german)] == [
-        time, "Nullable(String)",
-    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("kind", "read"), [("UInt64", "UInt64"), ("Int8", "Int64"), ("UInt128", "String")])

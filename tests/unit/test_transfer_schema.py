@@ -19,7 +19,7 @@ from storeside.transfer.arrow_types import arrow_columns, arrow_type
 from storeside.transfer.conversion import converted, fits, guessed, reading, whole
 from storeside.transfer.errors import TransferInputError
 from storeside.transfer.formats import Csv, Format
-from storeside.transfer.inference import deduced, merge, wider
+from storeside.transfer.inference import merge, wider
 from storeside.transfer.options import TableOptions
 from storeside.transfer.schema import Column, bare, nullable, with_overrides
 from storeside.transfer.source import literal
@@ -174,20 +174,6 @@ def test_a_column_that_some_samples_lack_may_be_null(engine: Engine) -> None:
         Column("a", "Nullable(Int8)"), Column("b", "Int16"), Column("c", "Array(Int8)"),
     ]  # fmt: skip
     assert merge(engine, [], {}) == []
-
-
-@pytest.mark.parametrize(
-    ("kind", "nested", "found"),
-    [
-        ("Nullable(Date)", "tuple", "Nullable(Date32)"), ("Nullable(DateTime)", "tuple", "Nullable(DateTime64(6))"),
-        ("DateTime('UTC')", "tuple", "Nullable(DateTime64(6))"),
-        ("Tuple(a Int8)", "tuple", "Nullable(Tuple(a Int8))"),
-        ("Tuple(a Int8)", "json", "Nullable(JSON)"), ("Map(String, Int8)", "string", "Nullable(String)"),
-        ("Nullable(Int64)", "json", "Nullable(Int64)"),
-    ],
-)  # fmt: skip
-def test_deduced_types(kind: str, nested: Any, found: str) -> None:
-    assert deduced(kind, nested) == found
 
 
 def test_overrides_are_of_columns_that_are_there() -> None:

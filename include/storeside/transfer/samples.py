@@ -180,7 +180,7 @@ def _taken(request: Request, form: Format, content: Content) -> Any:
     if not form.is_text:
         return typed_columns(form, content)
     sample = content.sample(request.read.sample_bytes)
-    rows = _rows(sample, form, is_whole=len(sample) < request.read.sample_bytes)
+    rows = _rows(sample, form, is_whole=len(sample) == content.size and not content.compression)
     return _of_text(request, replace(form, csv=replace(form.csv, encoding="utf-8")), rows)
 
 

@@ -49,7 +49,7 @@ class _Number(str):
 
 @dataclass
 class Place:
-    """What is known of the values at one place: a column, a field of a struct, or the elements of a list.
+    """The facts about the values at one place: a column, a field of a struct, or the elements of a list.
 
     `types` hold all scalars. `distinct` are the remembered texts, or None if there are too many, or other values.
     `lists` are values of CSV that may be lists or maps, unless it `has_other` values.
@@ -213,6 +213,15 @@ _SCALARS: dict[type, Callable[[Any], Types]] = {
 }
 
 
+def _token(csv: Csv) -> str:
+    """Return the expression for a field of a row; a quote without an end is read once."""
+    quote, escape, end = map(re.escape, (csv.quote, csv.escape, csv.delimiter))
+    if not quote:
+        return rf"[^{end}]*+"
+    within = rf"(?:[^{quote}{escape}]|{escape}.)*+" if escape else rf"(?:[^{quote}]|{quote}{quote})*+"
+    return rf"{quote}{within}{quote}?[^{end}]*+|[^{end}]*+"
+
+
 class _Dialect:
     """How a dialect of CSV writes values."""
 
@@ -220,11 +229,7 @@ class _Dialect:
         self.csv = csv
         self.nulls = frozenset({"", *csv.null_values})
         self.bools = frozenset({*csv.true_values, *csv.false_values})
-        quote, escape, end = map(re.escape, (csv.quote, csv.escape, csv.delimiter))
-        within = rf"(?:[^{quote}{escape}]|{escape}.)*+" if escape else rf"(?:[^{quote}]|{quote}{quote})*+"
-        self._token = re.compile(
-            rf"(?:{quote}{within}(?:{quote}|$)[^{end}]*|[^{end}]*)" if quote else rf"[^{end}]*", re.DOTALL
-        )
+        self._token = re.compile(_token(csv), re.DOTALL)
 
     def tokens(self, row: str) -> list[str]:
         """Return the fields of a row, with their quotes."""
@@ -281,7 +286,7 @@ def _matches(value: str, form: str) -> bool:
 
 
 def columns_of_csv(rows: Iterable[bytes], form: Format, *, skips_bad: bool) -> Place:
-    """Return what is known of the columns of CSV in UTF-8; its first row is the header unless columns have names.
+    """Return the facts about the columns of CSV in UTF-8; its first row is the header unless columns have names.
 
     Rows with too few or too many fields are left out with `skips_bad`. Raises LoadObjectError for them, for names
     that are not clear, and for a first row that is no header.
@@ -304,8 +309,8 @@ def columns_of_csv(rows: Iterable[bytes], form: Format, *, skips_bad: bool) -> P
             else:
                 left_out = left_out or f"row {count} has {_fields(len(tokens))}"
             count += 1
-        for name, tokens in zip(names, zip(*table, strict=False), strict=False):
-            root.fields[name].add_tokens(tokens, dialect)
+        for name, column in zip(names, zip(*table, strict=False), strict=False):
+            root.fields[name].add_tokens(column, dialect)
     if not form.csv.names:
         if others and count:
             raise _other_delimiter(*others.popitem())
@@ -386,7 +391,7 @@ NO_HEADER = (
 
 
 def columns_of_json(rows: Iterable[bytes], *, is_strict: bool, skips_bad: bool, deep: bool) -> Place:
-    """Return what is known of the fields of JSON objects, one in each row.
+    """Return the facts about the fields of JSON objects, one in each row.
 
     Rows that are no JSON objects are left out with `skips_bad`, or unless `is_strict`. Raises LoadObjectError for
     them, and for objects that are too `deep` for a struct.
@@ -407,20 +412,22 @@ def columns_of_json(rows: Iterable[bytes], *, is_strict: bool, skips_bad: bool, 
 
 
 def _documents(rows: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield the documents in lines; without the last one if it begins in an earlier line and has no end."""
+    """Yield the documents in lines; without the last one if it has no end, unless there is no other."""
     pending: list[bytes] = []
-    depth = 0
+    depth, found = 0, False
     for row in rows:
         if not pending and row.rstrip(b" \t\r\n,").endswith(b"}") and row.count(b"{") == row.count(b"}"):
+            found = True
             yield row
             continue
         pending.append(row)
         depth += depth_of(row)
         if depth <= 0:
+            found = True
             yield b"".join(pending)
             pending, depth = [], 0
-    if len(pending) == 1:
-        yield pending[0]
+    if pending and not found:
+        yield b"".join(pending)
 
 
 def _object(document: bytes, number: int, *, deep: bool) -> dict[str, Any]:

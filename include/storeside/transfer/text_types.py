@@ -43,7 +43,7 @@ _TIME = (
     r"(?: ?(?:Z|UTC|GMT|[+-](?P<offset>\d{2})(?::?[0-5]\d)?))?"
 )
 _DAY, _YEAR = r"(?P<day>\d{1,2})", r"(?P<year>\d{4})"
-_MONTH = rf"(?P<month>(?i:{'|'.join(_MONTHS)})[a-z]*)"
+_MONTH = rf"(?P<month>(?i:{'|'.join(_MONTHS)})[a-z]{{0,6}})"
 
 
 def _integer(found: re.Match[str]) -> Types:
@@ -115,23 +115,27 @@ def _day(found: re.Match[str]) -> datetime.date | None:
 _ISO = r"(?P<year>\d{4})(?P<dash>[-/])(?P<month>\d{1,2})(?P=dash)(?P<day>\d{1,2})"
 _NUMBER = r"-?(?:0|[1-9]\d*)"
 Form = tuple[str, re.Pattern[str], Callable[[re.Match[str]], Types]]
+
+
+def _form(name: str, text: str, types: Callable[[re.Match[str]], Types]) -> Form:
+    shape = re.compile(text, re.ASCII)
+    return name, shape, types
+
+
 # The forms of values with the types that hold them. A value of no form is text: so are codes, which begin with a
 # plus, or with a zero before another digit.
-FORMS: tuple[Form, ...] = tuple(
-    (name, re.compile(pattern, re.ASCII), types)
-    for name, pattern, types in (
-        ("integer", _NUMBER, _integer),
-        ("fraction", rf"(?:{_NUMBER}\.\d*|-?\.\d+)", _fraction),
-        ("exponent", rf"(?:{_NUMBER}(?:\.\d*)?|-?\.\d+)[eE][+-]?\d+", _exponent),
-        ("special float", "(?i:-?inf|-?infinity|nan)", lambda found: of("Float64")),
-        ("boolean", "true|false", lambda found: of("Bool")),
-        ("date", _ISO, _date),
-        ("moment", rf"{_ISO}[ T]{_TIME}", _moment),
-        ("day before month", rf"(?i:(?:{'|'.join(_DAYS)}), ?)?{_DAY} {_MONTH} {_YEAR}(?: {_TIME})?", _moment),
-        ("month before day", rf"{_MONTH} {_DAY},? {_YEAR}(?: {_TIME})?", _moment),
-        ("UUID", "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", lambda found: of("UUID")),
-    )
-)  # fmt: skip
+FORMS: tuple[Form, ...] = (
+    _form("integer", _NUMBER, _integer),
+    _form("fraction", rf"(?:{_NUMBER}\.\d*|-?\.\d+)", _fraction),
+    _form("exponent", rf"(?:{_NUMBER}(?:\.\d*)?|-?\.\d+)[eE][+-]?\d+", _exponent),
+    _form("special float", "(?i:-?inf|-?infinity|nan)", lambda found: of("Float64")),
+    _form("boolean", "true|false", lambda found: of("Bool")),
+    _form("date", _ISO, _date),
+    _form("moment", rf"{_ISO}[ T]{_TIME}", _moment),
+    _form("day before month", rf"(?i:(?:{'|'.join(_DAYS)}), ?)?{_DAY} {_MONTH} {_YEAR}(?: {_TIME})?", _moment),
+    _form("month before day", rf"{_MONTH} {_DAY},? {_YEAR}(?: {_TIME})?", _moment),
+    _form("UUID", "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", lambda found: of("UUID")),
+)
 MOMENTS = of("Date32", "DateTime64(6)", "DateTime64(9)")
 NUMBERS = frozenset({"integer", "fraction", "exponent", "special float"})
 # The forms that begin with a digit, a sign or a point, with a year, and with a letter.
@@ -160,8 +164,8 @@ def held(text: str, without: Collection[str] = ()) -> Types:
         forms = _LITERAL
     else:
         return TEXT
-    for name, pattern, types in forms:
-        if found := pattern.fullmatch(text):
+    for name, shape, types in forms:
+        if found := shape.fullmatch(text):
             return TEXT if name in without else types(found)
     return TEXT
 
