@@ -55,7 +55,7 @@ class Held(Content):
     """An object whose content is here instead of in S3."""
 
     def __init__(self, key: str, content: bytes) -> None:
-        self.key, self.bucket, self.size = key, "fuzz", len(content)
+        self.key, self.bucket, self.size, self.most = key, "fuzz", len(content), 0
         self._held, self._position = content, 0
 
     def range(self, start: int, length: int) -> bytes:
