@@ -12,8 +12,9 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode
 
+from storeside.aistore.entries import PAGE, entries
 from storeside.aistore.errors import AIStoreInputError
-from storeside.aistore.names import is_folder_marker, require_fit, require_fit_prefix
+from storeside.aistore.names import is_folder_marker, require_fit, require_fit_prefix, unfit
 
 if TYPE_CHECKING:
     from aistore.sdk import Client
@@ -25,8 +26,6 @@ PROVIDERS = {"ais": "ais", "s3": "aws", "gs": "gcp", "az": "azure", "oci": "oci"
 _OWN_SCHEMES = {"oci": "oc"}
 _SCHEMES = {own: scheme for scheme, own in _OWN_SCHEMES.items()}
 _NAME = re.compile(r"[\w.-]+")
-# Objects per page of a listing. The page size bounds the memory of a listing of any length.
-PAGE = 1000
 # Concurrent requests; the SDK keeps ten connections.
 _THREADS = 8
 
@@ -155,17 +154,12 @@ def list_aistore(client: Client, bucket: Bucket, prefix: str = "", page: int = P
     """
     from aistore.sdk.list_object_flag import ListObjectFlag
 
-    listing = bucket.handle(client).list_objects_iter(
-        prefix=prefix,
-        props="name,size,version,checksum",
-        page_size=page,
-        flags=[ListObjectFlag.ONLY_REMOTE_PROPS] if bucket.is_remote else None,
-    )
-    for entry in listing:
-        version = entry.version or entry.checksum
+    flags = [ListObjectFlag.ONLY_REMOTE_PROPS] if bucket.is_remote else []
+    for found in entries(client, bucket, prefix, "name,size,version,checksum", page=page, flags=flags):
+        version = found.version or found.checksum
         if bucket.scheme == "ais":
-            version = f"{entry.version}/{entry.checksum or entry.size}"
-        yield StoredObject(entry.name, int(entry.size), version)
+            version = f"{found.version}/{found.checksum or found.size}"
+        yield StoredObject(found.name, found.size, version)
 
 
 def common_prefix(names: Iterable[str]) -> str:
@@ -176,11 +170,27 @@ def common_prefix(names: Iterable[str]) -> str:
 def find_aistore(client: Client, bucket: Bucket, names: Iterable[str]) -> Iterator[StoredObject]:
     """Yield the objects of these names that exist, like `list_aistore`."""
     wanted = set(names)
-    if len(wanted) <= FEW:
+    if len(wanted) > FEW:
+        yield from (o for o in list_aistore(client, bucket, common_prefix(wanted)) if o.name in wanted)
+    elif bucket.is_remote:
         for name in sorted(wanted):  # the first object below a prefix is the one whose name equals it
             yield from (o for o in islice(list_aistore(client, bucket, name, page=1), 1) if o.name == name)
-        return
-    yield from (o for o in list_aistore(client, bucket, common_prefix(wanted)) if o.name in wanted)
+    else:
+        with ThreadPoolExecutor(_THREADS, thread_name_prefix="find") as pool:
+            yield from filter(None, pool.map(lambda name: _found(client, bucket, name), sorted(wanted)))
+
+
+def _found(client: Client, bucket: Bucket, name: str) -> StoredObject | None:
+    """Return an object in the cluster, like `list_aistore`; None if it does not exist."""
+    from aistore.sdk.errors import ErrObjNotFound
+
+    if unfit(name):
+        return None
+    try:
+        there = bucket.object(client, name).head("size,version,checksum")
+    except ErrObjNotFound:
+        return None
+    return StoredObject(name, there.size, f"{there.obj_version}/{there.checksum_value or there.size}")
 
 
 def delete_objects(client: Client, bucket: Bucket, names: Iterable[str]) -> None:

@@ -1,0 +1,237 @@
+"""Complete listings of AIStore's buckets: the only module that requests a listing from AIStore.
+
+A target of AIStore 5.0 lists the objects on its disks folder by folder, and so returns less than the bucket has:
+
+- If a prefix is also a folder (`part` beside ``part/1``), the target walks this folder only (`_join` in fs/walk.go),
+  even when its last object was deleted. `entries` therefore lists longer prefixes: ``part/``, ``part-``, ``part2``.
+- A folder comes before its siblings on the disk, so ``part/1`` comes before ``part-2``. But a page ends at a name, and
+  the next page has only greater ones (`TokenGreaterEQ` in cmn/objlist_utils.go): if a page ends within the folder
+  ``part/``, no page has ``part-2``. `entries` lists these siblings separately.
+
+A bucket in another storage system is listed by that system, which has neither fault.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator, Mapping
+from functools import cache
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from aistore.sdk import Client
+    from aistore.sdk.list_object_flag import ListObjectFlag
+
+    from storeside.aistore.buckets import Bucket
+
+# Objects per page of a listing, which bounds the memory of a listing of any length. AIStore allows up to 10,000.
+PAGE = 1000
+# The greatest character, which no name has.
+_LAST = "\U0010ffff"
+
+
+class Entry(NamedTuple):
+    """An object in a listing; `size` is in bytes. `custom` has its metadata by name, if the listing asks for it."""
+
+    name: str
+    size: int
+    version: str
+    checksum: str
+    custom: str
+
+
+def entries(
+    client: Client,
+    bucket: Bucket,
+    prefix: str = "",
+    props: str = "name,size",
+    *,
+    page: int = PAGE,
+    flags: Collection[ListObjectFlag] = (),
+) -> Iterator[Entry]:
+    """Yield each object of a bucket whose name begins with `prefix` once, in no particular order. Raises AISError."""
+    return _Listing(client, bucket, props, page, flags).below(prefix)
+
+
+def archived(client: Client, bucket: Bucket, archive: str) -> Iterator[Entry]:
+    """Yield the members of an archive, named ``archive/member``. Raises AISError.
+
+    An object has no folder of the same name beside it, so the prefix hides nothing here.
+    """
+    from aistore.sdk.list_object_flag import ListObjectFlag
+
+    listing = _Listing(client, bucket, "name,size", 0, [ListObjectFlag.ARCH_DIR])
+    return (found for page in listing.pages(archive) for found in page.entries)
+
+
+class _Page(NamedTuple):
+    """A page of a listing, and the name after which the next one begins; empty for the last page."""
+
+    entries: list[Entry]
+    token: str
+
+
+class _Listing:
+    """Requests the pages of listings of one bucket."""
+
+    def __init__(
+        self, client: Client, bucket: Bucket, props: str, page: int, flags: Collection[ListObjectFlag]
+    ) -> None:
+        self._handle = bucket.handle(client)
+        self._props = props
+        self._page = page
+        self._flags = list(flags)
+        self._is_cloud = bucket.scheme != "ais"
+        self._walks: bool | None = None
+
+    def below(self, prefix: str) -> Iterator[Entry]:
+        """Yield each object whose name begins with `prefix` once."""
+        if not prefix or prefix.endswith("/") or not self.walks() or not self._is_on_disk(prefix):
+            yield from self._plain(prefix)
+            return
+        for start in self._starts(prefix):
+            begin = prefix + start
+            yield from self._plain(begin) if start == "/" else self.below(begin)
+
+    def _plain(self, prefix: str) -> Iterator[Entry]:
+        """Yield each object whose name begins with `prefix` once; the prefix alone is no folder."""
+        ends: dict[str, bool] = {}  # possible folders at the end of the last page; whether their siblings were listed
+        for page in self.pages(prefix):
+            yield from (found for found in page.entries if not _is_listed(found.name, ends))
+            if not page.token or not self.walks():
+                continue
+            before, ends = ends, {}
+            for name in _folders_at(page.token, prefix):
+                if _is_listed(name, ends):
+                    break  # with all that begins with its name
+                if name in before:
+                    ends[name] = before[name]
+                elif self._is_folder(name, page.token):
+                    yield from self._siblings(name, {found.name for found in page.entries})
+                    ends[name] = True
+                else:
+                    ends[name] = False
+
+    def pages(
+        self, prefix: str, after: str = "", flags: Collection[ListObjectFlag] = (), page: int | None = None
+    ) -> Iterator[_Page]:
+        """Yield AIStore's own pages of the names below `prefix` and after the name `after`."""
+        uuid, token = "", after
+        while True:
+            answer = self._request(prefix, uuid, token, flags, self._page if page is None else page)
+            uuid, token = answer.UUID, answer.ContinuationToken
+            yield _Page([Entry(e.n, e.s, e.v, e.cs, e.m) for e in answer.Entries or ()], token)
+            if not token:
+                return
+
+    def walks(self) -> bool:
+        """Return whether targets list the objects on their disks; otherwise another storage system lists them."""
+        if self._walks is None:
+            self._walks = _is_of_disks(self._flags) or not (self._is_cloud or self._has_backend())
+        return self._walks
+
+    def _has_backend(self) -> bool:
+        from aistore.sdk.const import HEADER_BUCKET_PROPS
+        from aistore.sdk.errors import AISError
+
+        try:
+            properties = json.loads(self._handle.head().get(HEADER_BUCKET_PROPS) or "{}")
+        except AISError as e:
+            if e.status_code != HTTPStatus.NOT_FOUND:
+                raise
+            return False  # the listing has an error that states the bucket
+        return bool((properties.get("backend_bck") or {}).get("name"))
+
+    def _is_folder(self, name: str, token: str) -> bool:
+        """Return whether there is an object below ``name/``."""
+        below = f"{name}/"
+        return token.startswith(below) or bool(next(self.pages(below)).entries)
+
+    def _is_on_disk(self, name: str) -> bool:
+        """Return whether a target has the folder `name`, which may be empty."""
+        page = self._level(name, name)
+        return any(found.name == f"{name}/" for found in page.entries) or bool(page.token)
+
+    def _siblings(self, folder: str, listed: Collection[str]) -> Iterator[Entry]:
+        """Yield the objects whose names begin with that of a folder, and are less than those in it; see `_starts`."""
+        for start in self._starts(folder, "/"):
+            yield from (found for found in self.below(folder + start) if found.name not in listed)
+
+    def _starts(self, name: str, until: str = "") -> Iterator[str]:
+        """Yield the characters less than `until` that follow `name` in names of objects and folders, in their order.
+
+        The least name of a page is right: only folders come before it that begin it, and a page has room for more.
+        """
+        after = name
+        while found := [e.name for e in self._level(name, after).entries if e.name.startswith(name)]:
+            start = min(found)[len(name)]
+            if until and start >= until:
+                return
+            yield start
+            after = f"{name}{start}{_LAST}"
+
+    def _level(self, name: str, after: str) -> _Page:
+        """Return a page of the objects and folders beside `name` whose names are greater than `after`."""
+        from aistore.sdk.list_object_flag import ListObjectFlag
+
+        parent = name[: name.rfind("/") + 1]
+        return next(self.pages(parent, after, [ListObjectFlag.NO_RECURSION], page=PAGE))
+
+    def _request(self, prefix: str, uuid: str, token: str, flags: Collection[ListObjectFlag], page: int) -> Any:
+        from aistore.sdk.const import ACT_LIST, HEADER_ACCEPT, MSGPACK_CONTENT_TYPE, URL_PATH_BUCKETS
+        from aistore.sdk.types import ActionMsg, ListObjectsMsg
+
+        value = ListObjectsMsg(
+            prefix=prefix, page_size=page, uuid=uuid, props=self._props, continuation_token=token,
+            flags=[*self._flags, *flags], target="",
+        ).as_dict()  # fmt: skip
+        return self._handle.client.request_deserialize(
+            "get",
+            path=f"{URL_PATH_BUCKETS}/{self._handle.name}",
+            headers={HEADER_ACCEPT: MSGPACK_CONTENT_TYPE},
+            res_model=_answer(),
+            json=ActionMsg(action=ACT_LIST, value=value).model_dump(),
+            params=self._handle.qparam,
+        )
+
+
+def _is_of_disks(flags: Collection[ListObjectFlag]) -> bool:
+    return any(flag.name == "CACHED" for flag in flags)
+
+
+def _folders_at(token: str, prefix: str) -> Iterator[str]:
+    """Yield the names that may be folders whose siblings a listing of `prefix` leaves out after a page.
+
+    `token` is the last name of the page.
+    """
+    least = max(len(prefix), 1) + prefix.endswith("/")
+    return (token[:at] for at in range(least, len(token)) if token[at] <= "/" and token[at - 1] != "/")
+
+
+def _is_listed(name: str, folders: Mapping[str, bool]) -> bool:
+    """Return whether a name is one of the siblings of the folders that were listed."""
+    return any(
+        done and name.startswith(folder) and name[len(folder) : len(folder) + 1] < "/" and name != folder
+        for folder, done in folders.items()
+    )
+
+
+@cache
+def _answer() -> Any:
+    """Return the type of AIStore's answer. The SDK's own has no custom metadata, and makes an object of each entry."""
+    import msgspec
+
+    class Found(msgspec.Struct):
+        n: str
+        cs: str = ""
+        v: str = ""
+        m: str = ""
+        s: int = 0
+
+    class Answer(msgspec.Struct):
+        UUID: str
+        ContinuationToken: str
+        Entries: list[Found] | None = None
+
+    return Answer
