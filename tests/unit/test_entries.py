@@ -2,84 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+import re
+from pathlib import Path
 
-from aistore.sdk.list_object_flag import ListObjectFlag
 from hypothesis import example, given
 from hypothesis import strategies as st
-from types import SimpleNamespace
+from msgspec import msgpack
 
-from storeside.aistore.buckets import Bucket, find_aistore, list_aistore
-from storeside.aistore.entries import entries
-
-
-class Disks:
-    """Targets that walk folders as AIStore 5.0 does: `walk` in fs/walk.go, and pages as in ais/plstcx.go.
-
-    It behaves like the SDK's client, bucket and requests as far as listings use them. Folders in `left` are on every
-    disk without objects.
-    """
-
-    qparam: dict[str, str] = {}
-    name = "b"
-
-    def __init__(self, names: set[str], targets: int = 1, left: set[str] = frozenset()) -> None:  # type: ignore[assignment]
-        self.disks = [{n for i, n in enumerate(sorted(names)) if i % targets == t} for t in range(targets)]
-        self.folders = [
-            {n[:at] for n in disk for at in range(len(n)) if n[at] == "/"} | left for disk in self.disks
-        ]
-        self.asked: list[str] = []
-
-    def bucket(self, *_: Any, **__: Any) -> Disks:
-        return self
-
-    @property
-    def client(self) -> Disks:
-        return self
-
-    def head(self) -> dict[str, str]:
-        return {}
-
-    def request_deserialize(self, *_: Any, json: dict[str, Any], **__: Any) -> Any:
-        message = json["value"]
-        self.asked.append(message["prefix"])
-        size = message["pagesize"] or 10_000
-        flat = int(message["flags"]) & 1 << ListObjectFlag.NO_RECURSION.value
-        found: set[str] = set()
-        for disk, folders in zip(self.disks, self.folders, strict=True):
-            walk = self.walk(disk, folders, message["prefix"], bool(flat))
-            found |= set([n for n in walk if n > message["continuation_token"]][:size])
-        page = sorted(found)[:size]
-        token = page[-1] if len(found) >= size else ""
-        return SimpleNamespace(UUID="u", ContinuationToken=token, Entries=[self.entry(n) for n in page])
-
-    @staticmethod
-    def entry(name: str) -> Any:
-        return SimpleNamespace(n=name, s=1, v="1", cs="c", m="")
-
-    @staticmethod
-    def walk(disk: set[str], folders: set[str], prefix: str, flat: bool) -> list[str]:
-        parent = prefix[: prefix.rfind("/") + 1]
-        if prefix in folders:  # the fault: the prefix is walked as a folder
-            parent = f"{prefix}/"
-        there = [n for n in disk if n.startswith(prefix) and n.startswith(parent)]
-        if flat:
-            there = [n for n in there if "/" not in n[len(parent) :]]
-            there += [
-                f"{f}/" for f in folders
-                if f.startswith(parent) and f.startswith(prefix) and "/" not in f[len(parent) :] and f != parent[:-1]
-            ]  # fmt: skip
-        return sorted(there, key=lambda n: n.rstrip("/").split("/"))
+import storeside
+from storeside.aistore.buckets import Bucket
+from storeside.aistore.entries import _answer, entries
+from tests.aistore_double import Disks, as_files
 
 
 def names(disks: Disks, prefix: str = "", page: int = 1000) -> list[str]:
     return [found.name for found in entries(disks, Bucket("ais", "b"), prefix, page=page)]  # type: ignore[arg-type]
-
-
-def as_files(given: set[str]) -> set[str]:
-    """Return the names that can exist together: no object has the name of a folder."""
-    fit = {n for n in given if n and not n.startswith("/") and not n.endswith("/") and "//" not in n}
-    return {n for n in fit if not any(other.startswith(f"{n}/") for other in fit)}
 
 
 NAMES = st.sets(st.text("a-/0.", min_size=1, max_size=7), max_size=40).map(as_files)
@@ -100,9 +37,36 @@ def test_the_double_has_both_faults() -> None:
     """Otherwise the tests above would prove nothing."""
     disks = Disks({"part/1", "part-2"})
     assert disks.walk(disks.disks[0], disks.folders[0], "part", False) == ["part/1"]
-    first = disks.request_deserialize(json={"value": {"prefix": "", "pagesize": 1, "continuation_token": "", "flags": "0"}})
+    asked = {"uuid": "u", "prefix": "", "pagesize": 1, "continuation_token": "", "flags": "0"}
+    first = disks.request_deserialize(json={"value": asked})
     assert [e.n for e in first.Entries] == ["part/1"]
-    second = disks.request_deserialize(
-        json={"value": {"prefix": "", "pagesize": 1, "continuation_token": first.ContinuationToken, "flags": "0"}}
-    )
+    second = disks.request_deserialize(json={"value": {**asked, "continuation_token": first.ContinuationToken}})
     assert not second.Entries
+
+
+def test_no_other_module_requests_a_listing_from_aistore() -> None:
+    """OCI's client has a method of the same name as the SDK of AIStore."""
+    root = Path(storeside.__file__).parent
+    calls = re.compile(r"\.list_(objects|objects_iter|all_objects|archive)\(|\bACT_LIST\b")
+    callers, users = set(), set()
+    for path in root.rglob("*.py"):
+        text = path.read_text()
+        name = str(path.relative_to(root))
+        if calls.search(text):
+            callers.add(name)
+        if "from storeside.aistore.entries import" in text:
+            users.add(name)
+    assert callers == {"aistore/entries.py", "copying/oci.py"}
+    assert users == {"aistore/buckets.py", "copying/prefetch.py", "doctor/aistore.py", "transform/make_shards.py"}
+
+
+def test_an_answer_of_aistore_is_read() -> None:
+    sent = {
+        "UUID": "u",
+        "ContinuationToken": "",
+        "Flags": 0,
+        "Entries": [{"n": "a", "s": 3, "m": "[ETag:1]", "f": 64}],
+    }
+    (found,) = msgpack.decode(msgpack.encode(sent), type=_answer()).Entries
+    assert (found.n, found.s, found.m, found.v) == ("a", 3, "[ETag:1]", "")
+    assert msgpack.decode(msgpack.encode({**sent, "Entries": None}), type=_answer()).Entries is None

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from http import HTTPStatus
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode
@@ -182,13 +183,15 @@ def find_aistore(client: Client, bucket: Bucket, names: Iterable[str]) -> Iterat
 
 def _found(client: Client, bucket: Bucket, name: str) -> StoredObject | None:
     """Return an object in the cluster, like `list_aistore`; None if it does not exist."""
-    from aistore.sdk.errors import ErrObjNotFound
+    from aistore.sdk.errors import AISError
 
     if unfit(name):
         return None
     try:
         there = bucket.object(client, name).head("size,version,checksum")
-    except ErrObjNotFound:
+    except AISError as e:
+        if e.status_code != HTTPStatus.NOT_FOUND:
+            raise
         return None
     return StoredObject(name, there.size, f"{there.obj_version}/{there.checksum_value or there.size}")
 

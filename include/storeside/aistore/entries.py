@@ -4,9 +4,9 @@ A target of AIStore 5.0 lists the objects on its disks folder by folder, and so 
 
 - If a prefix is also a folder (`part` beside ``part/1``), the target walks this folder only (`_join` in fs/walk.go),
   even when its last object was deleted. `entries` therefore lists longer prefixes: ``part/``, ``part-``, ``part2``.
-- A folder comes before its siblings on the disk, so ``part/1`` comes before ``part-2``. But a page ends at a name, and
-  the next page has only greater ones (`TokenGreaterEQ` in cmn/objlist_utils.go): if a page ends within the folder
-  ``part/``, no page has ``part-2``. `entries` lists these siblings separately.
+- A folder comes before its siblings on the disk, so ``part/1`` comes before ``part-2``. But a page ends at a name,
+  and the next page has only greater ones (`findToken` in xact/xs/lso.go): if a page ends within the folder ``part/``,
+  no page has ``part-2``. `entries` lists such a folder and its siblings separately.
 
 A bucket in another storage system is listed by that system, which has neither fault.
 """
@@ -14,7 +14,7 @@ A bucket in another storage system is listed by that system, which has neither f
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Generator, Iterator
 from functools import cache
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 PAGE = 1000
 # The greatest character, which no name has.
 _LAST = "\U0010ffff"
+# The end of a name that begins with a folder's: greater than the names of its siblings, and less than those in it.
+_BEFORE_FOLDER = f".{_LAST}"
 
 
 class Entry(NamedTuple):
@@ -96,22 +98,49 @@ class _Listing:
 
     def _plain(self, prefix: str) -> Iterator[Entry]:
         """Yield each object whose name begins with `prefix` once; the prefix alone is no folder."""
-        ends: dict[str, bool] = {}  # possible folders at the end of the last page; whether their siblings were listed
-        for page in self.pages(prefix):
-            yield from (found for found in page.entries if not _is_listed(found.name, ends))
+        after: str | None = ""
+        while after is not None:
+            after = yield from self._until_torn(prefix, after)
+
+    def _until_torn(self, prefix: str, after: str) -> Generator[Entry, None, str | None]:
+        """Yield objects with names greater than `after`, up to the name that it returns; None if those are all.
+
+        It ends with the first page that ends within a folder with siblings, or within its siblings, and yields all of
+        them: the targets' next pages would be wrong.
+        """
+        # names at the end of the last page that are no folder with siblings, or whose siblings `_mend` has yielded
+        safe = {after.removesuffix(_BEFORE_FOLDER)}
+        for page in self.pages(prefix, after):
+            yield from page.entries
             if not page.token or not self.walks():
                 continue
-            before, ends = ends, {}
-            for name in _folders_at(page.token, prefix):
-                if _is_listed(name, ends):
-                    break  # with all that begins with its name
-                if name in before:
-                    ends[name] = before[name]
-                elif self._is_folder(name, page.token):
-                    yield from self._siblings(name, {found.name for found in page.entries})
-                    ends[name] = True
-                else:
-                    ends[name] = False
+            ends = list(_folders_at(page.token, prefix))
+            torn = [name for name in ends if name not in safe and self._has_siblings(name, page.token)]
+            safe = set(ends)
+            if torn:
+                return (yield from self._mend(torn, page))
+        return None
+
+    def _mend(self, folders: list[str], page: _Page) -> Generator[Entry, None, str]:
+        """Yield the rest of these folders and their siblings after a page, and return the last name that this covers.
+
+        The folders are possible parts of the last name of the page, from the outermost.
+        """
+        listed = {found.name for found in page.entries}
+        inside, after = [], page.token
+        for folder in folders:
+            for start in self._starts(folder, "/"):
+                yield from (found for found in self.below(folder + start) if found.name not in listed)
+            if not page.token.startswith(f"{folder}/"):
+                after = folder + _BEFORE_FOLDER  # the page ended within the siblings, which come before the folder
+                break
+            inside.append(f"{folder}/")
+        for below in reversed(inside):
+            rest: str | None = after
+            while rest is not None:
+                rest = yield from self._until_torn(below, rest)
+            after = below + _LAST
+        return after
 
     def pages(
         self, prefix: str, after: str = "", flags: Collection[ListObjectFlag] = (), page: int | None = None
@@ -143,20 +172,17 @@ class _Listing:
             return False  # the listing has an error that states the bucket
         return bool((properties.get("backend_bck") or {}).get("name"))
 
-    def _is_folder(self, name: str, token: str) -> bool:
-        """Return whether there is an object below ``name/``."""
+    def _has_siblings(self, name: str, token: str) -> bool:
+        """Return whether there are objects below ``name/`` and others before them whose names begin with `name`."""
         below = f"{name}/"
-        return token.startswith(below) or bool(next(self.pages(below)).entries)
+        if not token.startswith(below) and not next(self.pages(below, page=1)).entries:
+            return False
+        return next(self._starts(name, "/"), None) is not None
 
     def _is_on_disk(self, name: str) -> bool:
         """Return whether a target has the folder `name`, which may be empty."""
         page = self._level(name, name)
         return any(found.name == f"{name}/" for found in page.entries) or bool(page.token)
-
-    def _siblings(self, folder: str, listed: Collection[str]) -> Iterator[Entry]:
-        """Yield the objects whose names begin with that of a folder, and are less than those in it; see `_starts`."""
-        for start in self._starts(folder, "/"):
-            yield from (found for found in self.below(folder + start) if found.name not in listed)
 
     def _starts(self, name: str, until: str = "") -> Iterator[str]:
         """Yield the characters less than `until` that follow `name` in names of objects and folders, in their order.
@@ -209,29 +235,11 @@ def _folders_at(token: str, prefix: str) -> Iterator[str]:
     return (token[:at] for at in range(least, len(token)) if token[at] <= "/" and token[at - 1] != "/")
 
 
-def _is_listed(name: str, folders: Mapping[str, bool]) -> bool:
-    """Return whether a name is one of the siblings of the folders that were listed."""
-    return any(
-        done and name.startswith(folder) and name[len(folder) : len(folder) + 1] < "/" and name != folder
-        for folder, done in folders.items()
-    )
-
-
 @cache
 def _answer() -> Any:
-    """Return the type of AIStore's answer. The SDK's own has no custom metadata, and makes an object of each entry."""
+    """Return the type of AIStore's answer. The SDK's own has no custom metadata, and makes an object of each."""
     import msgspec
 
-    class Found(msgspec.Struct):
-        n: str
-        cs: str = ""
-        v: str = ""
-        m: str = ""
-        s: int = 0
-
-    class Answer(msgspec.Struct):
-        UUID: str
-        ContinuationToken: str
-        Entries: list[Found] | None = None
-
-    return Answer
+    found = msgspec.defstruct("Found", [("n", str), ("cs", str, ""), ("v", str, ""), ("m", str, ""), ("s", int, 0)])
+    fields: list[Any] = [("UUID", str), ("ContinuationToken", str), ("Entries", list[found] | None, None)]  # type: ignore[valid-type]
+    return msgspec.defstruct("Answer", fields)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from storeside.aistore.buckets import PAGE, Bucket
+from storeside.aistore.buckets import Bucket
+from storeside.aistore.entries import Entry, entries
 from storeside.aistore.errors import NO_REASON, PASSING, is_refusal, said
 from storeside.aistore.existence import require_bucket
 from storeside.aistore.names import is_folder_marker, unfit
@@ -91,7 +92,7 @@ class Prefetch:
                     " it, or copy the bucket, which leaves it out"
                 )
             objects += 1
-            size += int(entry.size)
+            size += entry.size
             if reasons and len(examples) < _EXAMPLES:
                 reason, passes = self._reason(entry.name)
                 examples.append((entry.name, reason))
@@ -100,8 +101,7 @@ class Prefetch:
 
     def is_empty(self) -> bool:
         """Return whether the backend has no object below the prefix."""
-        found = self.bucket.handle(self.client).list_objects(prefix=self.prefix, props="name", page_size=1)
-        return not found.entries
+        return not any(entries(self.client, self.bucket, self.prefix, "name", page=1))
 
     def _reason(self, name: str) -> tuple[str, bool]:
         """Return why an object is missing, and whether the reason is transient.
@@ -122,14 +122,12 @@ class Prefetch:
             return said(e), True
         return NO_REASON, True
 
-    def _missing(self) -> Iterator[Any]:
+    def _missing(self) -> Iterator[Entry]:
         from aistore.sdk.list_object_flag import ListObjectFlag
 
-        found = self.bucket.handle(self.client).list_objects_iter(
-            prefix=self.prefix, props="name,size", page_size=PAGE, flags=[ListObjectFlag.NOT_CACHED]
-        )
+        found = entries(self.client, self.bucket, self.prefix, flags=[ListObjectFlag.NOT_CACHED])
         # AIStore's job does not fetch folder markers, but this listing has them.
-        return (entry for entry in found if not is_folder_marker(entry.name, int(entry.size)))
+        return (entry for entry in found if not is_folder_marker(entry.name, entry.size))
 
 
 def _literal(prefix: str) -> int:

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 from storeside.aistore.buckets import Bucket
 from storeside.aistore.cluster import Cluster
 from storeside.aistore.control_plane import unanswering
+from storeside.aistore.entries import entries
 from storeside.aistore.errors import AIStoreError, said
 from storeside.doctor.findings import Finding, System
 from storeside.doctor.remedies import answered, reach
@@ -155,7 +156,7 @@ def backend(client: Client, bucket: Bucket, endpoint: str = "") -> Finding:
 
     check = "reads S3"
     try:
-        bucket.handle(client).list_objects(page_size=1)
+        next(entries(client, bucket, page=1), None)
     except AISError as e:
         text = said(e)
         keys = f"give AIStore's targets credentials for {bucket}, and S3_ENDPOINT unless it is AWS"

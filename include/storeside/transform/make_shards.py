@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from storeside.aistore import jobs
 from storeside.aistore.buckets import Bucket, StoredObject, list_aistore
+from storeside.aistore.entries import archived
 from storeside.aistore.errors import AIStoreInputError, AIStoreTransientError, said
 from storeside.aistore.existence import require_bucket
 from storeside.aistore.places import Clusters, place
@@ -244,13 +245,9 @@ class ShardsJob:
 
 def members_of(client: Client, bucket: Bucket, shard: str) -> dict[str, int]:
     """Return the sizes of a shard's members in bytes by their names, as AIStore lists them. Raises AISError."""
-    from aistore.sdk.list_object_flag import ListObjectFlag
-
-    listing = bucket.handle(client).list_objects_iter(
-        prefix=shard, props="name,size", flags=[ListObjectFlag.ARCH_DIR]
-    )
     folder = f"{shard}/"
-    return {e.name.removeprefix(folder): int(e.size) for e in listing if e.name.startswith(folder)}
+    found = archived(client, bucket, shard)
+    return {e.name.removeprefix(folder): e.size for e in found if e.name.startswith(folder)}
 
 
 def _difference(wanted: dict[str, int], found: dict[str, int]) -> str:
