@@ -27,7 +27,7 @@ class Client:
             "n",
             "default",
             has_views,
-            [("n", "Int64", "", ""), (LOAD_ID, "UInt64", "", "")],
+            [("n", "Int64", "", "", ""), (LOAD_ID, "UInt64", "", "", "")],
             engine,
         )
         self.at_work = list(at_work)

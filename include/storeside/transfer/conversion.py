@@ -225,14 +225,14 @@ def _valid_text(text: str, b: str, target: str) -> list[str]:
     if _TAKES_TEXT.match(b) or is_nested(b):
         return []
     valid = []
-    if b in ("Int128", "UInt128"):  # these wrap even if they are Nullable
-        valid.append(f"isNotNull(accurateCastOrNull(CAST({text}, 'Nullable(Int256)'), {literal(b)}))")
+    if INTEGERS.fullmatch(b):
+        valid.append(f"isNotNull({_integer(text, b)})")
     elif MOMENT.fullmatch(b):
         moment = f"CAST({text}, {literal(_parsed(b))})"
         valid.append(
             f"isNotNull({moment})" if b.startswith("DateTime64") else f"ifNull({moment} {_SECONDS_RANGE}, 0)"
         )
-    elif is_nullable(target) or INTEGERS.fullmatch(b):
+    elif is_nullable(target):
         valid.append(f"isNotNull(CAST({text}, {literal(nullable(b))}))")
     if b.startswith("Decimal"):  # ClickHouse parses 1.5.5 as 1.55, and e5 as 0
         valid.append(f"match({text}, {literal(_DECIMAL)})")
@@ -245,6 +245,38 @@ def guessed(value: str, source: str, target: str, *, padded: bool = False) -> st
         return ""
     text = f"assumeNotNull({_unpadded(value) if padded else value})"  # an empty text for NULL
     return f"substring({text}, 5, 1) != '-' AND match({text}, {literal(_GUESSED)})"  # 2026-01-02 takes no match
+
+
+def _integer(text: str, b: str) -> str:
+    """Return the expression for the integer in a text, which may have a fraction of zeros, or an exponent.
+
+    It is NULL if the type `b` does not hold it: a cast to a plain integer wraps, 300 becomes 44.
+    """
+    plain = _parsed_integer(text, b)
+    exact = _parsed_integer(f"toString(CAST({text}, 'Nullable(Decimal({_MOST_DIGITS}, 0))'))", b)
+    is_whole = f"match({text}, {literal(_DECIMAL)}) AND {_has_few_digits(text, 0)}"
+    return f"if(isNull({plain}) AND isNotNull({text}), if({is_whole}, {exact}, NULL), {plain})"
+
+
+def _parsed_integer(text: str, b: str) -> str:
+    if b in ("Int128", "UInt128"):  # these wrap even if they are Nullable
+        return f"accurateCastOrNull(CAST({text}, 'Nullable(Int256)'), {literal(b)})"
+    return f"CAST({text}, {literal(nullable(b))})"
+
+
+def code(text: str, b: str) -> str:
+    """Return the condition that a number of type `b` does not keep a text: it is a code, or has too many digits.
+
+    A code begins with a plus, or with a zero before another digit. Most values need no more than a comparison.
+    """
+    text = f"ifNull({_unpadded(text)}, '')"
+    is_code = f"({text} < '1' AND match({text}, '^([+]|-?0[0-9])'))"
+    if b != "Float64":
+        return is_code
+    decimal = f"Nullable(Decimal({_MOST_DIGITS}, {_MOST_DIGITS // 2}))"
+    same = f"CAST(toString(toFloat64OrNull({text})), '{decimal}') = CAST({text}, '{decimal}')"
+    is_long = f"length({text}) > {_FLOAT_DIGITS['Float64']} AND match({text}, '^-?[0-9]*[.]?[0-9]*$')"
+    return f"({is_code} OR if({is_long}, NOT ifNull({same}, 0), 0))"
 
 
 def _has_few_digits(text: str, scale: int) -> str:
@@ -309,7 +341,8 @@ def converted(value: str, source: str, target: str, *, padded: bool = False) -> 
     if a == "String" and MOMENT.fullmatch(b) and target != (parsed := _parsed(b)):  # the check parses it, too
         return f"CAST({converted(value, source, parsed, padded=padded)}, {literal(target)})"
     if a == "String" or b.startswith("Variant("):
-        return f"CAST({_unpadded(value) if padded and a == 'String' else value}, {literal(target)})"
+        text = _unpadded(value) if padded and a == "String" else value
+        return f"CAST({_integer(text, b) if a == 'String' and INTEGERS.fullmatch(b) else text}, {literal(target)})"
     made = f"accurateCast({value}, {literal(target)})"
     has_null = is_nested(a) and is_nullable(source) and is_nullable(target)  # a NULL struct has empty texts: no dates
     return f"if(isNull({value}), NULL, {made})" if has_null else made

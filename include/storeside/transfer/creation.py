@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -14,9 +14,9 @@ from storeside.transfer.options import TableOptions
 from storeside.transfer.schema import Column, bare
 from storeside.transfer.servers import NO_SERVERS, Servers
 from storeside.transfer.shards import Distribution, shards_of
-from storeside.transfer.source import identifier
+from storeside.transfer.source import identifier, literal
 from storeside.transfer.storable import too_many
-from storeside.transfer.table import LOAD_ID, Destination, existing, names_column
+from storeside.transfer.table import INFERRED, LOAD_ID, Destination, existing, names_column
 
 if TYPE_CHECKING:
     from clickhouse_connect.driver.client import Client
@@ -24,8 +24,11 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-def ddl(name: str, columns: Sequence[Column], options: TableOptions) -> str:
-    """Return the CREATE TABLE of a destination. Columns of its sorting key are never Nullable."""
+def ddl(name: str, columns: Sequence[Column], options: TableOptions, inferred: Collection[str] = ()) -> str:
+    """Return the CREATE TABLE of a destination. Columns of its sorting key are never Nullable.
+
+    The types of `inferred` columns come from text.
+    """
     database, _, table = name.partition(".")
     sorting_key, partition_key, lifetime = options.sorting_key, options.partition_key, options.lifetime
     key = f"{sorting_key} {partition_key}"
@@ -33,7 +36,8 @@ def ddl(name: str, columns: Sequence[Column], options: TableOptions) -> str:
     for column in columns:
         low = column.type.startswith("LowCardinality(")
         plain = f"LowCardinality({bare(column.type)})" if low else bare(column.type)
-        parts.append(replace(column, type=plain if names_column(key, column.name) else column.type).definition)
+        definition = replace(column, type=plain if names_column(key, column.name) else column.type).definition
+        parts.append(f"{definition} COMMENT {literal(INFERRED)}" if column.name in inferred else definition)
     parts.append(f"{LOAD_ID} UInt64 MATERIALIZED 0")
     clauses = [
         f"CREATE TABLE IF NOT EXISTS {identifier(database)}.{identifier(table)} (\n    "
@@ -51,24 +55,24 @@ def ddl(name: str, columns: Sequence[Column], options: TableOptions) -> str:
 
 def create(
     client: Client, name: str, columns: Sequence[Column], options: TableOptions, most_columns: int,
-    servers: Servers = NO_SERVERS, *, with_database: bool = True,
+    servers: Servers = NO_SERVERS, *, with_database: bool = True, inferred: Collection[str] = (),
 ) -> Destination:  # fmt: skip
     """Create a destination, and its database if it does not exist, and return the destination.
 
     A Distributed table is created on the server of each shard of its cluster, after the table with the shard's rows.
     Raises TransferInputError for too many columns, and for a missing database without `with_database`. Raises
-    ClickHouse's errors.
+    ClickHouse's errors. For `inferred` see `ddl`.
     """
     if len(columns) > most_columns:
         raise TransferInputError(too_many(name, len(columns), most_columns))
     if not options.cluster:
-        _execute(client, name, ddl(name, columns, options), with_database)
+        _execute(client, name, ddl(name, columns, options, inferred), with_database)
         return existing(client, name)
     database, _, table = name.partition(".")
     engine = Distribution(options.cluster, database, f"{table}_local", f"({options.division})")
     shards = shards_of(engine, name, client, servers)
     for shard in shards:
-        _execute(shard, name, ddl(engine.local, columns, options), with_database)
+        _execute(shard, name, ddl(engine.local, columns, options, inferred), with_database)
     whole = (
         f"CREATE TABLE IF NOT EXISTS {identifier(database)}.{identifier(table)}"
         f" AS {identifier(database)}.{identifier(engine.table)} ENGINE = {engine.sql}"

@@ -63,7 +63,10 @@ class Grouping:
             except LoadObjectError as e:
                 raise about(e, o.key) from e
         if form.is_text:
-            reading = self.work.readings.text(form, destination, how.rest, empty_nulls=self._empties)
+            codes = self.work.request.read.keeps_codes
+            reading = self.work.readings.text(
+                form, destination, how.rest, empty_nulls=self._empties, keeps_codes=codes
+            )
             return [Group(reading, [Loaded(o, -1) for o in objects])]
         if form.by_schema:
             reading = self._reading(message_shape(form, destination), destination)

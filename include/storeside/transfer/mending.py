@@ -32,8 +32,8 @@ from storeside.transfer.messages import message_columns
 from storeside.transfer.reading import Reading
 from storeside.transfer.records import is_untidy
 from storeside.transfer.salvage import Rejected, RejectedRows, salvage
-from storeside.transfer.samples import columns_of_members, typed_columns, whole_columns
-from storeside.transfer.schema import Column, bare, is_nested
+from storeside.transfer.samples import columns_of_members, larger_columns, typed_columns, whole_columns
+from storeside.transfer.schema import Column, bare, is_nested, resolved
 from storeside.transfer.staged import Staged, Staging
 from storeside.transfer.storable import refuse_same_names
 from storeside.transfer.table import Destination
@@ -44,6 +44,7 @@ log = logging.getLogger(__name__)
 
 # Reasons of the checks in `statement`, which state a column and no row.
 _OF_A_VALUE = re.compile(r"column .* has (a|invalid) ")
+_NOT_HELD = " cannot hold whole"
 
 
 class Mending:
@@ -60,6 +61,7 @@ class Mending:
             self._by_its_compression,
             self._check_encoding,
             self._by_tidying,
+            self._by_a_larger_sample,
             self._by_drift,
             self._by_salvage,
         )
@@ -71,7 +73,7 @@ class Mending:
             error = classify(e) if isinstance(e, DatabaseError) else e  # type: ignore[assignment]
             if isinstance(error, TransferTransientError) and not by_size(e):
                 raise error from e
-        reason = f"{self._with_row(o, str(error))}{self._hint(o)}"
+        reason = f"{self._with_row(o, str(error))}{self._hint(o)}{self._remedy(str(error))}"
         log.warning("%r: %s", o.key, reason)
         self.work.loads.record_failed([(o, kind_of(error), reason)])
         return None
@@ -156,6 +158,37 @@ class Mending:
                 self.staging.destination = latest
         except TransferInputError as e:  # only this object fails: the table's types cannot hold its values
             raise LoadObjectError(str(e)) from e
+        return self.staging.stage([o])
+
+    def _by_a_larger_sample(self, o: Planned, error: LoadObjectError) -> Staged | None:
+        """Infer the columns of an empty table again, from the samples and from every row of the object.
+
+        Only columns whose types came from a sample of text change.
+        """
+        if not (self.work.form.is_text and self.staging.destination.inferred) or isinstance(error, DriftError):
+            return None
+        sample = self.work.plan.sample(self.request.read.sample_objects)
+        contents = [self.work.content(other) for other in sample if other.key != o.key]
+        try:
+            found = larger_columns(self.work.client, self.request, self.work.form, self.work.content(o), contents)
+        except TransferInputError:  # its rows show no columns
+            return None
+        with self.work.alters, self._locked() as hold:
+            latest = self.staging.look_up()
+            options, changed = self.request.read.columns, []
+            for c in found:
+                name = options.target(c.name) or ""
+                kind = resolved(options.made(c.name, c.type))
+                if name in latest.inferred and bare(latest.type_of(name) or kind) != bare(kind):
+                    changed.append(Column(name, kind))
+            if not changed or not latest.is_empty():
+                return None
+            hold.check()
+            try:
+                self.staging.destination = latest.widen(changed)
+            except TransferInputError:  # a column of a key
+                return None
+        log.info("%r: inferred %s again", o.key, ", ".join(f"{c.name} as {c.type}" for c in changed))
         return self.staging.stage([o])
 
     def _locked(self) -> AbstractContextManager[Hold]:
@@ -256,7 +289,10 @@ class Mending:
 
     def _text_reading(self) -> Reading:
         empty_nulls = self.request.read.on_null_nested == "empty"
-        return self.work.readings.text(self.work.form, self.staging.destination, empty_nulls=empty_nulls)
+        return self.work.readings.text(
+            self.work.form, self.staging.destination, empty_nulls=empty_nulls,
+            keeps_codes=self.request.read.keeps_codes,
+        )  # fmt: skip
 
     def _columns(self, o: Planned) -> list[Column]:
         """Return an object's columns: from the whole object if ClickHouse can read it, else from a sample."""
@@ -268,6 +304,13 @@ class Mending:
                 return merge(self.work.client, [*columns_of_members(self.work.form, content)], {})
             return typed_columns(self.work.form, content)
         return whole_columns(self.work.client, self.request, self.work.form, self.work.content(o))
+
+    def _remedy(self, reason: str) -> str:
+        """Return the remedy for a value that a column does not hold, whose type was inferred from text."""
+        inferred = self.staging.destination.inferred
+        if not any(reason.endswith(_NOT_HELD) and f"column {name!r} has" in reason for name in inferred):
+            return ""
+        return ": change the column to a type that holds it, such as String, and load the object with `retry_failed`"
 
     def _hint(self, o: Planned) -> str:
         """Return the likely cause of a failure, by the object's first bytes; empty if they suggest none."""

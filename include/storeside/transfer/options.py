@@ -82,6 +82,8 @@ class ReadOptions:
     :param nested: type of JSON objects within JSON Lines: ``tuple``, ``json`` or ``string``
     :param on_null_nested: what happens to an object with a NULL list, map or struct that its column cannot hold:
         ``refuse`` fails the object, ``empty`` loads ``[]``, ``{}`` or a tuple of NULLs
+    :param codes: for text in CSV that a column of numbers does not keep, such as ``02134`` or ``+49``: ``refuse``
+        fails the object, ``number`` loads the number; ``auto`` refuses it in columns whose types a load has inferred
     :param strict_json: check JSON Lines against RFC 8259, which ClickHouse's parser does not do
     :param max_bad_rows: maximum skipped or kept rows per object; an object with more fails; at most 10 million
     :param sample_objects: number of objects sampled to infer format and columns, at most 1000
@@ -94,6 +96,7 @@ class ReadOptions:
     csv: Csv = field(default_factory=Csv)
     nested: str = "tuple"
     on_null_nested: str = "refuse"
+    codes: str = "auto"
     strict_json: bool = True
     max_bad_rows: int = 1000
     sample_objects: int = 5
@@ -108,10 +111,18 @@ class ReadOptions:
         names = (name.strip() for text in texts for name in text.split(","))
         object.__setattr__(self, "partition_columns", tuple(filter(None, names)))
 
-    CHOICES = {"nested": ("tuple", "json", "string"), "on_null_nested": ("refuse", "empty")}  # noqa: RUF012
+    CHOICES = {  # noqa: RUF012
+        "nested": ("tuple", "json", "string"), "on_null_nested": ("refuse", "empty"),
+        "codes": ("auto", "refuse", "number"),
+    }  # fmt: skip
     RANGES: ClassVar[Ranges] = {
         "max_bad_rows": (0, 10**7), "sample_objects": (1, 1000), "sample_bytes": (1, 1 << 26),
     }  # fmt: skip
+
+    @property
+    def keeps_codes(self) -> bool | None:
+        """Whether columns of numbers refuse codes; None if only those do that were inferred from text."""
+        return {"auto": None, "refuse": True, "number": False}[self.codes]
 
     def check(self) -> None:
         """Raise TransferInputError for invalid options."""

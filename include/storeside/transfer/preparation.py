@@ -264,12 +264,17 @@ class Preparation:
     def _create(self, columns: list[Column], form: Format) -> Destination:
         options = self.request.table_options
         columns = [c for c in columns if c.name not in self.request.read.partition_columns]
+        sampled = {self.request.read.columns.target(c.name) for c in columns} - {*options.columns}
+        fixed = {
+            self.request.read.columns.target(n) for n in {**self.readings.columns.cast, **self.readings.columns.mask}
+        }
         columns = of_new_table(self.readings, columns, self._in_keys(), options.columns, text=form.is_text)
         columns = [Column(c.name, resolved(c.type)) for c in columns]
         most = self.request.limits.columns
         return create(
             self.client, self.request.table, columns, options, most, self.servers,
             with_database=self.request.create_database,
+            inferred=[c.name for c in columns if form.is_text and c.name in sampled - fixed],
         )  # fmt: skip
 
     def _in_keys(self) -> list[Column]:

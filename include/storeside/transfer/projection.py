@@ -85,10 +85,11 @@ class Readings:
         rest: Sequence[Column] = (),
         *,
         empty_nulls: bool = False,
+        keeps_codes: bool | None = None,
     ) -> Reading:
         """Return how to read text objects; see `text_reading`."""
         if not self.columns:
-            return text_reading(form, destination, rest, empty_nulls=empty_nulls)
+            return text_reading(form, destination, rest, empty_nulls=empty_nulls, keeps_codes=keeps_codes)
         loaded = self._loaded(destination)
         extra = self.used - {*loaded, *destination.partitions}
         if form.csv.names:
@@ -102,8 +103,9 @@ class Readings:
             if name not in names and (not form.csv.names or name in form.csv.names)
         ]  # fmt: skip
         reading = text_reading(
-            form, _as(destination, read, self._plain(loaded)), rest, ignored, empty_nulls=empty_nulls
-        )
+            form, _as(destination, read, self._plain(loaded)), rest, ignored, empty_nulls=empty_nulls,
+            keeps_codes=keeps_codes,
+        )  # fmt: skip
         kinds = {c.name: c.type for c in read}
         return self._projected(reading, destination, kinds, dict.fromkeys(self.columns.mask, TEXT))
 
@@ -266,7 +268,8 @@ def _as(destination: Destination, columns: Sequence[Column], plain: Mapping[str,
     defaults = {
         name: destination.defaults[c.name] for name, c in plain.items() if c.name in destination.defaults
     }  # fmt: skip
-    return replace(destination, columns=(*columns, *partitions), defaults=defaults)
+    inferred = frozenset(name for name, c in plain.items() if c.name in destination.inferred)
+    return replace(destination, columns=(*columns, *partitions), defaults=defaults, inferred=inferred)
 
 
 def _only(shape: Shape, names: set[str]) -> Shape:

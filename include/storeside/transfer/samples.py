@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import itertools
 import logging
@@ -336,10 +337,21 @@ def is_without_rows(content: Content, form: Format, *, fits: bool) -> bool:
 
 def whole_columns(client: Client, request: Request, form: Format, content: Content) -> list[Column]:
     """Return the columns that every row of a text object shows. Raises LoadObjectError."""
+    return larger_columns(client, request, form, content, [])
+
+
+def larger_columns(
+    client: Client, request: Request, form: Format, content: Content, others: Sequence[Content]
+) -> list[Column]:
+    """Return the columns of every row of a text object, and of samples of others. Raises LoadObjectError."""
     if not form.is_native:  # a row may end within a character
-        return sample_columns(client, request, form, [content])
+        return sample_columns(client, request, form, [content, *others])
     refuse_encoding(content.sample(_HEAD), form)
-    found = _of_text(request, form, (raw for _, raw in records(content.plain(), form)))
-    if found is None:
+    root = _of_text(request, form, (raw for _, raw in records(content.plain(), form)))
+    if root is None:
         raise NoRowsError("it has no row")
-    return _columns_at(client, request, form, found, {})
+    for other in others:
+        with contextlib.suppress(LoadObjectError):  # its own load states why
+            if (found := _taken(request, form, other)) is not None:
+                root.merge(found)
+    return _columns_at(client, request, form, root, {})

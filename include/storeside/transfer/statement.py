@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from storeside.transfer import partitions
-from storeside.transfer.conversion import clock_time, converted, fits, guessed, reading, whole
+from storeside.transfer.conversion import clock_time, code, converted, fits, guessed, reading, whole
 from storeside.transfer.errors import DriftError, LoadObjectError
 from storeside.transfer.formats import Format
 from storeside.transfer.loads import LONG_STATEMENT
@@ -31,6 +31,7 @@ from storeside.transfer.schema import (
 from storeside.transfer.source import identifier, literal
 from storeside.transfer.table import REST, Destination
 
+_CODED = re.compile(r"U?Int\d+|Float64")  # the types whose values may be codes in CSV
 _STRING = re.compile(r"'(?:[^'\\]|\\.)*+'?", re.DOTALL)  # of a default's expression
 
 
@@ -41,21 +42,25 @@ def text_reading(
     ignored: Sequence[Column] = (),
     *,
     empty_nulls: bool = False,
+    keeps_codes: bool | None = None,
 ) -> Reading:
     """Return how to read text objects, which may have any column of the table.
 
     `rest` lists columns of the objects that the table lacks; the load stores them in the column `_rest`. The values
     of `ignored` columns are read and not used. With `empty_nulls`, a NULL list, map or struct becomes empty if its
-    column cannot be NULL.
+    column cannot be NULL. With `keeps_codes`, columns of numbers in CSV refuse codes; by default, those do that were
+    inferred from text.
     """
     not_data = (*SYSTEM_COLUMNS, REST, *destination.partitions)
     data = [c for c in destination.columns if c.name not in not_data]
     if form.csv.names:
         data = _named(form.csv.names, data, {c.name for c in (*rest, *ignored)}, destination)
     columns, expressions, later = [], [], _later_defaults(destination, data)
-    checks: list[Check] = []
+    coded = _refusing_codes(form, data, destination.inferred if keeps_codes is None else keeps_codes)
+    checks = [_code(c) for c in coded]
     for c in data:
-        kind, default = reading(form, c.type), destination.defaults.get(c.name)
+        kind = "Nullable(String)" if c in coded else reading(form, c.type)
+        default = destination.defaults.get(c.name)
         if default is not None:  # for missing or NULL values
             kind = nullable(kind)
         value, is_padded = identifier(c.name), form.name == "csv"
@@ -126,6 +131,23 @@ def whole_value(name: str, value: str, source: str, target: str, *, padded: bool
     if not (kept := whole(value, source, target, padded=padded)):
         return checks
     return [*checks, Check(f"NOT ({kept})", f"column {name!r} has a value that {target} cannot hold whole")]
+
+
+def _refusing_codes(form: Format, data: Sequence[Column], those: Collection[str] | bool) -> list[Column]:
+    """Return the columns of numbers that refuse codes: all, none, or `those`."""
+    if form.name != "csv" or those is False:
+        return []
+    return [c for c in data if _CODED.fullmatch(bare(c.type)) and (those is True or c.name in those)]
+
+
+def _code(column: Column) -> Check:
+    """Return the check for text in CSV that a column of numbers does not keep."""
+    name, kind = column.name, bare(column.type)
+    return Check(
+        code(identifier(name), kind),
+        f"column {name!r} has a code, or a number with more digits than {kind} keeps: change the column to String, or"
+        ' set read.codes to "number"',
+    )
 
 
 def _finite(name: str, kind: str) -> list[Check]:

@@ -40,6 +40,9 @@ log = logging.getLogger(__name__)
 # The column with the load of each row: ``storeside.loads.load_id``. ``SELECT *`` omits it, as it is MATERIALIZED.
 LOAD_ID = "_storeside_load"
 REST = "_rest"
+# The comment of columns whose types come from a sample of text: see "Codes" in docs/transfer.md.
+INFERRED = "inferred from text"
+_COMMENT = f" COMMENT {literal(INFERRED)}"
 # The destination merges the published parts; merges before that only slow down the load.
 _NO_MERGES = (
     "max_bytes_to_merge_at_max_space_in_pool = 1, max_bytes_to_merge_at_min_space_in_pool = 1"
@@ -80,6 +83,7 @@ class Destination:
     servers: Servers = field(default=NO_SERVERS, compare=False)
     shards: tuple[Destination, ...] = ()
     distribution: Distribution | None = None
+    inferred: frozenset[str] = frozenset()
 
     @property
     def name(self) -> str:
@@ -129,15 +133,24 @@ class Destination:
                     raise
         self.client.command(f"ALTER TABLE {self.quoted} {', '.join(actions)}", settings=settings)
 
-    def widen(self, columns: Sequence[Column]) -> Destination:
-        """Change columns to these types, and add missing columns. Raises TransferInputError for a column of a key."""
+    def is_empty(self) -> bool:
+        """Return whether the table has no row."""
+        return not any(
+            table.client.query(f"SELECT 1 FROM {table.quoted} LIMIT 1").result_rows for table in self.tables
+        )
+
+    def widen(self, columns: Sequence[Column], *, inferred: bool = False) -> Destination:
+        """Change columns to these types, and add missing columns, which may be `inferred` from text.
+
+        Raises TransferInputError for a column of a key.
+        """
         key = f"{self.partition_key} {self.sorting_key}"
         actions = []
         for column in columns:
             now = self.type_of(column.name)
             if now is None:
                 added = f"{identifier(column.name)} {nullable(resolved(column.type))}"
-                actions.append(f"ADD COLUMN IF NOT EXISTS {added}")
+                actions.append(f"ADD COLUMN IF NOT EXISTS {added}{_COMMENT if inferred else ''}")
             elif now != column.type:
                 if names_column(key, column.name):
                     raise TransferInputError(
@@ -265,7 +278,8 @@ def look_up(client: Client, name: str, servers: Servers = NO_SERVERS) -> Destina
     rows = client.query(
         "SELECT engine, partition_key, sorting_key, primary_key, storage_policy,"
         " arrayExists(t -> t != '', dependencies_table),"
-        " (SELECT groupArray((name, type, default_kind, default_expression)) FROM (SELECT * FROM system.columns"
+        " (SELECT groupArray((name, type, default_kind, default_expression, comment))"
+        " FROM (SELECT * FROM system.columns"
         " WHERE database = {database:String} AND table = {table:String} ORDER BY position)), engine_full"
         " FROM system.tables WHERE database = {database:String} AND name = {table:String}",
         parameters={"database": database, "table": table},
@@ -284,9 +298,10 @@ def look_up(client: Client, name: str, servers: Servers = NO_SERVERS) -> Destina
     takes_parts = not has_views and not engine.startswith(_REPLICATED)
     found = Destination(
         client, database, table,
-        tuple(Column(n, t) for n, t, kind, _ in columns if kind in ("", "DEFAULT")),
+        tuple(Column(n, t) for n, t, kind, *_ in columns if kind in ("", "DEFAULT")),
         partition_key, sorting_key, primary_key, policy, takes_parts,
-        {n: default for n, _, kind, default in columns if kind == "DEFAULT"},
+        {n: default for n, _, kind, default, _ in columns if kind == "DEFAULT"},
+        inferred=frozenset(n for n, *_, comment in columns if comment == INFERRED),
     )  # fmt: skip
     if is_distributed:
         found = _with_shards(found, distribution(engine_full), servers)

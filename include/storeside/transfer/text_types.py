@@ -10,6 +10,7 @@ import datetime
 import math
 import re
 from collections.abc import Callable, Collection
+from decimal import Decimal
 from functools import cache
 
 # The types of columns, the preferred one first. Every value is a String.
@@ -76,8 +77,7 @@ def _is_exact(number: str) -> bool:
     digits = (whole + fraction.rstrip("0")).lstrip("0")
     if len(digits) <= _SURE_DIGITS or (not fraction and len(digits.rstrip("0")) <= _SURE_DIGITS):
         return True
-    shown = f"{abs(float(number)):.{len(digits) - 1}e}".partition("e")[0].replace(".", "")
-    return shown == digits
+    return Decimal(repr(float(number))) == Decimal(number)
 
 
 def _date(found: re.Match[str]) -> Types:

@@ -1,0 +1,91 @@
+"""Codes keep their text: in the sample, after it, and in columns that exist as numbers."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+import pytest
+
+from storeside.transfer.schema import bare
+from tests.statements import Statements
+from tests.transfers import Loaded, Refused, jsonl
+
+LOADERS = ("pull", "push")
+ROWS = "".join(f"{n},{10000 + n}\n" for n in range(2000))
+FRACTIONS = "".join(f"{n},{n % 90}.5\n" for n in range(2000))
+
+
+@pytest.mark.parametrize("loader", LOADERS)
+def test_codes_in_the_sample_are_text(reading: Statements, loader: str) -> None:
+    reading.put({"a.csv": b"id,zip,phone,time\n1,02134,+491701234567,0830\n2,90210,+12125550100,0915\n"})
+    reading.load(loader=loader)
+    assert reading.rows("zip, phone, time", "id") == [
+        ("02134", "+491701234567", "0830"),
+        ("90210", "+12125550100", "0915"),
+    ]
+
+
+@pytest.mark.parametrize("loader", LOADERS)
+@pytest.mark.parametrize(("rows", "late", "kind"), [
+    (ROWS, "02134", "String"), (ROWS, "+49", "String"), (ROWS, "N/A", "String"), (ROWS, "2.5", "Float64"),
+    (ROWS, "5.0", "Int64"), (ROWS, "18446744073709551616", "Int128"), (FRACTIONS, "007.5", "String"),
+    (FRACTIONS, "9007199254740993", "String"), (FRACTIONS, "0.12345678901234567890", "String"),
+    (FRACTIONS, "0.30000000000000004", "Float64"), (FRACTIONS, "1e-05", "Float64"),
+])  # fmt: skip
+def test_a_value_after_the_sample_changes_the_type_of_a_table_without_rows(
+    reading: Statements, loader: str, rows: str, late: str, kind: str
+) -> None:
+    reading.put({"a.csv": f"id,v\n{rows}3000,{late}\n".encode()})
+    reading.load(sample_bytes=1000, loader=loader)
+    assert reading.reasons() == {}
+    assert bare(reading.types()["v"]) == kind
+    ((found,),) = reading.rows("toString(v)", "id DESC LIMIT 1")
+    assert found == late if kind == "String" else Decimal(found) == Decimal(late)
+
+
+def test_json_values_after_the_sample_change_the_type_of_a_table_without_rows(reading: Statements) -> None:
+    rows = [{"id": n, "v": n, "t": "2024-01-01T00:00:00.123Z"} for n in range(2000)]
+    reading.put({"a.jsonl": jsonl([*rows, {"id": 3000, "v": 1.5, "t": "9999-12-31T23:59:59Z"}])})
+    reading.load(sample_bytes=1000)
+    assert reading.reasons() == {}
+    assert reading.rows("v, toString(t)", "id DESC LIMIT 1") == [(1.5, "9999-12-31 23:59:59.000000")]
+
+
+@pytest.mark.parametrize("loader", LOADERS)
+def test_codes_after_the_sample_are_refused_in_a_table_with_rows(reading: Statements, loader: str) -> None:
+    reading.put({"a.csv": b"id,v,f\n1,5,1.5\n2,6,2.5\n"})
+    reading.load(loader=loader)
+    cases: dict[str, Loaded | Refused] = {
+        **{f"v{text}": Refused(f"id,v,f\n3,7,3.5\n4,{text},1.5\n".encode(), "row 1, column 'v' has a code")
+           for text in ("02134", "+7", "-007", " 08")},
+        **{f"f{text}": Refused(f"id,v,f\n3,7,3.5\n4,5,{text}\n".encode(), "row 1, column 'f' has a code")
+           for text in ("02134", "+7.5", "9007199254740993", "00.5")},
+        "fraction": Refused(
+            b"id,v,f\n3,7.5,1\n",
+            "row 0, column 'v' has a value that Nullable(Int64) cannot hold whole: change the column to a type that"
+            " holds it, such as String, and load the object with `retry_failed`",
+        ),
+        "exact": Loaded(b"id,v,f\n5,5.0,0.50\n6,1e3,-0.5\n7,,\n8, 0 ,0\n9,-0,.5\n",
+                        [(5, 5, 0.5), (6, 1000, -0.5), (7, None, None), (8, 0, 0.0), (9, 0, 0.5)]),
+    }  # fmt: skip
+    reading.cases(cases, folder="more/", format="csv", loader=loader)
+
+
+def test_columns_that_exist_as_numbers_have_an_option(reading: Statements) -> None:
+    reading.create("i Int64, f Nullable(Float64), u UInt8")
+    content = b"i,f,u\n007,01.5,+5\n"
+    reading.cases({"auto": Loaded(content, [(7, 1.5, 5)])}, format="csv")
+    reading.cases({"refuse": Refused(content, "has a code")}, format="csv", codes="refuse")
+    other = reading.another()
+    other.put({"a.csv": b"i\n1\n"})
+    other.load()
+    other.cases({"number": Loaded(b"i\n007\n", [(7,)])}, format="csv", codes="number", folder="b/")
+
+
+@pytest.mark.parametrize("text", ["5.5", "1e-1", "300", "5.0.0", "e5", "1e99", "-1", "x", "5,0"])
+def test_texts_that_are_no_exact_integers_are_refused(reading: Statements, text: str) -> None:
+    reading.create("i UInt8, n Nullable(UInt8)")
+    reading.cases({
+        "i": Refused(f'i,n\n"{text}",1\n'.encode(), "column 'i'"),
+        "n": Refused(f'i,n\n1,"{text}"\n'.encode(), "column 'n'"),
+    }, format="csv")  # fmt: skip
