@@ -255,7 +255,7 @@ def _integer(text: str, b: str) -> str:
     plain = _parsed_integer(text, b)
     exact = _parsed_integer(f"toString(CAST({text}, 'Nullable(Decimal({_MOST_DIGITS}, 0))'))", b)
     is_whole = f"match({text}, {literal(_DECIMAL)}) AND {_has_few_digits(text, 0)}"
-    return f"if(isNull({plain}) AND isNotNull({text}), if({is_whole}, {exact}, NULL), {plain})"
+    return f"if(isNull({plain}), if({is_whole}, {exact}, NULL), {plain})"
 
 
 def _parsed_integer(text: str, b: str) -> str:
