@@ -51,6 +51,8 @@ PARAMETERS: dict[str, Any] = {
     "record_done": True,
     "remote": False,
     "no_reason": "none",
+    "reason": "overwritten",
+    "by_now": False,
     "facts": "facts_1",
     "staging": "speech_1",
     "invalid": "invalid_1",
@@ -440,6 +442,57 @@ def test_a_recording_is_transformed_again_when_it_is_overwritten(
     list_(engine, "after", "", "a.wav", version="7")
     engine.run(sql.query("settle"), PARAMETERS)
     assert next_plan(engine, version) == planned
+
+
+@pytest.mark.parametrize(
+    ("held", "state"),
+    [
+        (None, []),
+        ("aws\n1\n2026-01-01T00:00:00Z", []),
+        ("aws\n0", [["pending"]]),
+        ("", []),  # an unknown version of the same size
+    ],
+)
+def test_an_outcome_of_an_older_copy_in_the_cluster_does_not_count(
+    engine: Engine, held: str | None, state: list[list[str]]
+) -> None:
+    """AIStore transformed the copy that it held, under the version in the listing of S3."""
+    for outcome in ("done", "failed"):
+        engine.run("TRUNCATE TABLE storeside.listings")
+        list_(engine, "pending", "a", "a.wav", version="1")
+        if outcome == "done":
+            list_(engine, "after", "", "a.wav", version="7")
+        else:
+            list_(engine, "final", "a", "")
+        engine.run(sql.query("settle"), {**PARAMETERS, "remote": True})
+        engine.run("TRUNCATE TABLE storeside.listings")
+        list_(engine, "source", "a", "a.wav", version="1")
+        list_(engine, "before", "", "a.wav", version="7")
+        if held is not None:
+            list_(engine, "held", "a", "", version=held)
+        engine.run(sql.query("plan"), {**PARAMETERS, "run_id": "dag/next"})
+        found = engine.run("SELECT side FROM storeside.listings WHERE side NOT IN ('source', 'before', 'held')")
+        assert found == (state or [["known_bad"]] * (outcome == "failed")), outcome
+
+
+@pytest.mark.parametrize("by_now", [False, True])
+def test_results_of_other_versions_than_planned_do_not_count(engine: Engine, by_now: bool) -> None:
+    held = {"same": "aws\nv", "other": "aws\nnew", "unknown": "", "resized": ""}
+    now = {"same": "v", "other": "new", "unknown": "v", "resized": "v", "read": "v", "changed": "new"}
+    for name in ("same", "other", "unknown", "resized", "read", "changed", "deleted"):
+        list_(engine, "pending", name, f"{name}.wav")
+        list_(engine, "after", "", f"{name}.wav", version="7")
+        if name in held:
+            list_(engine, "held", name, "", version=held[name], size=11 if name == "resized" else 10)
+        if name in now:
+            list_(engine, "now", name, f"{name}.wav", version=now[name])
+    for _ in range(2):  # a job checks after each pass
+        engine.run(sql.query("record_changed"), {**PARAMETERS, "by_now": by_now, "reason": "overwritten"})
+    engine.run(sql.query("settle"), {**PARAMETERS, "remote": True})
+    failed = ["changed", "deleted", "other", *([] if by_now else ["resized"])]
+    assert engine.run(
+        "SELECT object, version, reason FROM storeside.objects WHERE status = 'failed' ORDER BY object"
+    ) == [[name, "", "overwritten"] for name in failed]
 
 
 def next_plan(engine: Engine, version: str, *, retry_failed: bool = False) -> list[list[str]]:

@@ -147,20 +147,49 @@ FEW = 1000
 def list_aistore(client: Client, bucket: Bucket, prefix: str = "", page: int = PAGE) -> Iterator[StoredObject]:
     """Stream the objects of `bucket` from a listing of the AIStore cluster behind `client`.
 
-    A listing of a remote bucket shows the current state of its backend, not the objects that AIStore has cached. The
-    version of a remote object is the backend's version, or its checksum if it has no version. The version of an
-    object in an ``ais://`` bucket joins AIStore's counter with the checksum. The counter alone does not change when a
-    transform overwrites an object from another target (AIStore 5.0), and it starts again after a deletion. A
-    WebSocket result has no checksum, so its size is used.
+    A listing of a remote bucket shows the current state of its backend, not the objects that AIStore has cached.
+    The version of a remote object is the backend's version, its checksum if it has no version, or else the time of
+    its last change. The version of an object in an ``ais://`` bucket joins AIStore's counter with the checksum. The
+    counter alone does not change when a transform overwrites an object from another target (AIStore 5.0), and it
+    starts again after a deletion. A WebSocket result has no checksum, so its size is used.
     """
     from aistore.sdk.list_object_flag import ListObjectFlag
 
     flags = [ListObjectFlag.ONLY_REMOTE_PROPS] if bucket.is_remote else []
-    for found in entries(client, bucket, prefix, "name,size,version,checksum", page=page, flags=flags):
-        version = found.version or found.checksum
+    props = "name,size,version,checksum,custom" if bucket.is_remote else "name,size,version,checksum"
+    for found in entries(client, bucket, prefix, props, page=page, flags=flags):
+        # AIStore lists neither a version nor a checksum of an object that was uploaded to S3 in parts
+        version = found.version or found.checksum or custom_metadata(found.custom).get("LastModified", "")
         if bucket.scheme == "ais":
             version = f"{found.version}/{found.checksum or found.size}"
         yield StoredObject(found.name, found.size, version)
+
+
+def list_held(client: Client, bucket: Bucket, prefix: str = "") -> Iterator[StoredObject]:
+    """Stream the copies of a remote bucket's objects that the cluster holds, which may be older than the objects.
+
+    The version of a copy has all notations of its object's version, one a line; it is empty if they are unknown.
+    """
+    from aistore.sdk.list_object_flag import ListObjectFlag
+
+    flags = [ListObjectFlag.CACHED]
+    for found in entries(client, bucket, prefix, "name,size,version,custom", flags=flags):
+        kept = custom_metadata(found.custom)
+        known = [found.version, *kept.values()]
+        if bucket.scheme == "oci" and "md5" not in kept:
+            known = []  # OCI's listings have an MD5, which AIStore does not keep for objects uploaded in parts
+        yield StoredObject(found.name, found.size, "\n".join(filter(None, known)))
+
+
+def custom_metadata(text: str) -> dict[str, str]:
+    """Return AIStore's custom metadata from a listing: ``[source:aws ETag:…]``. A value ends at a space."""
+    pairs = (item.partition(":") for item in text.removeprefix("[").removesuffix("]").split(" "))
+    return {name: value for name, _, value in pairs if value}
+
+
+def evict(client: Client, bucket: Bucket, names: Iterable[str]) -> str:
+    """Submit a job that removes the cluster's copies of these objects of a cloud bucket; return its id."""
+    return str(bucket.objects(client, names).evict())
 
 
 def common_prefix(names: Iterable[str]) -> str:

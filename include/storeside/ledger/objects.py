@@ -27,7 +27,8 @@ _RUN = dict.fromkeys(("listed", "skipped", "done", "failed", "bytes_in", "bytes_
 _RUN |= dict.fromkeys(("seconds", "job_seconds"), "Float64")
 # `planned` marks a complete plan. It is deleted first, because a task resumes only complete plans.
 _PLANNED = (
-    "planned", "pending", "known_bad", "refused", "accepted", "reason", "final", "member", "reported", "submitted",
+    "planned", "pending", "known_bad", "refused", "accepted", "changed", "reason", "final", "member", "reported",
+    "submitted",
 )  # fmt: skip
 _BATCH = 20_000
 _SYNCHRONOUS = {"async_insert": 0}
@@ -186,13 +187,14 @@ class Ledger:
     def missing(self, scope: Scope, after: str, limit: int, *, final: bool = False) -> list[Pending]:
         """Return up to `limit` pending objects with names greater than `after` that have no fresh result.
 
-        Objects that failed for good are included only with `final`.
+        Objects that failed for good are included only with `final`, and those of `record_changed` never.
         """
         rows = self.client.query(
             "SELECT object, destination_object, size, version"
             " FROM storeside.results(job = {job:String}, effect = {effect:String})"
             " WHERE NOT fresh AND object > {after:String} AND ({final:Bool} OR object NOT IN"
             " (SELECT object FROM storeside.listings WHERE job = {job:String} AND side = 'final'))"
+            " AND object NOT IN (SELECT object FROM storeside.listings WHERE job = {job:String} AND side = 'changed')"
             " ORDER BY object LIMIT {limit:UInt32}",
             parameters={**scope.parameters, "after": after, "limit": limit, "final": final},
         ).result_rows
@@ -211,10 +213,44 @@ class Ledger:
             " (SELECT destination_object FROM storeside.listings WHERE job = {job:String} AND side = 'after')"
             " AND if({effect:String} = '', result_size = size, object NOT IN"
             " (SELECT object FROM storeside.listings WHERE job = {job:String} AND side = 'final'))"
+            " AND object NOT IN (SELECT object FROM storeside.listings WHERE job = {job:String} AND side = 'changed')"
             " ORDER BY object LIMIT {limit:UInt32}",
             parameters={**scope.parameters, "after": after, "limit": limit},
         ).result_rows
         return [Pending(*row) for row in rows]
+
+    def stale(self, scope: Scope, after: str, limit: int) -> list[str]:
+        """Return up to `limit` pending objects, greater than `after`, whose copies in the cluster are other versions.
+
+        The job's ``held`` side has the versions of these copies. Objects with a fresh result are left out.
+        """
+        rows = self.client.query(
+            "SELECT r.object FROM"
+            " (SELECT * FROM storeside.results(job = {job:String}, effect = {effect:String}) WHERE NOT fresh) AS r"
+            " INNER JOIN (SELECT * FROM storeside.listings WHERE job = {job:String} AND side = 'held') AS h"
+            " ON h.object = r.object WHERE r.object > {after:String}"
+            " AND if(h.version = '' OR r.version = '', h.size != r.size,"
+            " NOT has(splitByChar('\\n', h.version), r.version))"
+            " ORDER BY r.object LIMIT {limit:UInt32} SETTINGS join_algorithm = 'grace_hash', join_use_nulls = 0",
+            parameters={**scope.parameters, "after": after, "limit": limit},
+        ).result_rows
+        return [name for (name,) in rows]
+
+    def has_results_without_copies(self, scope: Scope) -> bool:
+        """Return whether an object with a fresh result has no copy in the cluster, by the job's ``held`` side."""
+        query = (
+            "SELECT count() FROM storeside.results(job = {job:String}, effect = {effect:String}) WHERE fresh"
+            " AND object NOT IN (SELECT object FROM storeside.listings WHERE job = {job:String} AND side = 'held')"
+        )
+        return self._count(query, scope) > 0
+
+    def record_changed(self, scope: Scope, reason: str, *, by_now: bool) -> None:
+        """Record results of other versions of their objects than the planned ones, so that they are not fresh.
+
+        The job's ``held`` and ``now`` sides have the versions; with `by_now`, only the latter.
+        """
+        parameters = {**scope.parameters, "reason": reason, "by_now": by_now}
+        self.client.command(sql.query("record_changed"), parameters=parameters)
 
     def changed(self, scope: Scope, limit: int) -> list[str]:
         """Return up to `limit` objects with a fresh result that were changed or deleted since the plan.
@@ -324,7 +360,7 @@ class Ledger:
 
     def forget_listings(self, scope: Scope) -> None:
         """Delete the job's plan, so that no task resumes it, and then its listings; the outcomes stay."""
-        for side in (*_PLANNED, "listing", "source", "claimed", "found", "before", "after", "now"):
+        for side in (*_PLANNED, "listing", "source", "held", "claimed", "found", "before", "after", "now"):
             self.drop(scope, side)
 
     def _count(self, query: str, scope: Scope) -> int:

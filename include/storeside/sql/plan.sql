@@ -8,6 +8,8 @@
 -- store the members of one shard in a folder of other shards (`a.tar`, `a/b.tar`), the first is refused, even if it was
 -- split before: `a/b/c` could be a member of both.
 -- An object that was refused only for the sake of another one is tried again when that is gone.
+-- If the cluster holds a copy of another version of a remote object, an outcome of the listed version may be that of the copy:
+-- the object is tried again.
 -- Results with different prefixes have outcomes of their own. Version 0.1.0 recorded no prefix, so a row without one
 -- may be of a result with another name.
 INSERT INTO storeside.listings (job, side, object, destination_object, size, version, reason)
@@ -23,6 +25,9 @@ WITH
         AS result_is_there,
     if(c.owner != '', c.owner, s.first) AS winner,
     s.reason != '' OR s.object != winner OR f.shard != '' AS is_refused,
+    h.object != ''
+        AND if(h.version = '' OR s.version = '', h.size != s.size, NOT has(splitByChar('\n', h.version), s.version))
+        AS is_stale,
     startsWith(l.reason, 'its result would be named ') OR startsWith(l.reason, 'its members would be stored in the folder ')
         AS was_refused
 SELECT
@@ -30,7 +35,8 @@ SELECT
     multiIf(
         l.status = 'failed' AND l.version = s.version AND l.effect = {effect:String}
             AND l.run_id != {run_id:String} AND NOT {retry_failed:Bool}
-            AND ({trusts_failures:Bool} OR s.reason != '') AND (is_refused OR NOT was_refused), 'known_bad',
+            AND ({trusts_failures:Bool} OR s.reason != '') AND (is_refused OR NOT was_refused)
+            AND (is_refused OR NOT is_stale), 'known_bad',
         is_refused, 'refused',
         'pending'
     ),
@@ -110,8 +116,12 @@ LEFT JOIN
             WHERE source = {source:String} AND destination = {destination:String} AND prepend = {prepend:String}
         )
 ) AS l ON l.object = s.object
+LEFT JOIN
+(
+    SELECT object, size, version FROM storeside.listings WHERE job = {job:String} AND side = 'held'
+) AS h ON h.object = s.object
 WHERE f.shard != '' OR NOT (
-    l.status = 'done' AND l.version = s.version AND l.effect = {effect:String}
+    NOT is_stale AND l.status = 'done' AND l.version = s.version AND l.effect = {effect:String}
     AND (result_is_there OR NOT {keeps_result:Bool})
 )
 SETTINGS join_algorithm = 'grace_hash', join_use_nulls = 0, async_insert = 0

@@ -14,9 +14,9 @@ SELECT
 FROM (SELECT * FROM storeside.results(job = {job:String}, effect = {effect:String})) AS r
 LEFT JOIN
 (
-    SELECT object, argMax(reason, (side = 'final', listed_at)) AS why, max(side = 'final') AS refused
+    SELECT object, argMax(reason, (side = 'changed', side = 'final', listed_at)) AS why, max(side = 'final') AS refused
     FROM storeside.listings
-    WHERE job = {job:String} AND side IN ('reason', 'final')
+    WHERE job = {job:String} AND side IN ('reason', 'final', 'changed')
     GROUP BY object
 ) AS e ON e.object = r.object
 WHERE if(r.fresh, {record_done:Bool}, e.why != '' OR {no_reason:String} != '')

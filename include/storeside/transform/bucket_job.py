@@ -37,6 +37,7 @@ from storeside.ledger.objects import Ledger
 from storeside.ledger.scope import Pending, Scope
 from storeside.transform import copies, members, submit
 from storeside.transform.apart import require_apart
+from storeside.transform.held import Held
 from storeside.transform.listings import Listings
 from storeside.transform.naming import Naming
 from storeside.transform.planner import Planner
@@ -90,6 +91,8 @@ class BucketJob:
             raise AIStoreInputError(
                 f"sync follows deletions in a remote bucket, but {source} is not remote: leave it out"
             )
+        if source.scheme != "ais" and not self.options.sync:
+            self.options = replace(self.options, latest=False)  # `Held` compares the versions for the whole job
         if spec and (self.options.latest or self.options.sync):
             spec = spec.without_files()
         self.spec = spec = described(client, spec) if spec else None
@@ -102,7 +105,8 @@ class BucketJob:
             client, ledger, self.scope, source, destination, self.naming, self.options, list_source
         )
         splits = spec is not None and spec.splits
-        self._planner = Planner(ledger, self.scope, self._listings, self.options, splits)
+        self._held = Held(client, ledger, self.scope, source, self._listings, by_now=self.options.sync)
+        self._planner = Planner(ledger, self.scope, self._listings, self._held, self.options, splits)
 
     def begin(self) -> State:
         """Return the first state: follow a running job, resume the plan of a killed try, or make a plan.
@@ -222,6 +226,7 @@ class BucketJob:
         self._listings.destination("after")
         if self.spec is None and self._accept_copies():
             self._listings.destination("after")
+        self._held.check()
         return self._after_pass(replace(state, job_id="", cursor=""))
 
     def _accept_copies(self) -> bool:

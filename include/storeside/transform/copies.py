@@ -77,10 +77,11 @@ def not_copied(count: str, example: str, source: Bucket, destination: Bucket) ->
 def _is_copy(client: Client, p: Pending, source: Bucket, destination: Bucket) -> bool:
     """Return whether the copy's metadata has the listed version of the source, or the current one if none is."""
     kept = _custom(client, destination, p.destination_object)
-    if p.version and p.version in (kept.get("ETag"), kept.get("version"), kept.get("MD5")):
+    if p.version and p.version in kept.values():
         return True
     # OCI's listings have an MD5, which AIStore does not keep for objects that were uploaded in parts.
-    is_unknown = not p.version or source.scheme == "oci"
+    # The version of an object that was uploaded to S3 in parts may be a time.
+    is_unknown = not p.version or p.version.endswith("Z") or source.scheme == "oci"
     return is_unknown and "ETag" in kept and kept["ETag"] == _custom(client, source, p.object).get("ETag")
 
 

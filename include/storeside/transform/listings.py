@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from storeside.aistore.buckets import Bucket, StoredObject, common_prefix, find_aistore, list_aistore
+from storeside.aistore.buckets import Bucket, StoredObject, common_prefix, find_aistore, list_aistore, list_held
 from storeside.aistore.names import is_folder_marker
 from storeside.ledger.listing import Row, destination_rows, source_row
 from storeside.ledger.objects import Ledger
@@ -49,6 +49,18 @@ class Listings:
     def source(self) -> None:
         """Record the objects of the source."""
         self._ledger.record_listing(self._scope, "source", self.rows())
+
+    def held(self) -> None:
+        """Record the copies of the source's objects in the cluster, and their versions."""
+        names = self._options.names
+        prefix = self._options.prefix if names is None else common_prefix(names)
+        wanted = set(names or ())
+        copies = (c for c in list_held(self._client, self._source, prefix) if c.name in wanted or not wanted)
+        self._ledger.record_listing(self._scope, "held", ((c.name, "", c.size, c.version, "") for c in copies))
+
+    def now(self) -> None:
+        """Record the objects that the source has now."""
+        self._ledger.record_listing(self._scope, "now", self.rows())
 
     def destination(self, side: str) -> None:
         """Record the objects of the destination as the listing `side`: ``before`` or ``after`` a job."""

@@ -11,6 +11,7 @@ from storeside.ledger import owners
 from storeside.ledger.listing import unfit_names
 from storeside.ledger.objects import Ledger
 from storeside.ledger.scope import Plan, Scope
+from storeside.transform.held import Held
 from storeside.transform.listings import Listings
 from storeside.transform.state import Options, Phase, State
 
@@ -20,10 +21,13 @@ log = logging.getLogger(__name__)
 class Planner:
     """Plans the job of a scope. The scope of a copy has no effect. `splits` tells whether the job splits shards."""
 
-    def __init__(self, ledger: Ledger, scope: Scope, listings: Listings, options: Options, splits: bool) -> None:
+    def __init__(
+        self, ledger: Ledger, scope: Scope, listings: Listings, held: Held, options: Options, splits: bool
+    ) -> None:
         self._ledger = ledger
         self._scope = scope
         self._listings = listings
+        self._held = held
         self._options = options
         self._splits = splits
 
@@ -32,6 +36,7 @@ class Planner:
         from aistore.sdk.errors import ErrBckNotFound
 
         self._listings.source()
+        self._held.list()
         try:
             self._listings.destination("before")
         except ErrBckNotFound:  # a job creates a missing destination
@@ -47,6 +52,8 @@ class Planner:
             return None
         log.info("continuing with the plan of an earlier try of this run")
         self._listings.destination("after")
+        self._held.check()
+        self._held.evict_stale()
         return _state(Phase.OBJECTS, plan)
 
     def plan(self) -> State:
@@ -56,6 +63,7 @@ class Planner:
         cannot store (only with `sync`).
         """
         self._listings.source()
+        self._held.list()
         if self._options.keeps_result:
             self._listings.destination("before")
         else:  # before the plan, because a resumed plan relies on it
@@ -71,6 +79,7 @@ class Planner:
             plan.known_bad,
             plan.refused,
         )
+        self._held.evict_stale()
         if self._options.sync:
             self._require_own_names()
             return _state(Phase.BUCKET, plan)
