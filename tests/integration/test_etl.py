@@ -349,7 +349,7 @@ def test_an_etl_that_somebody_starts_is_not_ended_however_long_that_takes(
     wrap = spec("wrap")
     etls.ensure(aistore, wrap)
     monkeypatch.setattr(etls, "_END_SECONDS", 0.5)
-    monkeypatch.setattr(lock, "_age", lambda *_: 3600.0)
+    monkeypatch.setattr(lock, "age_of", lambda *_: 3600.0)
     with locked(aistore, f"ETL {wrap.name}", stale_seconds=60, patience_seconds=1):
         assert not etls.release(aistore, wrap.names)
         assert wrap.name in etls.ours(aistore)

@@ -96,8 +96,8 @@ def test_an_etl_that_another_task_ends_before_the_submission_is_started_again(
     put(aistore, source, {"a.txt": b"a"})
     ensure, started = etls.ensure, []
 
-    def ended(client: Any, spec: Any, pods: Any) -> list[str]:
-        names = ensure(client, spec, pods)
+    def ended(client: Any, spec: Any, pods: Any, **options: Any) -> list[str]:
+        names = ensure(client, spec, pods, **options)
         if not started:
             assert etls.release(client, names)
         started.extend(names)

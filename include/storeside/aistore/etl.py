@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from storeside.aistore import existing, jobs
 from storeside.aistore.errors import AIStoreInputError, AIStoreTransientError, is_passing, said
-from storeside.aistore.lock import break_lock, locked
+from storeside.aistore.lock import age_of, break_lock, locked
 from storeside.aistore.pods import PodWatch, Watched, is_final
 from storeside.aistore.spec import MARK, EtlSpec
 
@@ -27,23 +27,29 @@ _ATTEMPTS = 3
 _END_SECONDS = 10.0
 # Longer than the SDK waits for the start of an ETL (5 minutes).
 _START_SECONDS = 330.0
+# A task records in the names of empty buckets which ETLs it started, and which it could not stop at its end. Both
+# end with the name of the ETL.
+USED, LEFT = "storeside-etl-used-", "storeside-etl-left-"
+# The task of an ETL that was started so long ago is dead, if no transform runs.
+_ABANDONED_SECONDS = 86_400.0
 # Seconds between health checks of an ETL that does not answer.
 _HEALTH_WAITS = (1.0, 3.0)
 
 
-def ensure(client: Client, spec: EtlSpec, pods: PodWatch | None = None) -> list[str]:
+def ensure(client: Client, spec: EtlSpec, pods: PodWatch | None = None, *, keeps: bool = True) -> list[str]:
     """Start the ETLs of a chain unless they run already, and return their names.
 
+    With `keeps`, other tasks do not stop the ETLs when this task has died or could not stop them; see `release`.
     This starts no existing ETL: `existing.described` lists the errors for an existing ETL that does not run.
     `pods` watches the pods, so the error states why a pod does not start. Raises AIStoreInputError with the reason
     when a pod cannot start. Raises AIStoreTransientError when it may start later, for example after it was killed, or
     when an ETL must be replaced while transforms run. Raises StuckTargetError when a target answers no control call.
     """
     with jobs.naming_stuck_targets(client):
-        return [_ensure(client, stage, pods) for stage in spec.stages]
+        return [_ensure(client, stage, pods, keeps) for stage in spec.stages]
 
 
-def _ensure(client: Client, spec: EtlSpec, pods: PodWatch | None) -> str:
+def _ensure(client: Client, spec: EtlSpec, pods: PodWatch | None, keeps: bool) -> str:
     if spec.is_existing:
         _require_healthy(client, existing.described(client, spec).name)
         return spec.name
@@ -52,10 +58,15 @@ def _ensure(client: Client, spec: EtlSpec, pods: PodWatch | None) -> str:
         attempt += 1
         longest = spec.init_timeout + 60
         with locked(client, _lock(spec.name), stale_seconds=longest, patience_seconds=2 * longest):
+            _forget(client, spec.name, (USED, LEFT) if keeps else (LEFT,))
             if _running(client, spec):
                 return spec.name
             jobs.require_targets(client)  # with a stuck target, the start of an ETL takes minutes to fail
+            if not keeps:
+                client.bucket(USED + spec.name).create(exist_ok=True)
             failure = _start(client, spec, pods)
+            if failure is not None:
+                _forget(client, spec.name, (USED,))
         if failure is None:
             return spec.name
         reason, final = failure
@@ -199,24 +210,61 @@ def _is_ours(client: Client, name: str) -> bool:
 def release(client: Client, names: Collection[str]) -> bool:
     """Stop and delete ETLs unless a transform runs anywhere in the cluster; return whether they were deleted.
 
+    If they were not, the next task that calls this function while no transform runs stops them, and also ETLs whose
+    tasks died. Tasks that use one of these ETLs meanwhile stop it themselves.
+
     Stopping any ETL aborts every bucket transform (AIStore 5.0, xreg.AbortKind). Idle ETLs are stopped, because a
     target can hang while it stops them after another target was lost.
     """
     if not names:
         return True
     try:
-        with kept(client, names, patience_seconds=_END_SECONDS):
-            if jobs.running_transforms(client):
-                log.info("other transforms run: their tasks stop the ETLs")
-                return False
-            for name in names:
+        return _released(client, names)
+    except AIStoreTransientError as e:
+        log.info("another task starts a transform, or stops the ETLs: %s", e)
+        _leave(client, names)
+    try:
+        return _released(client, names)  # the other task may have looked for such ETLs before these were recorded
+    except AIStoreTransientError:
+        return False
+
+
+def _released(client: Client, names: Collection[str]) -> bool:
+    with kept(client, names, patience_seconds=_END_SECONDS):
+        if jobs.running_transforms(client):
+            log.info("other transforms run: the last of their tasks stops the ETLs")
+            _leave(client, names)
+            return False
+        pending = set(names)
+        while pending:
+            for name in sorted(pending):
                 # no lock is stale, because the start of an ETL has no time limit
                 with locked(client, _lock(name), stale_seconds=math.inf, patience_seconds=_END_SECONDS):
                     discard(client, name)
-    except AIStoreTransientError as e:
-        log.info("another task starts a transform, or stops the ETLs: %s", e)
-        return False
+                    _forget(client, name, (USED, LEFT))
+            pending = set(_without_tasks(client))
     return True
+
+
+def _leave(client: Client, names: Collection[str]) -> None:
+    """Record that the tasks of these ETLs have ended, for those that exist."""
+    for etl in client.cluster().list_etls():
+        if etl.id in names:
+            client.bucket(LEFT + etl.id).create(exist_ok=True)
+
+
+def _forget(client: Client, name: str, records: Collection[str]) -> None:
+    for record in records:
+        client.bucket(record + name).delete(missing_ok=True)
+
+
+def _without_tasks(client: Client) -> Iterator[str]:
+    """Yield the names of ETLs whose tasks have ended, or have died long ago."""
+    for bucket in client.cluster().list_buckets():
+        if bucket.name.startswith(LEFT):
+            yield bucket.name.removeprefix(LEFT)
+        elif bucket.name.startswith(USED) and (age_of(client, bucket.name) or 0) > _ABANDONED_SECONDS:
+            yield bucket.name.removeprefix(USED)
 
 
 @contextmanager
@@ -307,6 +355,7 @@ def discard_own(client: Client, names: Collection[str]) -> None:
             raise AIStoreTransientError(f"stopping ETL {', '.join(names)} would abort {running[0]}, which runs")
         for name in names:
             discard(client, name)
+            _forget(client, name, (USED, LEFT))
             break_lock(client, _lock(name))
 
 

@@ -84,7 +84,7 @@ def _others(client: Client, prefix: str, own: str, stale_seconds: float) -> bool
     names = [b.name for b in client.cluster().list_buckets() if b.name.startswith(prefix) and b.name != own]
     found = False
     for name in names:
-        age = _age(client, name)
+        age = age_of(client, name)
         if age is not None and age > stale_seconds:
             log.info("lock %s is %.0f s old, so its task is dead: deleting it", name, age)
             client.bucket(name).delete(missing_ok=True)
@@ -103,7 +103,7 @@ def _remove(bucket: Any) -> None:
         log.info("lock %s cannot be deleted for now: %s", bucket.name, e)
 
 
-def _age(client: Client, name: str) -> float | None:
+def age_of(client: Client, name: str) -> float | None:
     """Return the age of a bucket in seconds by the cluster's clock; None if it does not exist."""
     from aistore.sdk.const import HEADER_BUCKET_PROPS
     from aistore.sdk.errors import AISError

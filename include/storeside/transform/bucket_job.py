@@ -331,7 +331,8 @@ class BucketJob:
             return []
         # an ETL is not replaced while a transform exists, even an idle one
         jobs.end_idle(self.client, self.source, self.destination)
-        return etls.ensure(self.client, self.spec.over("hpush") if phase == Phase.RETRY else self.spec, self.pods)
+        spec = self.spec.over("hpush") if phase == Phase.RETRY else self.spec
+        return etls.ensure(self.client, spec, self.pods, keeps=self.options.keep_etl)
 
     def _require_copies(self) -> None:
         """Raise `copies.not_copied` for objects that were not copied for reasons outside the objects."""

@@ -45,7 +45,7 @@ class Inspection:
         require_reports(spec, "an inspection")
         jobs.wait_for_rebalance(self.client)
         jobs.end_idle(self.client, self.source, self.source)
-        names = etls.ensure(self.client, spec, self.pods)
+        names = etls.ensure(self.client, spec, self.pods, keeps=False)
         job_id = self.source.handle(self.client).inspect(
             names[0],
             timeout=spec.request_timeout,

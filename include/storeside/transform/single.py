@@ -61,7 +61,7 @@ def _through(
         while True:
             attempt += 1
             is_ours = is_ours or not etls.are_there(client, spec.own_names)
-            names = etls.ensure(client, spec, pods)
+            names = etls.ensure(client, spec, pods, keeps=keep_etl)
             chain = client.etl(names[0])
             for name in names[1:]:
                 chain = chain >> client.etl(name)

@@ -242,7 +242,7 @@ class Benchmark:
         """Run one job of AIStore, and return its seconds by the targets' clocks."""
         plan, source = self._plan, self._scratch.source
         try:
-            names = etls.ensure(self._client, spec, self._pods)
+            names = etls.ensure(self._client, spec, self._pods, keeps=False)
             self._check_stop()
             options = Options(workers=plan.workers)
             with etls.kept(self._client, names):

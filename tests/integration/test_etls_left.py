@@ -1,0 +1,95 @@
+"""ETLs whose tasks could not stop them, or died: the last task that ends stops them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from storeside.aistore import etl as etls
+from storeside.aistore import jobs
+from storeside.aistore.buckets import Bucket
+from storeside.aistore.spec import EtlSpec
+from storeside.ledger.objects import Ledger
+from storeside.transform.bucket_job import BucketJob
+from storeside.transform.state import Options, Summary
+from tests.support import shared_etls, small_spec, unique, until
+
+pytestmark = pytest.mark.usefixtures("no_etl_is_left")
+
+
+@pytest.fixture
+def alone(aistore: Any) -> Iterator[None]:
+    """Let no transform of an earlier test run."""
+    until(lambda: not jobs.running_transforms(aistore), 30, "end of the transforms")
+    yield
+    assert records(aistore) == []
+
+
+def records(aistore: Any) -> list[str]:
+    names = [bucket.name for bucket in aistore.cluster().list_buckets()]
+    return [name for name in names if name.startswith((etls.USED, etls.LEFT))]
+
+
+def left(aistore: Any) -> set[str]:
+    return {etl.id for etl in aistore.cluster().list_etls()} - shared_etls()
+
+
+def overlapping(number: int) -> EtlSpec:
+    return small_spec("upper", environment={"SUFFIX": f"-{number}"})
+
+
+@pytest.mark.usefixtures("alone")
+def test_the_last_of_overlapping_transforms_stops_the_etls_of_all(
+    aistore: Any, clickhouse: Any, source: Bucket, drive: Callable[[BucketJob], Summary]
+) -> None:
+    """Some tasks are killed after they started their ETLs, and not tried again."""
+    slow = small_spec("slow", environment={"SECONDS": "0.5"})
+    running = BucketJob(
+        aistore, Ledger(clickhouse), source, Bucket("ais", unique("out")), run_id=unique("run"), spec=slow,
+        options=Options(),
+    )  # fmt: skip
+    specs = [overlapping(n) for n in range(4)]
+    for spec in specs[:2]:
+        etls.ensure(aistore, spec, keeps=False)
+    etls.ensure(aistore, specs[2])
+    state = running.submit(running.begin())
+    for spec in (specs[0], specs[2]):  # these end while the transform runs
+        assert not etls.release(aistore, spec.names)
+    etls.ensure(aistore, specs[2])  # and a task that keeps it uses this one again
+    assert left(aistore) == {name for spec in (*specs[:3], slow) for name in spec.names}
+    while state.phase != "done":
+        if state.job_id:
+            follower = running.follower(state, 60)
+            until(lambda: follower.poll().finished, 60, "end of the job")  # noqa: B023 - called in this turn
+            state = running.advance(state)
+        state = running.submit(state)
+    running.finish(state)
+    assert left(aistore) == {*specs[1].names, *specs[2].names}, "a task uses the second, and another keeps the third"
+    assert records(aistore) == [etls.USED + specs[1].name]
+    # the task of the second died, and another transform ends a day later
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(etls, "_ABANDONED_SECONDS", 0.0)
+        job = BucketJob(
+            aistore, Ledger(clickhouse), source, Bucket("ais", unique("out")), run_id=unique("run"), spec=specs[3],
+            options=Options(),
+        )  # fmt: skip
+        drive(job)
+    assert left(aistore) == set(specs[2].names)
+    assert etls.release(aistore, specs[2].names)
+    print(f"BENCH etl.left_running {len(left(aistore))} ETLs of {len(specs) + 1}")
+    assert left(aistore) == set()
+
+
+@pytest.mark.usefixtures("alone")
+def test_a_task_that_waits_too_long_for_the_lock_leaves_its_etl_to_the_task_that_holds_it(
+    aistore: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = overlapping(9)
+    etls.ensure(aistore, spec, keeps=False)
+    monkeypatch.setattr(etls, "_END_SECONDS", 0.2)
+    with etls.kept(aistore, ["other"]):
+        assert not etls.release(aistore, spec.names)
+    assert etls.release(aistore, ["none-of-them"])
+    assert left(aistore) == set()
