@@ -11,6 +11,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from storeside.stack.speech_corpus import make_bad
@@ -64,6 +65,27 @@ def test_filters_are_applied_in_order() -> None:
     assert (facts.codec, facts.channels) == ("flac", 2)
     assert facts.duration_seconds == pytest.approx(0.5, abs=0.05)
     assert facts.peak_dbfs == pytest.approx(-20.0, abs=1.0)
+
+
+@pytest.mark.parametrize("value", ["mono|c0=c1", "mono|c0 = c1", "mono|c0=0*c0+c1"])
+@pytest.mark.parametrize("form", ["positional", "named"])
+def test_a_filter_gets_the_value_that_was_given(value: str, form: str) -> None:
+    stereo = wav(s16(np.column_stack([sine(0.5, amplitude=0.5), sine(0.5, amplitude=0.05)])))
+    given = [[value]] if form == "positional" else [{"args": value}]
+    made = made_by({"format": "wav", "acodec": "pcm_s16le"}, ["pan", *given]).transform(stereo, "", "")
+    assert (probe(made).channels, probe(made).peak_dbfs) == (1, pytest.approx(-26.0, abs=0.2))
+
+
+@pytest.mark.parametrize(
+    "text", ["a=b", "a:b", "it's", "a\\b", "a,b;c", "[a]", "a\\=b", ":", "='", "volume=2:eval=once"]
+)
+def test_ffmpeg_reads_each_character_of_a_value(text: str) -> None:
+    """The error repeats what ffmpeg has read of the value."""
+    with pytest.raises(ValueError, match="do not work together") as positional:
+        made_by({"format": "wav"}, ["volume", [f"x{text}"]])
+    with pytest.raises(ValueError, match="do not work together") as named:
+        made_by({"format": "wav"}, ["volume", {"volume": f"x{text}"}])
+    assert str(positional.value) == str(named.value)
 
 
 @pytest.mark.parametrize("name", FORMATS)

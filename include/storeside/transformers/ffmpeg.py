@@ -22,6 +22,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import ffmpeg
+from ffmpeg.nodes import FilterNode
 
 from . import audio_errors as errors
 from .audio_errors import AudioError
@@ -33,6 +34,8 @@ from .settings import Settings
 from .transformer import Data, Source
 
 _PIECE_BYTES = 1 << 20
+# The characters that end a value of a filter.
+_SPECIAL = "\\'=:"
 _REPORTED_BYTES = 64 << 10  # from the end of the command's messages
 _ERROR_LINE = re.compile(r"^(?:\[[^\]\n]* @ 0x[0-9a-f]+\] )*\[(?:error|fatal|panic)\] (.+)$", re.MULTILINE)
 # Messages that report an error without its reason.
@@ -143,7 +146,7 @@ class AudioFfmpeg:
             threads=1,
         )["a:0"]
         for name, positional, named in self._settings.filters:
-            audio = audio.filter(name, *positional, **named)
+            audio = _Filter(audio, name, args=positional, kwargs=named).stream()
         output = dict(self._settings.output)
         if keeps := self._settings.kept_channels:
             # An equal number of channels stays unchanged; ffmpeg's -ac would mix them for another layout.
@@ -166,6 +169,22 @@ class AudioFfmpeg:
         if status < 0:
             return AudioError(f"ffmpeg crashed with {signal.Signals(-status).name}")
         return AudioError(f"ffmpeg: {_reason(said)}")
+
+
+class _Filter(FilterNode):  # type: ignore[misc] # ffmpeg-python is untyped
+    """A filter whose positional values are escaped as often as ffmpeg unescapes them, like its named values.
+
+    ffmpeg-python 0.2.0 escapes them once more, so that ``pan`` gets ``mono|c0\\=c1`` instead of ``mono|c0=c1``.
+    """
+
+    def _get_filter(self, outgoing_edges: Any) -> str:
+        values = [_escaped(str(value), _SPECIAL) for value in self.args]
+        values += [f"{name}={_escaped(str(value), _SPECIAL)}" for name, value in sorted(self.kwargs.items())]
+        return _escaped(f"{self.name}={':'.join(values)}" if values else self.name, "\\'[],;")
+
+
+def _escaped(text: str, special: str) -> str:
+    return re.sub(f"[{re.escape(special)}]", r"\\\g<0>", text)
 
 
 # Elapsed time that a command may take on a busy machine, as a multiple of its CPU time limit.
