@@ -9,14 +9,17 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from storeside.aistore import etl as etls
 from storeside.aistore.buckets import Bucket, list_held
 from storeside.aistore.errors import AIStoreTransientError
 from storeside.ledger.objects import Ledger
 from storeside.transform.bucket_job import BucketJob
+from storeside.transform.single import get_object, transform_object
 from storeside.transform.state import Options, Summary
 from tests.support import next_second, read, small_spec, unique
 
@@ -158,3 +161,17 @@ def test_an_object_that_was_uploaded_in_parts_is_transformed_again(changing: Cha
         assert set(read(changing.aistore, changing.to, "large")) == set(letter.upper())
         assert changing.run().done == 0
     assert [copy.name for copy in list_held(changing.aistore, changing.source)] == ["large"]
+
+
+def test_one_object_is_read_as_it_is_in_its_bucket(aistore: Any, s3_client: Any, tmp_path: Path) -> None:
+    source, to, path = Bucket("s3", unique("one")), Bucket("ais", unique("out")), tmp_path / "got"
+    s3_client.create_bucket(Bucket=source.name)
+    upper = small_spec("upper")
+    for content in (b"one", b"another"):
+        s3_client.put_object(Bucket=source.name, Key="a", Body=content)
+        transform_object(aistore, source, "a", to, "a", upper, keep_etl=True)
+        assert read(aistore, to, "a") == content.upper()
+        for spec, wanted in ((None, content), (upper, content.upper())):
+            get_object(aistore, source, "a", path, spec, keep_etl=True)
+            assert path.read_bytes() == wanted
+    etls.release(aistore, upper.without_files().over("hpush").names)

@@ -93,6 +93,7 @@ def transform_object(
     Within one bucket, the result must be a new object: if AIStore overwrote an object with an incomplete result, the
     old content would be lost.
     """
+    latest = latest or source.scheme != "ais"  # AIStore may hold an older copy of an object in the cloud
     require_fit(result, f"the result of {source}/{name} cannot be named {result!r}")
     found, to = source.object(client, name), destination.object(client, result)
     _require_new(client, source, name, destination, result)
@@ -134,9 +135,11 @@ def get_object(
     """
     part = path.with_name(f".{path.name}.part")
     found = source.object(client, name)
+    latest = source.scheme != "ais"
+    spec = spec.without_files() if spec and latest else spec
 
     def read(config: Any) -> int:
-        reader = found.get_reader(etl=config, chunk_size=_PIECE)
+        reader = found.get_reader(etl=config, chunk_size=_PIECE, latest=latest)
         with part.open("wb") as file:
             return sum(file.write(piece) for piece in reader)
 
