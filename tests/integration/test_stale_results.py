@@ -65,7 +65,8 @@ class Changing:
         A result that was replaced after it was recorded is left out: the next run makes it again.
         """
         rows = self.clickhouse.query(
-            "SELECT object, version, result_version FROM storeside.objects FINAL WHERE destination = {to:String} AND status = 'done'",
+            "SELECT object, version, result_version FROM storeside.objects FINAL"
+            " WHERE destination = {to:String} AND status = 'done'",
             parameters={"to": str(self.to)},
         ).result_rows
 
