@@ -350,7 +350,7 @@ def vorbis(quality: int, hz: float, seconds: float) -> bytes:
     return subprocess.run(command, capture_output=True, check=True).stdout
 
 
-@pytest.mark.parametrize("engine", [audio_native.transcode, audio_libav.transcode])
+@pytest.mark.parametrize("engine", [audio.transcode, audio_libav.transcode])
 def test_links_of_a_vorbis_chain_with_other_headers_are_no_noise(engine: Any) -> None:
     result = engine(vorbis(3, 440, 1.0) + vorbis(9, 880, 2.0), AudioFormat(), LIMITS)
     samples = np.frombuffer(bytes(result), "<i2", offset=44)

@@ -50,6 +50,6 @@ def test_a_planted_acceptance_is_found() -> None:
     assert len(outcome.silent) > 5
 
 
-@pytest.mark.parametrize("title", [family.BEHIND, family.PADDING, family.VERSIONS])
+@pytest.mark.parametrize("title", [family.BEHIND, family.PADDING, family.POSITION, family.VERSIONS])
 def test_intended_differences_are_documented(title: str) -> None:
     assert f"\n### {title}\n" in DIFFERENCES.read_text()

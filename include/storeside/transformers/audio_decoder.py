@@ -24,6 +24,10 @@ from .audio_limits import Limits
 _STRICT = {"err_detect": "explode+crccheck"}
 _THREADS = "NONE"
 _HEADERS = "new_extradata"
+# 32 bits: the samples to drop at the start of a frame; 32 more: those at its end.
+_SKIPPED = "SKIP_SAMPLES"
+# The first byte of each frame in a packet of Ogg FLAC; packets of metadata begin with their kind (RFC 9639, 10.1).
+_FLAC_FRAME = 0xFF
 
 
 def reason(error: Exception) -> str:
@@ -50,6 +54,7 @@ class Decoder:
             raise errors.not_audio(reason(e)) from e
         self.limits = limits
         self.samples = 0
+        self._link, self._begun = 0, 0  # the link of an Ogg chain, and the samples before it
         self._form: tuple[Any, ...] | None = None
         try:
             self.stream: Any = self._decodable_stream()
@@ -57,7 +62,8 @@ class Decoder:
             self.container.close()
             raise
         padding = {"flags2": "+skip_manual"} if data.stated.keeps_packets else {}
-        self.stream.codec_context.options = {**_STRICT, **padding, **_usable_layout(self.container)}
+        self._options = {**_STRICT, **padding, **_usable_layout(self.container)}
+        self.stream.codec_context.options = self._options
         # Objects are processed in parallel: threads for one object cost more than they save.
         self.stream.codec_context.thread_type = _THREADS
 
@@ -76,7 +82,7 @@ class Decoder:
         """Decode the stream to its end, or only its first `seconds`; only a complete read detects missing samples."""
         try:
             for decoded in self._decoded():
-                if frame := self._kept(decoded):
+                if decoded.samples and (frame := self._kept(decoded)):
                     self.samples += frame.samples
                     yield frame
                     if self.samples > self.limits.seconds * self.rate:
@@ -91,29 +97,35 @@ class Decoder:
         self._stated.require(self.samples, self.rate)
 
     def _kept(self, frame: Any) -> Any | None:
-        """Return the part of a frame before the padding at the end of the recording; None if there is none."""
-        if not frame.samples:
-            return None
+        """Return the part of a frame without the padding at both ends of the recording; None if there is none."""
         self._require_form(frame)
-        left = round(self._stated.kept_seconds * self.rate) - self.samples if self._stated.kept_seconds else math.inf
-        if frame.samples <= left:
+        first = _delay(frame) if self._stated.keeps_packets else 0
+        kept = self._stated.kept_seconds[self._link : self._link + 1]
+        left = round(kept[0] * self.rate) + self._begun - self.samples if kept else math.inf
+        count = min(frame.samples - first, left)
+        if count == frame.samples:
             return frame
-        cut = filters.Filters(lambda _: filters.part(0, int(left)))
-        return next(chain(cut.process(frame), cut.process(None)), None) if left > 0 else None
+        cut = filters.Filters(lambda _: filters.part(first, first + int(count)))
+        return next(chain(cut.process(frame), cut.process(None)), None) if count > 0 else None
 
     def _decoded(self) -> Iterator[Any]:
         """Yield all frames; each link of a chain of Ogg Vorbis has its own decoder.
 
-        The decoder of libav 62.28 makes noise of a link whose headers differ from those of the first.
+        The decoder of libav 62.28 makes noise of a link of Vorbis whose headers differ from those of the first, and
+        takes the metadata of a later link of FLAC for a damaged frame.
         """
         decoder = self.stream.codec_context
+        in_ogg = self.container.format.name == "ogg"
         for packet in self.container.demux(self.stream):
             if decoder.name == "vorbis" and packet.has_sidedata(_HEADERS):
                 yield from decoder.decode(None)
+                self._link, self._begun = self._link + 1, self.samples
                 decoder = av.CodecContext.create("vorbis", "r")
                 decoder.extradata = bytes(packet.get_sidedata(_HEADERS))
-                decoder.options, decoder.thread_type = _STRICT, _THREADS
+                decoder.options, decoder.thread_type = self._options, _THREADS
                 packet = av.Packet(bytes(packet))  # noqa: PLW2901 - without the headers
+            elif in_ogg and decoder.name == "flac" and packet.size and bytes(packet)[0] != _FLAC_FRAME:
+                continue
             yield from decoder.decode(packet)
 
     def _require_form(self, frame: Any) -> None:
@@ -142,6 +154,15 @@ class Decoder:
     def close(self) -> None:
         """Close the container."""
         self.container.close()
+
+
+def _delay(frame: Any) -> int:
+    """Return how many samples at the start of a frame are the delay of the encoder.
+
+    The decoder of Vorbis in libav 62 yields them and marks them; that of libav 59 drops them.
+    """
+    marks = (bytes(data) for data in frame.side_data if data.type.name == _SKIPPED)
+    return next((int.from_bytes(mark[:4], "little") for mark in marks), 0)
 
 
 # Channels in the order of the bits in libav's mask (libavutil/channel_layout.h).

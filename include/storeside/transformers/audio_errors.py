@@ -49,8 +49,8 @@ def damaged(codec: str, samples: int, reason: str) -> AudioError:
     """Return the error for a stream whose decoding failed after `samples` per channel."""
     if "patches welcome" in reason:  # libav's words for a feature that it does not implement
         return AudioError(
-            f"libav cannot decode {codec} data after {samples} samples, because it lacks a feature such as the pauses"
-            " (DTX) of AMR: convert the object to WAV or FLAC"
+            f"libav cannot decode {codec} data after {samples} samples, because it lacks a feature, such as a"
+            " change of channels within a chain of Ogg, or the pauses (DTX) of AMR: convert the object to WAV or FLAC"
         )
     return AudioError(f"damaged {codec} data after {samples} samples: {reason}")
 

@@ -83,7 +83,7 @@ def _target(target: AudioFormat, limits: Limits, stated: Stated) -> Target:
         rate=target.sample_rate,
         channels=target.channels,
         expected_seconds=stated.exact_seconds,
-        kept_seconds=stated.kept_seconds,
+        kept_seconds=sum(stated.kept_seconds),
         keeps_edges=stated.keeps_edges,
         keeps_packets=stated.keeps_packets,
         head=stated.head,

@@ -30,8 +30,9 @@ _REFUSED_EVERY = 20
 # Steps of 16 bits by which decoders and resamplers of another version of libav differ.
 _STEPS = 8
 _ADPCM_STEPS = 64
-# Samples of a frame of AAC; ffmpeg returns those of the last one that are padding, and resamples them, too.
-_AAC_FRAME = 1024
+# The fewest and the most samples that ffmpeg returns beyond the stated length, and resamples, too: it does not cut
+# the padding in the last two frames of AAC, and cuts Vorbis of one page at another place within two blocks.
+_BEYOND = {"aac": (0, 2 * 1024), "libvorbis": (-2 * 8192, 2 * 8192)}
 # Samples at the end that a resampler calculates from those behind them.
 _TAIL = 200
 _LIMITS = Limits(seconds=600)
@@ -39,6 +40,7 @@ _NUMBERS = re.compile(r"\d+")
 # Titles of sections in docs/differences.md.
 BEHIND = "Bytes before and after a recording are not read"
 PADDING = "AAC in MP4 has the length that the boxes state"
+POSITION = "Vorbis in Ogg has the length that the pages state"
 VERSIONS = "Damage that one version of libav finds and another does not"
 
 
@@ -109,8 +111,8 @@ def _judge(outcome: Outcome, one: Tried, theirs: bytes | None) -> None:
         outcome.intended[VERSIONS] += 1
     elif wrong and _is_beside(one, theirs):
         outcome.intended[BEHIND] += 1
-    elif wrong and _is_without_padding(one, theirs):
-        outcome.intended[PADDING] += 1
+    elif wrong and (title := _of_stated_length(one)) and _has_stated_length(one, theirs):
+        outcome.intended[title] += 1
     elif wrong:
         outcome.silent.append(f"{one.recording} to {one.target.sample_rate} Hz {one.target.channels}: {wrong}")
     elif any(isinstance(made, str) for made in one.ours.values()):
@@ -159,25 +161,33 @@ def _is_beside(one: Tried, theirs: bytes | None) -> bool:
     )
 
 
-def _is_without_padding(one: Tried, theirs: bytes | None) -> bool:
-    """Whether all engines gave the samples that AAC in MP4 was made from, and ffmpeg padding behind them, too.
+def _of_stated_length(one: Tried) -> str:
+    """Return the title of the difference if ffmpeg does not cut such recordings at the stated length, else ""."""
+    base = one.recording.base
+    if base.encoder == "aac" and base.muxer in ("mp4", "mov", "ipod"):
+        return PADDING
+    return POSITION if (base.encoder, base.muxer) == ("libvorbis", "ogg") else ""
 
-    Flipped bits may change the length in the boxes.
+
+def _has_stated_length(one: Tried, theirs: bytes | None) -> bool:
+    """Whether all engines gave the samples that the recording was made from, and ffmpeg more or fewer at the end.
+
+    Flipped bits may change the stated length.
     """
     base, channels = one.recording.base, one.target.channels
-    if base.encoder != "aac" or base.muxer not in ("mp4", "mov", "ipod") or theirs is None:
+    if theirs is None:
         return False
     rate = one.target.sample_rate / base.rate
+    fewest, most = (samples * rate for samples in _BEYOND[base.encoder])
     full = np.frombuffer(theirs, "<i2").reshape(-1, channels).astype(int)
     for made in one.ours.values():
         if isinstance(made, str):
             return False
         found = np.frombuffer(made, "<i2").reshape(-1, channels).astype(int)
-        padding = len(full) - len(found)
         is_as_made = abs(len(found) - base.seconds * one.target.sample_rate) <= 2
-        if not 0 <= padding <= 2 * _AAC_FRAME * rate or not (is_as_made or one.recording.kind == "flipped"):
+        if not fewest <= len(full) - len(found) <= most or not (is_as_made or one.recording.kind == "flipped"):
             return False
-        certain = max(len(found) - _TAIL, 0)
+        certain = max(min(len(found), len(full)) - _TAIL, 0)
         if certain and np.abs(found[:certain] - full[:certain]).max() > _STEPS:
             return False
     return True

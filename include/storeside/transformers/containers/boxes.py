@@ -45,7 +45,7 @@ def mp4(content: Bytes, at: int) -> Stated:
         end = another
     ignored = bytes_after(content.size - end, "last box")
     seconds, length = tracks.shown_seconds(content, *moov), tracks.length(content, moov, moofs)
-    kept = length.seconds if length else 0.0
+    kept = (length.seconds,) if length and length.seconds else ()
     if is_open:
         # Before libav 60, a fragment's samples before the start of the edit list stay.
         return Stated(end, ignored, kept_seconds=kept, needs_newest=bool(length and length.delay))
@@ -53,7 +53,7 @@ def mp4(content: Bytes, at: int) -> Stated:
         end,
         ignored,
         "yes",
-        kept or seconds,
+        kept[0] if kept else seconds,
         tolerance=TOLERANCE_SECONDS,
         kept_seconds=kept,
         keeps_edges=bool(length and length.is_aac),

@@ -255,7 +255,7 @@ def _packets(stated: Stated, head: bytes, table: bytes, rate: float) -> Stated:
     return replace(
         made,
         tolerance=TOLERANCE_SECONDS,
-        kept_seconds=made.seconds,
+        kept_seconds=(made.seconds,),
         keeps_packets=packed == b"alac",
         needs_newest=packed != b"alac" and delay > 0,
     )

@@ -71,16 +71,24 @@ class _Stream:
     position: int = 0
     is_ended: bool = False
 
+    @property
+    def samples(self) -> int:
+        """The samples per channel that the positions of the pages state; 0 if they state none."""
+        if self.start != 0 or not self.rate or self.position >= 1 << 63:
+            return 0
+        return max(self.position - self.skip, 0)
+
 
 @dataclass
 class _Walk:
-    """The audio streams in the pages so far; of a chain, those of its last link.
+    """The audio streams in the pages so far; of a chain, those of its last link, and the `earlier` ones.
 
     `gaps` is the number of places at which pages are missing although no byte is damaged, as in a recording of a live
     stream that lost some.
     """
 
     streams: dict[int, _Stream] = field(default_factory=dict)
+    earlier: list[_Stream] = field(default_factory=list)
     is_chained: bool = False
     gaps: int = 0
 
@@ -116,6 +124,7 @@ class _Walk:
         if any(broken_at >= one.end and not one.is_ended for one in self.streams.values()):
             raise errors.damaged_at("page", broken_at)
         if self.is_chained:  # only the last link of a chain counts
+            self.earlier += self.streams.values()
             self.streams.clear()
         stream.number, stream.end = page.number, page.end
         self.streams[page.serial] = stream
@@ -152,7 +161,10 @@ def ogg(content: Bytes, at: int) -> Stated:
     if not sound[0].is_ended:
         raise errors.no_last_page(sound[0].codec)
     ignored = bytes_after(rest, "last page")
-    stated = Stated(end, ignored, "yes") if walk.is_chained or len(sound) > 1 else _of_one(sound[0], end, ignored)
+    if walk.is_chained:
+        stated = _of_chain([*walk.earlier, *sound], end, ignored)
+    else:
+        stated = Stated(end, ignored, "yes") if len(sound) > 1 else _of_one(sound[0], end, ignored)
     return replace(stated, complete="unknown") if walk.gaps else stated
 
 
@@ -170,9 +182,26 @@ def _opened(head: bytes) -> _Stream | None:
 
 
 def _of_one(stream: _Stream, end: int, ignored: str) -> Stated:
-    if stream.start != 0 or not stream.rate or stream.position >= 1 << 63:
+    samples = stream.samples
+    if not samples:
         return Stated(end, ignored, "yes")
-    samples = stream.position - stream.skip
-    if samples <= 0:
-        return Stated(end, ignored, "yes")
-    return exactly(end, ignored, samples, stream.rate, stream.longest)
+    stated = exactly(end, ignored, samples, stream.rate, stream.longest)
+    if stream.codec != "vorbis":
+        return stated
+    # libav 59 to 62 cuts too much or nothing if the first page of a stream's audio is its last one.
+    return replace(stated, keeps_packets=True, kept_seconds=(samples / stream.rate,))
+
+
+def _of_chain(links: list[_Stream], end: int, ignored: str) -> Stated:
+    """Return the end of a chain; of Vorbis, also what each link keeps."""
+    stated = Stated(end, ignored, "yes")
+    codecs = {link.codec for link in links}
+    if codecs == {"flac"}:
+        return replace(stated, needs_newest=True)
+    if codecs == {"vorbis"} and all(link.samples for link in links):
+        kept = tuple(link.samples / link.rate for link in links)
+        return Stated(
+            end, ignored, "yes", sum(kept), is_exact=True, slack=links[0].longest, needs_newest=True,
+            keeps_packets=True, kept_seconds=kept,
+        )  # fmt: skip
+    return stated

@@ -26,10 +26,10 @@ class Stated:
     decoding must yield the declared samples per channel, minus at most `slack`; without slack, also no more. A
     recording that is shorter or longer by more than `tolerance` seconds is not known to be complete.
 
-    `kept_seconds` is the length after which only an encoder's padding follows; 0 keeps all. With `keeps_packets`,
-    decoded packets have no padding, although the container counts some. With `keeps_edges`, libav must not cut at the
-    end of an MP4 edit list, whose ticks are longer than samples. With `needs_newest`, only PyAV's libav decodes all
-    samples rightly.
+    `kept_seconds` are the lengths of the links of an Ogg chain, or the length of any other recording, after which
+    only an encoder's padding follows; without one, all is kept. With `keeps_packets`, libav must not cut padding at
+    the end, because it would cut samples. With `keeps_edges`, libav must not cut at the end of an MP4 edit list,
+    whose ticks are longer than samples. With `needs_newest`, only PyAV's libav decodes all samples rightly.
     """
 
     end: int
@@ -41,7 +41,7 @@ class Stated:
     start: int = 0
     tolerance: float = math.inf
     head: bytes = b""
-    kept_seconds: float = 0.0
+    kept_seconds: tuple[float, ...] = ()
     keeps_packets: bool = False
     keeps_edges: bool = False
     needs_newest: bool = False

@@ -19,6 +19,7 @@
 #include <libavformat/avformat.h>
 #include <libavutil/avstring.h>
 #include <libavutil/channel_layout.h>
+#include <libavutil/intreadwrite.h>
 #include <libavutil/log.h>
 #include <libavutil/mathematics.h>
 #include <libswresample/swresample.h>
@@ -400,10 +401,28 @@ static Status start(Job *job, const AVFrame *frame)
     return status;
 }
 
+/* Drop the samples at the start of a frame that its decoder marks as the delay of the encoder, as libav 62 does in
+ * Vorbis; that of libav 59 does not yield them. */
+static void drop_delay(AVFrame *frame)
+{
+    const AVFrameSideData *mark = av_frame_get_side_data(frame, AV_FRAME_DATA_SKIP_SAMPLES);
+    int planar = av_sample_fmt_is_planar(frame->format), channels = frame->ch_layout.nb_channels;
+    int delay = mark && mark->size >= 4 ? (int)FFMIN(AV_RL32(mark->data), (uint32_t)frame->nb_samples) : 0;
+    int bytes = delay * av_get_bytes_per_sample(frame->format) * (planar ? 1 : channels);
+    for (int plane = 0; delay && plane < (planar ? channels : 1); plane++) {
+        frame->extended_data[plane] += bytes;
+        if (frame->extended_data != frame->data && plane < AV_NUM_DATA_POINTERS)
+            frame->data[plane] += bytes;
+    }
+    frame->nb_samples -= delay;
+}
+
 static Status take_frame(Job *job, AVFrame *frame)
 {
     Status status = OK;
     int made;
+    if (job->target->keeps_packets)
+        drop_delay(frame);
     if (!frame->nb_samples)
         return OK;
     if (!job->first_rate)

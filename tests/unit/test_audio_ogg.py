@@ -1,0 +1,123 @@
+"""Ogg: recordings and chains have the length that the positions of their pages state, in both engines."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any
+
+import av
+import numpy as np
+import pytest
+
+from storeside.transformers import audio, audio_libav, audio_native
+from storeside.transformers.audio import AudioError
+from storeside.transformers.audio_limits import Limits
+from storeside.transformers.formats import AudioFormat
+from tests.unit.test_audio import needs_native
+
+ENGINES = [audio_libav.transcode, pytest.param(audio_native.transcode, marks=needs_native)]
+
+
+def tone(samples: int, hz: float, rate: int, channels: int = 1) -> np.ndarray[Any, Any]:
+    wave = (12_000 * np.sin(np.arange(samples) * hz * 2 * np.pi / rate)).astype("<i2")
+    return np.stack([wave] * channels, axis=1)
+
+
+def vorbis(samples: int, rate: int, hz: float = 440, channels: int = 1) -> bytes:
+    form = ["-f", "s16le", "-ar", str(rate), "-ac", str(channels), "-i", "-"]
+    command = ["ffmpeg", "-v", "error", *form, "-c:a", "libvorbis", "-f", "ogg", "-"]
+    wave = tone(samples, hz, rate, channels).tobytes()
+    return subprocess.run(command, input=wave, capture_output=True, check=True).stdout
+
+
+def decoded(transcode: Callable[..., Any], content: bytes, rate: int) -> np.ndarray[Any, Any]:
+    return np.frombuffer(bytes(transcode(content, AudioFormat(sample_rate=rate), Limits())), "<i2", offset=44)
+
+
+@pytest.mark.parametrize("transcode", ENGINES)
+@pytest.mark.parametrize("rate", [16_000, 44_100])
+@pytest.mark.parametrize("samples", [100, 576, 1_000, 5_000, 16_000, 44_101, 100_000])
+def test_vorbis_has_all_samples_and_no_padding(transcode: Callable[..., Any], rate: int, samples: int) -> None:
+    """The audio of the short ones is one page, which is the last: libav cuts such streams wrongly."""
+    content = vorbis(samples, rate)
+    found = decoded(transcode, content, rate)
+    assert len(found) == samples
+    facts = audio.probe(content)
+    assert (facts.samples, facts.complete) == (samples, "yes")
+    assert facts.declared_seconds == pytest.approx(samples / rate)
+    difference = found[200:-200].astype(int) - tone(samples, 440, rate)[200:-200, 0]
+    assert not len(difference) or np.abs(difference).mean() < 600
+
+
+def test_each_link_of_a_vorbis_chain_has_its_length() -> None:
+    lengths = (44_100, 1_000, 100_001)
+    chain = b"".join(vorbis(samples, 44_100, hz) for samples, hz in zip(lengths, (330, 440, 550), strict=True))
+    facts = audio.probe(chain)
+    assert (facts.samples, facts.complete) == (sum(lengths), "yes")
+    found = decoded(audio.transcode, chain, 44_100)
+    assert len(found) == sum(lengths)
+    last = tone(lengths[2], 550, 44_100)[:, 0].astype(int)
+    assert np.abs(found[-lengths[2] :] - last)[2_000:-2_000].max() < 2_500  # not shifted against the links before
+
+
+def test_a_vorbis_chain_whose_channels_change_is_refused_with_its_reason() -> None:
+    with pytest.raises(AudioError, match="a change of channels within a chain of Ogg"):
+        audio.probe(vorbis(44_100, 44_100) + vorbis(44_100, 44_100, channels=2))
+
+
+def flac(samples: int, hz: float, channels: int = 1, padding: bool = True) -> bytes:
+    """Return Ogg FLAC; with `padding`, the header has another block of metadata, as the reference encoder writes."""
+    out = io.BytesIO()
+    wave = tone(samples, hz, 16_000, channels).reshape(1, -1)
+    with av.open(out, "w", format="ogg") as file:
+        layout = "mono" if channels == 1 else "stereo"
+        stream = file.add_stream("flac", rate=16_000, layout=layout)
+        frame = av.AudioFrame.from_ndarray(wave, format="s16", layout=layout)
+        frame.sample_rate, frame.pts, frame.time_base = 16_000, 0, Fraction(1, 16_000)
+        resampler = av.AudioResampler("s16", layout, 16_000, frame_size=4_096)
+        for part in [*resampler.resample(frame), *resampler.resample(None)]:
+            file.mux(stream.encode(part))
+        file.mux(stream.encode(None))
+    if not padding:
+        return out.getvalue()
+    first, comment, *pages = [bytearray(b"OggS" + page) for page in out.getvalue().split(b"OggS")[1:]]
+    body = 27 + first[26]
+    first[body + 7 : body + 9] = (2).to_bytes(2, "big")  # packets of metadata that follow
+    comment[27 + comment[26]] &= 0x7F  # no longer the last block
+    block = b"\x81\0\0\x08" + bytes(8)
+    padded = comment[:26] + bytes([1, len(block)]) + block
+    whole = [first, comment, bytearray(padded), *pages]
+    for number, page in enumerate(whole):
+        page[18:22] = number.to_bytes(4, "little")
+        page[22:26] = bytes(4)
+        page[22:26] = checksum(page).to_bytes(4, "little")
+    return b"".join(whole)
+
+
+def checksum(page: bytearray) -> int:
+    """Ogg's CRC-32 (RFC 3533): without inversion, the highest bit first."""
+    found = 0
+    for byte in page:
+        found ^= byte << 24
+        for _ in range(8):
+            found = (found << 1 ^ (0x04C11DB7 if found >> 31 else 0)) & 0xFFFFFFFF
+    return found
+
+
+@pytest.mark.parametrize("padding", [False, True])
+def test_a_chain_of_flac_is_read_with_all_blocks_of_its_metadata(padding: bool) -> None:
+    lengths, pitches = (16_000, 1, 5_000), (330, 440, 550)
+    chain = b"".join(flac(n, hz, padding=padding) for n, hz in zip(lengths, pitches, strict=True))
+    facts = audio.probe(chain)
+    assert (facts.samples, facts.complete) == (sum(lengths), "yes")
+    found = decoded(audio.transcode, chain, 16_000)
+    expected = np.concatenate([tone(n, hz, 16_000)[:, 0] for n, hz in zip(lengths, pitches, strict=True)])
+    assert np.array_equal(found, expected)
+
+
+def test_a_chain_of_flac_whose_channels_change_is_refused() -> None:
+    with pytest.raises(AudioError, match="changes its rate, channels or sample format after 16000 samples"):
+        audio.probe(flac(16_000, 330) + flac(16_000, 330, channels=2))
