@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from storeside.transfer.errors import GoneError, LoadObjectError, about
+from storeside.transfer.json_numbers import Numbers
 from storeside.transfer.loads import LONG_STATEMENT, Planned
 from storeside.transfer.origin import PULLED_VERSION
 from storeside.transfer.streams import pieces
@@ -22,8 +23,10 @@ class JsonCheck:
     def __init__(self, work: Work) -> None:
         self.work = work
 
-    def broken(self, query_id: str, objects: Sequence[Planned], compression: str = "auto") -> list[Planned]:
-        """Return the objects with a line that is not a JSON document.
+    def broken(
+        self, query_id: str, objects: Sequence[Planned], numbers: Numbers, compression: str = "auto"
+    ) -> list[Planned]:
+        """Return the objects with a line that is not a JSON document, or has a text in a column of `numbers`.
 
         Raises GoneError for a version that no longer exists.
         """
@@ -32,7 +35,8 @@ class JsonCheck:
         read = "''" if place.by_url else PULLED_VERSION  # `Reader.check_unchanged` compares the versions
         rows = self.work.client.query(
             f"SELECT _path, {read} AS version,"
-            " countIf(NOT isValidJSON(line) AND notEmpty(trimBoth(line, ' \\t\\r'))) AS wrong"
+            " countIf((NOT isValidJSON(line) AND notEmpty(trimBoth(line, ' \\t\\r')))"
+            f" OR {numbers.condition}) AS wrong"
             f" FROM {source}{f' WHERE {only}' if only else ''} GROUP BY 1, 2",
             settings={
                 "use_hive_partitioning": 0,
@@ -56,11 +60,14 @@ class JsonCheck:
                 broken.append(o)
         return broken
 
-    def refuse(self, objects: Sequence[Planned]) -> None:
-        """Read these objects on the worker. Raises LoadObjectError for the first one with invalid JSON."""
+    def refuse(self, objects: Sequence[Planned], numbers: Numbers) -> None:
+        """Read these objects on the worker.
+
+        Raises LoadObjectError for the first one with invalid JSON, or with a text in a column of `numbers`.
+        """
         for o in objects:
             try:
-                for _ in checked(pieces(self.work.content(o).plain())):
+                for _ in numbers.checked(checked(pieces(self.work.content(o).plain()))):
                     pass
             except LoadObjectError as e:
                 raise about(e, o.key) from e

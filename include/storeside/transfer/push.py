@@ -17,6 +17,7 @@ from storeside.transfer.content import Content
 from storeside.transfer.conversion import PARSED
 from storeside.transfer.errors import DriftError, TransferError
 from storeside.transfer.formats import Csv, Format
+from storeside.transfer.json_numbers import Numbers
 from storeside.transfer.loads import Planned
 from storeside.transfer.nulls import emptied, wrapped
 from storeside.transfer.origin import pushed_columns
@@ -74,6 +75,8 @@ def push(
     if tidy:
         reading = replace(reading, form=replace(form, csv=replace(form.csv, skip_rows=0)))  # `records` removes them
     body, encoding = _unparsed(content, form, strict=strict, tidy=tidy)
+    if strict and form.name == "jsonl":
+        body = Numbers(reading.columns).checked(body)
     if tidy or (form.is_text and content.archive):
         body = filter(None, body)
         if (first := next(body, None)) is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Container, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from itertools import count
@@ -19,12 +19,13 @@ from storeside.transfer.errors import GoneError, LoadObjectError, TransferCancel
 from storeside.transfer.formats import compression_by_name
 from storeside.transfer.grouping import Grouping
 from storeside.transfer.json_check import JsonCheck
+from storeside.transfer.json_numbers import Numbers
 from storeside.transfer.loads import LONG_STATEMENT, Loaded, Planned
 from storeside.transfer.members import about_member, members_of
 from storeside.transfer.origin import PULLED_VERSION, pulled_columns
 from storeside.transfer.push import WHOLE_PARQUET, push
 from storeside.transfer.reading import Check, Reading
-from storeside.transfer.schema import structure
+from storeside.transfer.schema import Column, structure
 from storeside.transfer.statement import settings
 from storeside.transfer.table import Destination
 from storeside.transfer.watch import watched
@@ -120,14 +121,15 @@ class Reader:
         statement = f"INSERT INTO {reading.insert(table, extra, source, only, key=self.source.key)}"
         options = settings(reading.form, **more, **dict(reading.settings))
         if self.work.is_strict:
-            self._execute_and_check(table, statement, options, objects, how.compression)
+            self._execute_and_check(table, statement, options, objects, how.compression, Numbers(reading.columns))
         else:
             self._execute(table, statement, options, objects)
         return list(group.objects)
 
     def _execute_and_check(
-        self, table: str, statement: str, options: dict[str, Any], objects: Sequence[Planned], compression: str
-    ) -> None:
+        self, table: str, statement: str, options: dict[str, Any], objects: Sequence[Planned], compression: str,
+        numbers: Numbers,
+    ) -> None:  # fmt: skip
         """Run an INSERT and, at the same time, the JSON check of its objects; see `json_check`."""
         check = self._check_id(table)
 
@@ -138,8 +140,8 @@ class Reader:
                 queries.abandon(self.client, check)
                 raise
 
-        _, broken = queries.at_once(load, lambda: self._json.broken(check, objects, compression))
-        self._json.refuse(broken)
+        _, broken = queries.at_once(load, lambda: self._json.broken(check, objects, numbers, compression))
+        self._json.refuse(broken, numbers)
 
     def _execute(self, table: str, statement: str, options: dict[str, Any], objects: Sequence[Planned]) -> None:
         """Run an INSERT of objects, and follow it if its connection breaks. Raises LimitError."""
@@ -158,10 +160,11 @@ class Reader:
         size = sum(limits.bytes_of(o.size) for o in objects)
         return watched(self.client, query_id, rows=limits.rows * len(objects), size=size)
 
-    def check_json(self, table: str, objects: Sequence[Planned]) -> None:
-        """Check JSON Lines objects against RFC 8259 if the request is strict. Raises LoadObjectError."""
+    def check_json(self, table: str, objects: Sequence[Planned], columns: Iterable[Column]) -> None:
+        """Check JSON Lines objects with these columns if the request is strict. Raises LoadObjectError."""
         if self.work.is_strict and objects:
-            self._json.refuse(self._json.broken(self._check_id(table), objects))
+            numbers = Numbers(columns)
+            self._json.refuse(self._json.broken(self._check_id(table), objects, numbers), numbers)
 
     def first_row(self, table: str, o: Planned, reading: Reading, check: Check, compression: str) -> int | None:
         """Return the number of the first row of a text object that fails a check; None if there is none.

@@ -12,6 +12,7 @@ from storeside.sql.answers import first_row
 from storeside.transfer import strict_json
 from storeside.transfer.content import Content
 from storeside.transfer.errors import LoadObjectError, TransferTransientError, is_transient, plain
+from storeside.transfer.json_numbers import Numbers
 from storeside.transfer.loads import Planned
 from storeside.transfer.push import insert
 from storeside.transfer.reading import Reading
@@ -56,6 +57,7 @@ def salvage(
     shift = 1 if header else 0
     accepted = 0
     count = 0
+    numbers = Numbers(reading.columns)
 
     def send(block: list[Record]) -> int:
         nonlocal count
@@ -80,8 +82,8 @@ def salvage(
         return len(block)
 
     def is_json(record: Record) -> bool:
-        if reason := strict_json.fault(record[1]):
-            reject(Rejected(record[0], record[1], f"not JSON (RFC 8259): {reason}"))
+        if reason := _fault(*record, numbers):
+            reject(Rejected(*record, reason))
         return not reason
 
     if strict:
@@ -89,6 +91,13 @@ def salvage(
     for block in _blocks(rows):
         accepted += send(block)
     return accepted
+
+
+def _fault(row: int, document: bytes, numbers: Numbers) -> str:
+    """Return why a strict load refuses a document of JSON; empty if it does not."""
+    if reason := strict_json.fault(document):
+        return f"not JSON (RFC 8259): {reason}"
+    return f"row {row}, {reason}" if (reason := numbers.fault(document)) else ""
 
 
 def _blocks(records: Iterator[Record]) -> Iterator[list[Record]]:
