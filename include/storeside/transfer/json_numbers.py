@@ -44,11 +44,13 @@ class Numbers:
         """The condition that a `line` may have such a text in one of the columns; the worker then decides."""
         if not self.names:
             return "0"
-        hints = ", ".join(map(literal, _HINTS))
+        hints = " OR ".join(
+            f"position(line, {literal(hint)}) > 0" for hint in _HINTS
+        )  # half of multiSearchAny's time
         raws = " OR ".join(
             f"match(JSONExtractRaw(line, {literal(name)}), {literal(_IN_VALUE)})" for name in self.names
         )
-        return f"if(multiSearchAny(line, [{hints}]), startsWith(trimLeft(line), '[') OR {raws}, 0)"
+        return f"if({hints}, startsWith(trimLeft(line), '[') OR {raws}, 0)"
 
     def fault(self, document: bytes) -> str:
         """Return which column has such a text in a document; empty if none has."""
