@@ -626,13 +626,26 @@ def test_deleting_etls_says_whether_they_are_gone(
     monkeypatch: pytest.MonkeyPatch, etl: EtlSpec | None, running: list[str]
 ) -> None:
     discarded: list[str] = []
-    monkeypatch.setattr(AIStoreHook, "get_conn", lambda _: None)
+    records: list[str] = []
+
+    def bucket(name: str) -> Any:
+        return SimpleNamespace(
+            create=lambda **_: records.append(name), delete=lambda **_: name in records and records.remove(name)
+        )
+
+    cluster = SimpleNamespace(
+        list_etls=lambda: [SimpleNamespace(id="my-etl")],
+        list_buckets=lambda: [SimpleNamespace(name=name) for name in records],
+    )
+    client = SimpleNamespace(cluster=lambda: cluster, bucket=bucket)
+    monkeypatch.setattr(AIStoreHook, "get_conn", lambda _: client)
     monkeypatch.setattr("storeside.aistore.etl.ours", lambda _: ["my-etl"])
     monkeypatch.setattr("storeside.aistore.jobs.running_transforms", lambda _: running)
     monkeypatch.setattr("storeside.aistore.etl.locked", lambda *_, **__: nullcontext())
     monkeypatch.setattr("storeside.aistore.etl.discard", lambda _, name: discarded.append(name))
     assert AISDeleteEtlOperator(task_id="t", etl=etl).execute(CONTEXT) is not bool(running)
     assert discarded == ([] if running else ["my-etl"])
+    assert records == (["storeside-etl-left-my-etl"] if running else [])
 
 
 @pytest.mark.parametrize(
