@@ -6,7 +6,9 @@ Only listing, plan, ledger and lock are absent: the objects of a load are in a f
 
 from __future__ import annotations
 
+import gzip
 import io
+import lzma
 import re
 import tempfile
 import uuid
@@ -71,8 +73,9 @@ class Engine(ChdbClient):
         more["settings"] = {k: v for k, v in (more.get("settings") or {}).items() if k != "max_query_size"} or None
         return super().command(cmd, *args, **more)
 
-    def raw_insert(self, table: Any = None, *args: Any, insert_block: Any = None, settings: Any = None,
-                   fmt: Any = None, compression: Any = None, **more: Any) -> Any:  # fmt: skip
+    def raw_insert(self, *args: Any, insert_block: Any = None, settings: Any = None, compression: Any = None,
+                   **more: Any) -> Any:  # fmt: skip
+        table, fmt = statement_of(next(insert_block), compression)
         with tempfile.NamedTemporaryFile() as body:
             try:
                 body.writelines(insert_block)
@@ -81,13 +84,22 @@ class Engine(ChdbClient):
             body.flush()
             where = f"{literal(body.name)}, {literal(fmt)}"
             packed = literal(compression or "none")
-            statement, found = INPUT.subn(lambda m: f"FROM file({where}, {m[1]}, {packed})", table)
+            made, found = INPUT.subn(lambda m: f"FROM file({where}, {m[1]}, {packed})", table)
             assert found == 1
             rows = f"SELECT count() FROM {table.partition(' (')[0]}"
             before = int(self.command(rows))
-            self.command(f"INSERT INTO {statement}", settings=settings)
+            self.command(f"INSERT INTO {made}", settings=settings)
             # The engine reports no rows read. No condition of the statement leaves out rows.
             return QuerySummary({"read_rows": str(int(self.command(rows)) - before)})
+
+
+def statement_of(packed: bytes, compression: str | None) -> tuple[str, str]:
+    """Return what follows INSERT INTO in the statement at the beginning of a body, and the format of the rest."""
+    text = {"gzip": gzip.decompress, "xz": lzma.decompress, None: bytes}[compression](packed).decode()
+    statement, _, form = text.removeprefix("INSERT INTO ").rpartition(" FORMAT ")
+    assert text.startswith("INSERT INTO ")
+    assert text.endswith("\n")
+    return statement, form.strip()
 
 
 @dataclass(frozen=True)

@@ -96,6 +96,20 @@ def odd_objects(form: str, odd: str) -> dict[str, bytes]:
     return {f"{name}.parquet": parquet({"n": [some[0]["n"]]}) for name, some in rows.items()}
 
 
+def test_the_statement_of_wide_text_is_longer_than_an_address(loading: Loading) -> None:
+    """It has 170 KB; a parameter of ClickHouse's addresses has at most 128 KiB."""
+    names = [f"column_{n:03}" for n in range(400)]
+    loading.create(", ".join(f"{name} Int32" for name in names))
+    rows = [",".join(names), *(",".join([str(n)] * 400) for n in range(3))]
+    content = "\n".join([*rows, ""]).encode()
+    bad = "\n".join([*rows, ",".join(["x"] * 400), ""]).encode()
+    loading.put({"a.csv": bad, "a.csv.gz": gzip.compress(content), "a.csv.xz": lzma.compress(content)})
+    report = loading.load(loader="push", on_bad_rows="skip")
+    assert loading.reasons() == {}
+    assert (report.loaded, report.rows, report.rejected) == (3, 9, 1)
+    assert loading.query(f"SELECT sum(column_000), sum(column_399) FROM {loading.table}") == [(9, 9)]
+
+
 @pytest.mark.parametrize(("form", "odd"), [("parquet", "a"), ("parquet", "c")])
 @pytest.mark.parametrize("by_events", [False, True])
 def test_a_new_table_has_the_columns_of_most_objects(loading: Loading, form: str, odd: str, by_events: bool) -> None:

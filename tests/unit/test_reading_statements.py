@@ -15,7 +15,7 @@ from storeside.transfer.reader import Reader
 from storeside.transfer.source import Source
 from storeside.transfer.table import existing
 from storeside.transfer.work import USUAL, Work
-from tests.statements import Engine, Files, Objects, Statements
+from tests.statements import Engine, Files, Objects, Statements, statement_of
 from tests.transfers import jsonl, parquet, request_of
 
 OBJECTS = {
@@ -41,7 +41,9 @@ class Recorder:
     def query(self, *_: Any, **__: Any) -> Any:
         return SimpleNamespace(result_rows=[])
 
-    def raw_insert(self, statement: str, *, insert_block: Any, settings: Any, **more: Any) -> Any:
+    def raw_insert(self, *, insert_block: Any, settings: Any, compression: str | None) -> Any:
+        statement, form = statement_of(next(insert_block), compression)
+        more: dict[str, Any] = {"fmt": form, "compression": compression}
         more["body"] = b"".join(insert_block)
         self.kept.append((f"INSERT INTO {statement}", {**settings, **more}))
         return SimpleNamespace(summary={})

@@ -19,6 +19,8 @@ SYNCHRONOUS = {"async_insert": 0}
 _SLICE = 1000
 # Bytes; a thousand keys have at most one megabyte, or two when quoted.
 LONG_STATEMENT = 10_000_000
+# The settings of statements that name each of up to ten thousand columns several times.
+LONG = {"max_query_size": LONG_STATEMENT, "max_ast_elements": 10_000_000, "max_expanded_ast_elements": 10_000_000}
 # Columns of the ledger, and the types that the client sends for them.
 _LEDGER = {
     **dict.fromkeys(("destination", "bucket", "key", "version"), "String"),

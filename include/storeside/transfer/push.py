@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import itertools
-from collections.abc import Generator, Iterator, Mapping, Sequence
+import lzma
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +41,8 @@ WHOLE_PARQUET = 256 << 20
 # Encodings that ClickHouse accepts in requests. It does not detect truncated zstd and lz4 streams, and some builds
 # lack bz2: the worker decompresses those.
 _ENCODINGS = {"gzip": "gzip", "xz": "xz", "": None}
+# What packs a statement for a body of each encoding: streams of gzip and xz may follow each other.
+_PACKERS: dict[str | None, Callable[[bytes], bytes]] = {"gzip": gzip.compress, "xz": lzma.compress, None: bytes}
 
 
 def push(
@@ -117,11 +121,12 @@ def insert(
     elif kind == reading.form.clickhouse and reading.form.is_text and not encoding:
         more |= queries.fewer_parsers(client)
     faults: list[TransferError] = []
+    statement = reading.insert(staging, pushed_columns(planned, system, first_row), source, key=literal(planned.key))
+    packed = _PACKERS[encoding](f"INSERT INTO {statement} FORMAT {kind}\n".encode())
     try:
         summary = client.raw_insert(
-            reading.insert(staging, pushed_columns(planned, system, first_row), source, key=literal(planned.key)),
-            insert_block=_watched(body, faults),
-            fmt=kind,
+            # The statement is the beginning of the body: a parameter of the address has at most 128 KiB.
+            insert_block=itertools.chain([packed], _watched(body, faults)),
             compression=encoding,
             settings=settings(reading.form, **more, **dict(reading.settings)),
         )

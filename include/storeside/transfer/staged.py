@@ -29,7 +29,7 @@ from storeside.transfer.errors import (
     remedy,
 )
 from storeside.transfer.grouping import Grouping
-from storeside.transfer.loads import LONG_STATEMENT, Loaded, Planned
+from storeside.transfer.loads import LONG, LONG_STATEMENT, Loaded, Planned
 from storeside.transfer.reader import Reader
 from storeside.transfer.samples import refuse_lost_rows
 from storeside.transfer.source import identifier
@@ -190,7 +190,7 @@ class Staging:
         rows = self.client.query(
             f"SELECT {STORED}, {LOAD_ID}, count(){nulls} FROM {STAGING}.{identifier(staged.table)} GROUP BY 2",
             parameters={"table": staged.table},
-            settings={"max_query_size": LONG_STATEMENT},
+            settings=LONG,
         ).result_rows
         size = int(rows[0][0] or 0) if rows else 0
         for _, load_id, count, *counts in rows:

@@ -31,7 +31,7 @@ from storeside.transfer.errors import (
     shown,
 )
 from storeside.transfer.expectations import Rule, rules
-from storeside.transfer.loads import LONG_STATEMENT, Planned, ids_text, slices
+from storeside.transfer.loads import LONG, Planned, ids_text, slices
 from storeside.transfer.quarantine import COLUMNS, DEFINITION
 from storeside.transfer.source import identifier, literal
 from storeside.transfer.staging import STAGING, bad_table
@@ -52,7 +52,6 @@ EXAMPLES = 5
 _CHANGED = (NO_SUCH_COLUMN, UNKNOWN_IDENTIFIER, UNKNOWN_TABLE)
 # Expectations in an error.
 _NAMED = 10
-_LONG = {"max_query_size": LONG_STATEMENT, "max_expanded_ast_elements": 5_000_000, "max_ast_elements": 1_000_000}
 
 
 @dataclass(frozen=True)
@@ -227,7 +226,7 @@ class _Table:
         """Count the rows that break expectations."""
         counts = ", ".join(f"countIf({rule.missing}), countIf({rule.broken})" for rule in self._rules)
         row = self.client.query(
-            f"SELECT count(), countIf({self._any_broken}), {counts} FROM {self._table}", settings=_LONG
+            f"SELECT count(), countIf({self._any_broken}), {counts} FROM {self._table}", settings=LONG
         ).result_rows[0]
         rows, invalid, *numbers = map(int, row)
         found = [_Counts(rows, *pair, ()) for pair in zip(numbers[::2], numbers[1::2], strict=True)]
@@ -243,7 +242,7 @@ class _Table:
         rows = self.client.query(
             f"SELECT {LOAD_ID}, count(), countIf({self._any_broken}) AS invalid, {counts} FROM {self._table}"
             " GROUP BY 1 HAVING invalid > 0",
-            settings=_LONG,
+            settings=LONG,
         ).result_rows
         found = {}
         for load_id, count, invalid, *numbers in rows:
@@ -261,7 +260,7 @@ class _Table:
         for some in slices(objects):
             self.client.command(
                 f"ALTER TABLE {self._table} DELETE WHERE {LOAD_ID} IN ({ids_text(some)})",
-                settings={**_LONG, "mutations_sync": 1},
+                settings={**LONG, "mutations_sync": 1},
             )
         gone = {o.load_id for o in objects}
         loaded = [o for o in self.staged.loaded if o.planned.load_id not in gone]
@@ -279,7 +278,7 @@ class _Table:
         keys = {o.planned.load_id: o.planned.key[:LONGEST_KEY] for o in self.staged.loaded}
         rows = self.client.query(
             f"SELECT {LOAD_ID}, {', '.join(rule.shown)} FROM {self._table} WHERE {rule.broken} LIMIT {EXAMPLES}",
-            settings=_LONG,
+            settings=LONG,
         ).result_rows
         values = [[_jsonable(value) for value in row[1:]] for row in rows]
         return tuple(
@@ -308,13 +307,13 @@ class _Table:
                 f" transform({LOAD_ID}, [{ids}], [{versions}], ''), arrayFilter(r -> r != '', [{reasons}]),"
                 f" formatRowNoNewline('JSONEachRow', {row})"
                 f" FROM {self._table} WHERE {LOAD_ID} IN ({ids}) AND ({self._any_broken})",
-                settings={**_LONG, "async_insert": 0, "output_format_json_quote_denormals": 1},
+                settings={**LONG, "async_insert": 0, "output_format_json_quote_denormals": 1},
             )
         counts = self._count(bad, "load_id")
         # Without its comment, no other process adopts the staging table.
         self.client.command(f"ALTER TABLE {self._table} MODIFY COMMENT ''")
         self.client.command(
-            f"ALTER TABLE {self._table} DELETE WHERE {self._any_broken}", settings={**_LONG, "mutations_sync": 1}
+            f"ALTER TABLE {self._table} DELETE WHERE {self._any_broken}", settings={**LONG, "mutations_sync": 1}
         )
         loaded = [
             replace(o, rows=o.rows - bad_rows, rejected=o.rejected + bad_rows)

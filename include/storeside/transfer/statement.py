@@ -11,7 +11,7 @@ from storeside.transfer import partitions
 from storeside.transfer.conversion import clock_time, code, converted, fits, guessed, reading, whole
 from storeside.transfer.errors import DriftError, LoadObjectError
 from storeside.transfer.formats import Format
-from storeside.transfer.loads import LONG_STATEMENT
+from storeside.transfer.loads import LONG
 from storeside.transfer.nulls import holds, keeps, refusal
 from storeside.transfer.options import SYSTEM_COLUMNS
 from storeside.transfer.parquet import Nested, Shape
@@ -312,7 +312,10 @@ def settings(form: Format, **more: Any) -> dict[str, Any]:
         "insert_deduplicate": 0,
         "optimize_on_insert": 0,
         "use_hive_partitioning": 0,
-        "max_query_size": LONG_STATEMENT,
+        **LONG,
+        # Each column has a check of its own: ClickHouse 26.9 merges n of them in n * n steps.
+        "query_plan_merge_filters": 0,
+        "query_plan_merge_expressions": 0,
         "max_partitions_per_insert_block": 0,
         "s3_retry_attempts": 10,
         "throw_on_max_partitions_per_insert_block": 0,

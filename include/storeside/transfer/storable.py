@@ -10,7 +10,7 @@ from clickhouse_connect.driver.exceptions import DatabaseError
 
 from storeside.transfer.conversion import parts_of
 from storeside.transfer.errors import LimitError, LoadObjectError, is_transient, plain
-from storeside.transfer.loads import LONG_STATEMENT
+from storeside.transfer.loads import LONG
 from storeside.transfer.request import Request
 from storeside.transfer.schema import Column, bare, resolved, structure, unquoted
 from storeside.transfer.source import literal
@@ -32,7 +32,7 @@ def refuse_unstorable(client: Client, request: Request, found: Sequence[Column])
     # With masks, a name may be a value: the first row of CSV without a header.
     unlogged = {"log_queries": 0} if request.read.columns.mask else {}
     try:
-        client.query(f"DESCRIBE TABLE null({shown})", settings={"max_query_size": LONG_STATEMENT, **unlogged})
+        client.query(f"DESCRIBE TABLE null({shown})", settings={**LONG, **unlogged})
     except DatabaseError as e:
         if is_transient(e):
             raise

@@ -22,7 +22,7 @@ from storeside.transfer.errors import (
     code_of,
     plain,
 )
-from storeside.transfer.loads import LONG_STATEMENT, Planned, ids_text, slices
+from storeside.transfer.loads import LONG, Planned, ids_text, slices
 from storeside.transfer.lock import Hold
 from storeside.transfer.options import require_engine
 from storeside.transfer.quarantine import Quarantine
@@ -171,7 +171,7 @@ class Destination:
         clauses.append(f"SETTINGS storage_policy = '{self.storage_policy}', allow_nullable_key = 1, {_NO_MERGES}")
         if note:
             clauses.append(f"COMMENT {literal(note)}")
-        self.client.command(" ".join(clauses), settings={"max_query_size": LONG_STATEMENT})
+        self.client.command(" ".join(clauses), settings=LONG)
 
     def count(self, objects: Sequence[Planned]) -> dict[int, int]:
         """Return the number of rows in the table for each of these loads."""
