@@ -338,7 +338,7 @@ class S3ToClickHouseOperator(LoadOperator):
 
     def _report(self, context: Context, report: dict[str, Any]) -> dict[str, Any]:
         verdict = report.get("verdict")
-        detail = {name: report[name] for name in ("rows", "rejected", "filtered", "handled", "left")}
+        detail = {name: report[name] for name in ("rows", "rejected", "filtered", "handled", "left", "known_bad")}
         detail |= {"loader": self._loader, **({"verdict": verdict} if verdict else {})}
         if report["snapshot"]:
             detail |= {name: report[name] for name in ("snapshot", "removed")}
@@ -346,7 +346,7 @@ class S3ToClickHouseOperator(LoadOperator):
         tables.create()
         row = {
             "kind": "load", "source": uri_of(*self.place()), "destination": f"clickhouse://{self.table}",
-            "state": "partial" if report["failed"] else "done", "listed": report["listed"],
+            "state": "partial" if report["failed"] or report["known_bad"] else "done", "listed": report["listed"],
             "skipped": report["skipped"], "done": report["loaded"], "failed": report["failed"],
             "bytes_in": report["bytes"], "seconds": report["seconds"], "detail": json.dumps(detail),
         }  # fmt: skip

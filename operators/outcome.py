@@ -27,13 +27,15 @@ def log_load(log: Any, source: str, table: str, report: dict[str, Any]) -> None:
     """Log the outcome of a load, and its failures; `report` is the engine's `Report` as a dictionary."""
     rate = report["rows"] / report["seconds"] if report["seconds"] else 0
     log.info(
-        "%s -> %s: %d objects loaded, %d failed, %d loaded before; %d rows (%d rejected, %d filtered), %.1f MB,"
-        " %.1f s, %d rows/s",
-        source, table, report["loaded"], report["failed"], report["skipped"], report["rows"],
-        report["rejected"], report["filtered"], report["bytes"] / 1e6, report["seconds"], rate,
+        "%s -> %s: %d objects loaded, %d failed, %d failed for good before, %d loaded before; %d rows"
+        " (%d rejected, %d filtered), %.1f MB, %.1f s, %d rows/s",
+        source, table, report["loaded"], report["failed"], report["known_bad"], report["skipped"],
+        report["rows"], report["rejected"], report["filtered"], report["bytes"] / 1e6, report["seconds"], rate,
     )  # fmt: skip
     for key, reason in report["failures"]:
         log.warning("failed: %r: %s", key, reason, object=key)
+    for key, reason in report["known_failures"]:
+        log.warning("failed before, and not tried again: %r: %s", key, reason, object=key)
 
 
 def with_short_verdict(report: dict[str, Any]) -> dict[str, Any]:
@@ -56,6 +58,13 @@ def fail_for_objects(report: dict[str, Any], run: str) -> None:
             f"{report['failed']} of {tried} objects failed, such as {key!r}: {reason}."
             " All of them: SELECT key, reason FROM storeside.loads FINAL WHERE state = 'failed' AND run_id ="
             f" '{run}'. {others} this task to try the failed ones again."
+        )
+    if report["known_bad"]:
+        key, reason = report["known_failures"][0]
+        raise AirflowFailException(
+            f"{report['known_bad']} of {report['listed']} objects are not loaded, because they failed for good in"
+            f" earlier runs, such as {key!r}: {reason}. Correct the cause and set `retry_failed`, or accept that they"
+            " are missing with the command storeside.transfer --accept-failed."
         )
     if report["left"]:
         key, reason = report["left_objects"][0]

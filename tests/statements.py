@@ -25,7 +25,7 @@ from clickhouse_connect.driver.exceptions import ClickHouseError, OperationalErr
 from clickhouse_connect.driver.summary import QuerySummary
 
 from storeside.transfer.batch import BatchLoad
-from storeside.transfer.loads import LONG_STATEMENT, Loaded, Planned
+from storeside.transfer.loads import LONG_STATEMENT, KnownBad, Loaded, Planned
 from storeside.transfer.plan import Batch
 from storeside.transfer.preparation import Preparation
 from storeside.transfer.private import quiet_client
@@ -174,6 +174,9 @@ class Ledger:
     def make(self, *, push: bool, **_: Any) -> tuple[int, int, int]:
         self.push = push
         return len(self.objects_left), len(self.objects_left), sum(o.size for o in self.objects_left)
+
+    def known_bad(self, limit: int, since: int = 0) -> KnownBad:
+        return KnownBad()
 
     def sample(self, count: int) -> list[Planned]:
         return [o for o in self.objects_left if o.size][:count]

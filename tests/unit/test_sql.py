@@ -74,6 +74,7 @@ PARAMETERS: dict[str, Any] = {
     "measurement": "dag/run/task/1",
     "since": "1767225600.000",
     "modified_from": 0,
+    "options": "now",
     "key": "",
     "version": "",
     "all": True,
@@ -717,10 +718,11 @@ def plan(engine: Engine, objects: list[tuple[str, str, int]], **parameters: Any)
 
 def remember(engine: Engine, key: str, version: str, state: str, **other: str) -> None:
     engine.run(
-        "INSERT INTO storeside.loads (destination, bucket, key, version, state, kind)"
-        " VALUES ({d:String}, {b:String}, {k:String}, {v:String}, {s:String}, {kind:String})",
+        "INSERT INTO storeside.loads (destination, bucket, key, version, state, kind, options)"
+        " VALUES ({d:String}, {b:String}, {k:String}, {v:String}, {s:String}, {kind:String}, {o:String})",
         {"d": other.get("destination", "db.table"), "b": other.get("bucket", PARAMETERS["bucket"]), "k": key,
-         "v": version, "s": state, "kind": other.get("kind", "object" if state == "failed" else "none")},
+         "v": version, "s": state, "kind": other.get("kind", "object" if state == "failed" else "none"),
+         "o": other.get("options", "")},
     )  # fmt: skip
 
 
@@ -1004,6 +1006,41 @@ def test_objects_without_an_etag_are_refused(engine: Engine) -> None:
     engine.run("TRUNCATE TABLE storeside.load_plan")
     with pytest.raises(TransferInputError, match=r"s3://bucket/in/b .* ETag.* ais://bucket checksum.type=md5"):
         made.make(**limits)
+
+
+def test_known_failures_are_named_until_they_are_accepted_or_options_change(engine: Engine) -> None:
+    class Client:
+        def command(self, text: str, parameters: Any, settings: Any) -> None:
+            engine.run(text, parameters)
+
+        def query(self, text: str, parameters: Any) -> Any:
+            rows = engine.run(text, parameters)
+            return SimpleNamespace(result_rows=rows, first_row=rows[0] if rows else None)
+
+    def known(options: str = "now") -> tuple[int, list[str]]:
+        loads = Loads(Client(), "t", "db.table", Source(PARAMETERS["bucket"], "in/"), "run", options=options)  # type: ignore[arg-type]
+        found = Plan(loads).known_bad(2)
+        return found.count, [key for key, _ in found.examples]
+
+    listed = [(f"in/{name}", "e2", 10) for name in ("a", "b", "c", "denied", "loaded", "new", "overwritten")]
+    for name in ("a", "b", "c", "gone"):
+        remember(engine, f"in/{name}", "e2", "failed", options="now" if name == "b" else "")
+    remember(engine, "in/denied", "e2", "failed", kind="access")
+    remember(engine, "in/loaded", "e2", "loaded")
+    remember(engine, "in/overwritten", "e1", "failed")
+    assert {*plan(engine, listed)} == {"in/denied", "in/new", "in/overwritten"}
+    assert known() == (3, ["in/a", "in/b"])
+    assert {*plan(engine, listed, options="other")} == {"in/b", "in/denied", "in/new", "in/overwritten"}
+    assert known("other") == (2, ["in/a", "in/c"])
+    some = Loads(Client(), "t", "db.table", Source(PARAMETERS["bucket"], "in/{a,b}"), "run")  # type: ignore[arg-type]
+    assert some.accept("ada") == 2
+    assert known() == (1, ["in/c"])
+    assert {*plan(engine, listed)} == {"in/denied", "in/new", "in/overwritten"}
+    rows = engine.run(
+        "SELECT key, accepted_by, options FROM storeside.loads FINAL WHERE accepted_by != '' ORDER BY 1"
+    )
+    assert rows == [["in/a", "ada", ""], ["in/b", "ada", "now"]]
+    assert some.accept("ada") == 0
 
 
 def test_a_plan_has_what_the_keys_choose_and_no_folders(engine: Engine) -> None:

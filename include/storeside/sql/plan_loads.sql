@@ -2,7 +2,7 @@
 -- as at least the batch's bytes divided by its maximum number of objects. Objects that ClickHouse cannot address have
 -- separate batches. An object that S3 denied or could not serve for a time, or that was deleted or overwritten after it
 -- was listed, has not failed for good: credentials are renewed, policies are corrected, servers recover, and the same
--- content may return.
+-- content may return. An object that failed for good under other options is tried again, too.
 INSERT INTO storeside.load_plan (transfer, batch, pushed, key, version, size, modified, load_id)
 SELECT
     {transfer:String},
@@ -27,6 +27,7 @@ FROM
                 AND (
                     state = 'loaded'
                     OR state = 'failed' AND kind = 'object' AND run_id != {run_id:String} AND NOT {retry_failed:Bool}
+                        AND options IN ('', {options:String})
                 )
         )
 )

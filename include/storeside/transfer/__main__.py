@@ -41,10 +41,17 @@ S3_SOURCE = "s3://bucket/prefix, or with a pattern: s3://bucket/2026/{01..06}/**
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one transfer; return 1 when objects failed, or S3 refused to change them, and 2 when it cannot finish."""
+    """Run one transfer; return 1 when objects failed, or S3 refused to change them, and 2 when it cannot finish.
+
+    Objects that an earlier run could not load count as failed, unless their failure was accepted.
+    """
     parser = transfer_arguments("storeside.transfer", __doc__ or "", f"{S3_SOURCE}; or the same with ais://")
     parser.add_argument("--all-or-nothing", action="store_true", help="publish all objects in one step, or none")
     parser.add_argument("--retry-failed", action="store_true", help="retry objects that failed for good before")
+    parser.add_argument(
+        "--accept-failed", default="", metavar="WHO",
+        help="load nothing: accept that the objects that failed for good are missing, in the name of WHO",
+    )  # fmt: skip
     parser.add_argument(
         "--inventory",
         default="",
@@ -75,6 +82,11 @@ def _transfer(given: argparse.Namespace) -> int:
         ledger=ledger(),
         servers=servers(),
     )
+    if given.accept_failed:
+        transfer.loads.create()
+        count = transfer.loads.accept(given.accept_failed)
+        print(f"{count} failed objects are accepted by {given.accept_failed}")
+        return 0
     report = transfer.run(transfer.prepare())
     print(report_text(report, as_json=given.json))
     if report.verdict and not given.json:
@@ -83,7 +95,15 @@ def _transfer(given: argparse.Namespace) -> int:
         print(f"failed: {key!r}: {reason}", file=sys.stderr)
     for key, reason in () if given.json else report.left_objects:
         print(f"left in the source: {key!r}: {reason}", file=sys.stderr)
-    return 1 if report.failed or report.left else 0
+    for key, reason in () if given.json else report.known_failures:
+        print(f"failed before: {key!r}: {reason}", file=sys.stderr)
+    if report.known_bad and not given.json:
+        print(
+            "objects that failed before are not loaded: correct the cause and use --retry-failed, or let later runs"
+            " skip them with --accept-failed",
+            file=sys.stderr,
+        )
+    return 1 if report.failed or report.known_bad or report.left else 0
 
 
 def exit_code(work: Callable[[], int]) -> int:

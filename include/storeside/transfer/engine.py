@@ -32,7 +32,7 @@ from storeside.transfer.leftovers import sweep
 from storeside.transfer.loads import Loads, Totals
 from storeside.transfer.mirror import Mirror
 from storeside.transfer.plan import Batch, Plan
-from storeside.transfer.preparation import Preparation, Prepared
+from storeside.transfer.preparation import MOST_FAILURES, Preparation, Prepared
 from storeside.transfer.private import quiet_client
 from storeside.transfer.request import Request
 from storeside.transfer.servers import NO_SERVERS, Servers
@@ -53,7 +53,6 @@ log = logging.getLogger(__name__)
 # The result of each batch: an error, or its unpublished staging tables.
 Outcomes = queue.SimpleQueue[BaseException | list[tuple[BatchLoad, Staged]]]
 REPORT_SECONDS, _TICK_SECONDS = 5.0, 0.5
-MOST_FAILURES = 20
 _LISTED_AT_ONCE = 5000  # plans with up to this number of objects are read in one query
 
 
@@ -65,6 +64,9 @@ class Report:
     condition of `Columns` excluded. `verdict` is that of the request's
     suite, as values for JSON; None if no rows were checked. `handled` counts source objects that were deleted, moved
     or tagged, and `left` those that S3 refused to change, with examples in `left_objects` as (key, reason).
+    `known_bad` counts listed objects that are not loaded because they failed for good in earlier runs, with examples
+    in `known_failures`. `skipped` counts the other objects that were not to be loaded: earlier runs, earlier tries of
+    this run, or other runs meanwhile had loaded them, or their failure was accepted.
     For an Iceberg or Delta table, `snapshot` is the id of the snapshot that the table now has, and `removed` counts
     files of earlier snapshots whose rows were removed.
     """
@@ -85,6 +87,8 @@ class Report:
     left_objects: tuple[tuple[str, str], ...] = ()
     snapshot: str = ""
     removed: int = 0
+    known_bad: int = 0
+    known_failures: tuple[tuple[str, str], ...] = ()
 
 
 class Transfer:
@@ -117,7 +121,7 @@ class Transfer:
         self.id = hashlib.sha256(text.encode()).hexdigest()[:16]
         self.loads = Loads(
             ledger or client, self.id, request.table, source, run_id, request.after_load.action,
-            replaces=request.on_overwrite == "replace",
+            replaces=request.on_overwrite == "replace", options=request.digest,
         )  # fmt: skip
         self.plan = Plan(self.loads)
         self._preparation = Preparation(request, client, s3, self.plan, servers)
@@ -203,10 +207,12 @@ class Transfer:
         with suppress(DatabaseError, OperationalError):
             self.sweep()  # otherwise, the next run does it
         return Report(
-            prepared.listed, prepared.listed - prepared.planned, totals.loaded, totals.failed, totals.rows,
+            prepared.listed, max(0, prepared.listed - totals.loaded - totals.failed - prepared.known_bad),
+            totals.loaded, totals.failed, totals.rows,
             totals.rejected, totals.bytes, time.time() - self.started, failures,
             validation.verdict() if validation is not None else None, totals.filtered, handled.done, handled.left,
-            handled.examples, prepared.snapshot, removed,
+            handled.examples, prepared.snapshot, removed, prepared.known_bad,
+            tuple((key, reason) for key, reason in prepared.known_failures),
         )  # fmt: skip
 
     def _load(self, work: Work, prepared: Prepared) -> None:

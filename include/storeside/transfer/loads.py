@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -29,13 +29,18 @@ _LEDGER = {
     "kind": "String",
     **dict.fromkeys(("rows", "rejected", "filtered", "bytes"), "UInt64"),
     "modified": "DateTime64(3)",
-    **dict.fromkeys(("reason", "run_id", "after_load"), "String"),
+    **dict.fromkeys(("reason", "run_id", "after_load", "options"), "String"),
     "replaces": "Bool",
 }
 # Rows that this try has recorded: each plan includes the objects again that earlier tries of the run failed to load.
 NOW = (
     "run_id = {run_id:String} AND recorded_at >="
     " (SELECT if(count() = 0, now64(6), min(planned_at)) FROM storeside.load_plan WHERE transfer = {transfer:String})"
+)
+# Failures for good that keep a version from being planned; see sql/plan_loads.sql. Old rows have no options.
+_KNOWN_BAD = (
+    "destination = {destination:String} AND bucket = {bucket:String} AND state = 'failed' AND kind = 'object'"
+    " AND run_id != {run_id:String} AND options IN ('', {options:String}) AND accepted_by = ''"
 )
 # The objects of one transfer; other tasks of the run may load other objects into the same table.
 _MINE = (
@@ -90,15 +95,24 @@ class Totals:
     planned: int = 0
 
 
+@dataclass(frozen=True)
+class KnownBad:
+    """Listed objects that failed for good in earlier runs: their number, and the first ones as (key, reason)."""
+
+    count: int = 0
+    examples: tuple[tuple[str, str], ...] = ()
+
+
 class Loads:
     """Reads and writes ``storeside.loads`` for one transfer: one destination, one source, one run.
 
-    `replaces` states whether the run replaces older versions of its objects.
+    `replaces` states whether the run replaces older versions of its objects. `options` is a digest of the options
+    that decide whether an object can be loaded.
     """
 
     def __init__(
         self, client: Client, transfer: str, destination: str, source: Source, run_id: str,
-        after_load: str = "none", *, replaces: bool = False,
+        after_load: str = "none", *, replaces: bool = False, options: str = "",
     ) -> None:  # fmt: skip
         self.client = client
         self.transfer = transfer
@@ -107,6 +121,7 @@ class Loads:
         self.run_id = run_id
         self.after_load = after_load
         self.replaces = replaces
+        self.options = options
 
     @property
     def parameters(self) -> dict[str, Any]:
@@ -118,6 +133,7 @@ class Loads:
             "prefix": self.source.prefix,
             "regex": self.source.regex,
             "run_id": self.run_id,
+            "options": self.options,
         }
 
     def create(self) -> None:
@@ -204,7 +220,7 @@ class Loads:
             [
                 self.destination, self.source.bucket, o.key, o.version, o.load_id, state, kind.value, counts.rows,
                 counts.rejected, counts.filtered, o.size, _moment(o.modified), reason, self.run_id,
-                self.after(counts), self.replaces,
+                self.after(counts), self.options, self.replaces,
             ]
             for counts, state, kind, reason in rows
             for o in [counts.planned]
@@ -275,6 +291,42 @@ class Loads:
                 " the next try loads these objects again"
             )
         return totals
+
+    def known_bad(self, selected: str, parameters: Mapping[str, Any], limit: int) -> KnownBad:
+        """Return the failures for good of earlier runs that keep listed objects from being planned.
+
+        `selected` is a condition for rows of the listing, with `parameters`. Accepted failures are left out.
+        """
+        listed = f"FROM storeside.load_listings WHERE transfer = {{transfer:String}} AND {selected}"
+        bad = f"(SELECT key, version FROM storeside.loads FINAL WHERE {_KNOWN_BAD})"
+        rows = self.client.query(
+            f"SELECT key, reason, count() OVER () FROM storeside.loads FINAL WHERE {_KNOWN_BAD}"
+            f" AND (key, version) IN (SELECT key, etag {listed} AND (key, etag) IN {bad})"
+            " ORDER BY key LIMIT {limit:UInt32}",
+            parameters={**self.parameters, **parameters, "limit": limit},
+        ).result_rows
+        return KnownBad(int(rows[0][2]) if rows else 0, tuple((key, reason) for key, reason, _ in rows))
+
+    def accept(self, who: str) -> int:
+        """Accept all failures for good of the source's objects: runs skip them and state it no longer.
+
+        Returns their number. `who` is recorded in the ledger. A new version of an object is loaded as any other.
+        """
+        those = (
+            "destination = {destination:String} AND bucket = {bucket:String} AND startsWith(key, {prefix:String})"
+            " AND match(key, {regex:String}) AND state = 'failed' AND kind = 'object' AND accepted_by = ''"
+        )
+        count = first_row(
+            self.client.query(f"SELECT count() FROM storeside.loads FINAL WHERE {those}", parameters=self.parameters)
+        )
+        names = ", ".join(name for name in _LEDGER if name != "options")
+        self.client.command(
+            f"INSERT INTO storeside.loads ({names}, options, accepted_by) SELECT {names}, options, {{who:String}}"
+            f" FROM storeside.loads FINAL WHERE {those}",
+            parameters={**self.parameters, "who": who},
+            settings=SYNCHRONOUS,
+        )
+        return int(count[0])
 
     def failures(self, limit: int) -> list[tuple[str, str]]:
         """Return up to `limit` objects that this run could not load, with their reasons."""

@@ -28,6 +28,7 @@ from storeside.transfer.errors import (
 from storeside.transfer.formats import BY_SCHEMA, Format
 from storeside.transfer.lakes import Snapshot, snapshot_of
 from storeside.transfer.leftovers import settle_doubtful, sweep
+from storeside.transfer.loads import KnownBad
 from storeside.transfer.looking import Look
 from storeside.transfer.messages import check_schema
 from storeside.transfer.mirror import Mirror
@@ -51,6 +52,8 @@ log = logging.getLogger(__name__)
 
 # Maximum objects published in one step: the ledger is queried for all of them while other loads wait for the lock.
 MOST_AT_ONCE = 100_000
+# Failures that reports name.
+MOST_FAILURES = 20
 # Seconds for which a batch trusts what the preparation has found out about the destination.
 _RECENT_SECONDS = 5.0
 # A load within both limits takes a few seconds, also of small objects or compressed ones.
@@ -63,6 +66,7 @@ class Prepared:
 
     For a plan of an Iceberg or Delta table, `snapshot` is the id of its snapshot, `partitions` lists the columns with
     values in keys, and `since` is the time of the ledger's server before the snapshot was looked up, in microseconds.
+    `known_bad` and `known_failures` are those of `Report`.
     """
 
     format: str
@@ -73,6 +77,8 @@ class Prepared:
     snapshot: str = ""
     partitions: Sequence[str] = ()
     since: int = 0
+    known_bad: int = 0
+    known_failures: Sequence[Sequence[str]] = ()
 
     @property
     def is_brief(self) -> bool:
@@ -92,6 +98,7 @@ class Preparation:
         self.client = client
         self.readings = Readings(client, request.read.columns)
         self.snapshot: Snapshot | None = None
+        self._known = KnownBad()
         self._destination: tuple[float, Destination] | None = None
 
     @property
@@ -107,7 +114,8 @@ class Preparation:
         Raises TransferInputError when the request cannot be carried out.
         """
         try:
-            return self._prepare(objects)
+            prepared = self._prepare(objects)
+            return replace(prepared, known_bad=self._known.count, known_failures=self._known.examples)
         except DatabaseError as e:
             raise _usage(classify(e)) from e
 
@@ -146,6 +154,7 @@ class Preparation:
             retry_failed=self.request.retry_failed or self.request.all_or_none,
             since=self.request.source.since,
         )
+        self._known = self._known_bad(listed - planned)
         if not is_whole:
             self.plan.forget("load_listings")
         log.info(
@@ -170,6 +179,12 @@ class Preparation:
         push = push or not form.is_native
         self._destination = (begun, self._complete(destination, form))
         return Prepared(form.choice, push, listed, planned, size)
+
+    def _known_bad(self, unplanned: int) -> KnownBad:
+        """Return the failures for good that explain why listed objects are not planned."""
+        if not unplanned or self.request.retry_failed or self.request.all_or_none:
+            return KnownBad()
+        return self.plan.known_bad(MOST_FAILURES, self.request.source.since)
 
     def _of_nothing(self, destination: Destination | None, prepared: Prepared) -> Prepared:
         """Return `prepared`, for an empty plan. Raises TransferInputError if loads of a missing table explain it."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -164,6 +166,15 @@ class Request:
     def form(self, name: str) -> Format:
         """Return a format with this request's options."""
         return Format(cast("FormatName", name), self.read.csv, self.read.schema)
+
+    @property
+    def digest(self) -> str:
+        """A digest of the options that decide whether an object can be loaded: others cannot make it fail."""
+        decisive = (
+            self.format, self.loader, self.on_drift, self.on_bad_rows, asdict(self.read), asdict(self.table_options),
+            asdict(self.limits), asdict(self.expectations),
+        )  # fmt: skip
+        return hashlib.sha256(json.dumps(decisive, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
     @property
     def at_once(self) -> bool:
