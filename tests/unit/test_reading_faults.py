@@ -56,6 +56,27 @@ OBJECTS: dict[str, tuple[bytes, dict[str, Any]]] = {
 }
 
 
+def test_archived_objects_do_not_use_up_the_sample(
+    reading: Statements, loader: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = statements.Objects.get_object
+
+    def get_object(self: statements.Objects, *, Key: str, **more: Any) -> Any:
+        if Key.startswith("a") and archived:
+            answer: Any = {"Error": {"Code": "InvalidObjectState"}, "ResponseMetadata": {"HTTPStatusCode": 403}}
+            raise ClientError(answer, "GetObject")
+        return found(self, Key=Key, **more)
+
+    monkeypatch.setattr(statements.Objects, "get_object", get_object)
+    reading.put({f"{name}.csv": b"n\n1\n" for name in ("a0", "a1", "a2", "a3", "a4", "b")})
+    archived = True
+    report = reading.load(loader=loader)
+    assert reading.types() == {"n": "Nullable(Int64)"}
+    if loader == "push":
+        assert (report.loaded, report.failed) == (1, 5)
+        assert all("archived" in reason for reason in reading.reasons().values())
+
+
 @pytest.mark.parametrize("form", OBJECTS)
 def test_an_error_at_any_request_of_an_object_is_its_own(
     reading: Statements, loader: str, form: str, monkeypatch: pytest.MonkeyPatch

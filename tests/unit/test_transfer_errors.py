@@ -44,6 +44,10 @@ MEMORY = 241
         (DatabaseError("HTTP response code: 503 (S3_ERROR)", code=S3_ERROR), TransferTransientError),
         (DatabaseError("HTTP response code: 403 (S3_ERROR)", code=S3_ERROR), NoAccessError),
         (
+            DatabaseError("InvalidObjectState ... HTTP response code: 403 (S3_ERROR)", code=S3_ERROR),
+            NoAccessError,
+        ),
+        (
             DatabaseError("Not found address of host: s3 (DNS_ERROR),. (S3_ERROR)", code=S3_ERROR),
             TransferTransientError,
         ),
@@ -70,6 +74,7 @@ def test_errors_of_clickhouse(error: Exception, kind: type[TransferError]) -> No
         (429, "TooManyRequests", TransferTransientError),
         (502, "502", TransferTransientError),  # from a proxy in front of S3
         (403, "AccessDenied", NoAccessError),
+        (403, "InvalidObjectState", NoAccessError),
         (404, "NoSuchKey", GoneError),
         (404, "NoSuchBucket", TransferInputError),
     ],
@@ -77,7 +82,7 @@ def test_errors_of_clickhouse(error: Exception, kind: type[TransferError]) -> No
 def test_errors_of_s3(status: int, code: str, kind: type[TransferError]) -> None:
     error = s3_error(refusal(status, code), "bucket", "key")
     assert type(error) is kind
-    assert (not kind_of(error).is_final) == (code in ("AccessDenied", "NoSuchKey"))
+    assert (not kind_of(error).is_final) == (code in ("AccessDenied", "InvalidObjectState", "NoSuchKey"))
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from storeside.copying.s3 import head_object
 from storeside.transfer.aistore_objects import open_object
 from storeside.transfer.archives import Archive, Members, kind_by_name
 from storeside.transfer.errors import (
+    ARCHIVED,
     DELETED,
     DENIED,
     OVERWRITTEN,
@@ -44,9 +45,11 @@ _HEAD = 1 << 9
 # A block-compressed stream yields nothing before its first block is complete; lz4 blocks have up to 4 MB.
 _LONGEST_BLOCK = 4 * CHUNK + CHUNK
 _DENIED = ("AccessDenied", "403")
-_REASONS = {
-    **dict.fromkeys(("PreconditionFailed", "412"), OVERWRITTEN),
-    **dict.fromkeys(("NoSuchKey", "404"), DELETED),
+_REASONS: dict[str, tuple[type[LoadObjectError], str]] = {
+    **dict.fromkeys(("PreconditionFailed", "412"), (GoneError, OVERWRITTEN)),
+    **dict.fromkeys(("NoSuchKey", "404"), (GoneError, DELETED)),
+    **dict.fromkeys(_DENIED, (NoAccessError, DENIED)),
+    "InvalidObjectState": (NoAccessError, ARCHIVED),
 }
 
 
@@ -64,10 +67,8 @@ def s3_error(error: Any, bucket: str, key: str) -> TransferError:
     if error.operation_name == "ListObjectsV2":
         remedy = f": allow s3:ListBucket on s3://{bucket}" if code in _DENIED else ""
         return TransferInputError(f"s3://{bucket} cannot be listed: {error}{remedy}")
-    if code in _DENIED:
-        return NoAccessError(DENIED)
-    kind = GoneError if code in _REASONS else LoadObjectError
-    return kind(_REASONS.get(code, f"S3 answered {code}: {error}"))
+    kind, reason = _REASONS.get(code, (LoadObjectError, f"S3 answered {code}: {error}"))
+    return kind(reason)
 
 
 def head_of(client: S3Client, bucket: str, key: str) -> Any:

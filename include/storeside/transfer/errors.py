@@ -9,7 +9,7 @@ TransferError
 │   ├── DriftError           its columns are not the table's
 │   ├── LimitError           it exceeds a limit of the load
 │   ├── GoneError            its version no longer exists; the next run loads the version that it lists
-│   ├── NoAccessError        S3 denies it; the next run tries it again
+│   ├── NoAccessError        S3 denies it, or it is archived; the next run tries it again
 │   └── BusyObjectError      it cannot be read at the moment; the next run tries it again
 └── TransferTransientError   another try may succeed
     └── StaleError           the staged rows can no longer be published; they must be read again
@@ -96,7 +96,7 @@ class GoneError(LoadObjectError):
 
 
 class NoAccessError(LoadObjectError):
-    """S3 denies access to an object."""
+    """S3 denies access to an object, or has it in an archive."""
 
     kind = FailureKind.ACCESS
 
@@ -118,6 +118,7 @@ class StaleError(TransferTransientError):
 DELETED = "it was deleted after it was listed"
 OVERWRITTEN = "it was overwritten after it was listed; the next run loads the new version"
 DENIED = "S3 denies access to it (403): allow s3:GetObject on it"
+ARCHIVED = "it is archived (S3: InvalidObjectState): restore it, and the next run loads it"
 BUSY = "it cannot be read at the moment"
 
 # https://github.com/ClickHouse/ClickHouse/blob/master/src/Common/ErrorCodes.cpp
@@ -188,6 +189,7 @@ _RAW = ("Unknown field found", "Duplicate field found")
 _THROWN = "FUNCTION_THROW_IF_VALUE_IS_NON_ZERO"
 _BLANK = " .:,"
 _GONE = re.compile(r"HTTP response code: 404|NoSuchKey|The specified key does not exist")
+_ARCHIVED = re.compile("InvalidObjectState")
 _DENIED = re.compile(r"HTTP response code: 403|Access ?Denied", re.IGNORECASE)
 # Remedies by the code of ClickHouse's error.
 _REMEDIES = {
@@ -449,6 +451,8 @@ def _of_s3(whole: str, text: str) -> LoadObjectError:
     """Return our error for a permanent error of S3, from the `whole` text of ClickHouse's error without the name."""
     if _GONE.search(whole):
         return GoneError(DELETED)
+    if _ARCHIVED.search(whole):  # S3 answers 403
+        return NoAccessError(ARCHIVED)
     return NoAccessError(DENIED) if _DENIED.search(whole) else LoadObjectError(text)
 
 

@@ -13,7 +13,7 @@ from storeside.transfer.formats import TYPED, Format
 from storeside.transfer.loads import Loaded, Planned
 from storeside.transfer.plan import Plan
 from storeside.transfer.request import Request
-from storeside.transfer.samples import NoRowsError, columns_of, is_without_rows, recognise
+from storeside.transfer.samples import NoRowsError, UnreadableError, columns_of, is_without_rows, recognise
 from storeside.transfer.schema import Column
 
 if TYPE_CHECKING:
@@ -50,10 +50,10 @@ class Look:
                 tried = [o for o in sample if o.key in {content.key for content in samples}]
                 return form, columns_of(self.client, self.request, form, samples) if with_columns else []
             except TransferInputError as e:
+                if self._may_tell_more(e, sample_size) and not self._are_all(sample):
+                    sample_size = MOST_SAMPLED
+                    continue
                 if isinstance(e, NoRowsError):
-                    if sample_size < MOST_SAMPLED and not self._are_all(sample):
-                        sample_size = MOST_SAMPLED
-                        continue
                     rowless = self._rowless(sample, samples, form)
                     if self._are_all(rowless):
                         self._none()
@@ -69,6 +69,11 @@ class Look:
                 self._failed(left, e)
                 if not sample:
                     return None
+
+    @staticmethod
+    def _may_tell_more(error: TransferInputError, size: int) -> bool:
+        """Return whether a larger sample than one of `size` objects may have what the objects of this one lack."""
+        return size < MOST_SAMPLED and isinstance(error, NoRowsError | UnreadableError)
 
     def _of_empty(self, with_columns: bool) -> tuple[Format, list[Column]] | None:
         """Return the format of empty objects for a table, where they may replace versions with rows."""

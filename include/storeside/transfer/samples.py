@@ -76,7 +76,7 @@ def _found(
 ) -> tuple[list[tuple[Content, FormatName]], list[Content], dict[str, str]]:
     """Return the objects with their formats, those without content, and why the others cannot be read, by key."""
     found: list[tuple[Content, FormatName]] = []
-    blank, reasons = [], {}
+    blank, reasons, denied = [], {}, []
     for content in contents:
         try:
             if head := content.sample(_HEAD):
@@ -85,6 +85,7 @@ def _found(
                 blank.append(content)
         except LoadObjectError as e:
             reasons[content.key] = str(e)
+            denied += [content.key] if not e.kind.is_final else []
         except TransferInputError as e:
             if request.format == "auto":
                 reasons[content.key] = str(e)
@@ -92,6 +93,8 @@ def _found(
                 found.append((content, request.format))  # type: ignore[arg-type]
     for key, reason in reasons.items():
         log.warning("%r cannot be sampled: %s", key, reason)
+    if denied and len(denied) == len(contents):
+        raise UnreadableError(f"no sampled object can be read, such as {denied[0]!r}: {reasons[denied[0]]}")
     return found, blank, reasons
 
 
@@ -311,6 +314,10 @@ def refuse_lost_rows(content: Content, form: Format) -> None:
     """Raise LoadObjectError for an object of which a load read no row, but which is no CSV without rows."""
     if form.name == "csv":
         _rows(content.sample(CHUNK), form)
+
+
+class UnreadableError(TransferInputError):
+    """S3 denies all sampled objects, or cannot give them now, as archived ones: others may be readable."""
 
 
 class NoRowsError(TransferInputError):
