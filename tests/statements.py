@@ -155,6 +155,7 @@ class Ledger:
         self.loads = self
         self.loaded: list[Loaded] = []
         self.failed: dict[str, str] = {}
+        self.ignored: dict[str, int] = {}
 
     def create(self) -> None: ...
 
@@ -255,7 +256,9 @@ class Statements(Cases[Outcome]):
         """
         request = request_of(Files(self.bucket, keys, endpoint=str(self.folder)), self.table, **options)
         done = self._loaded if request.retry_failed else {*self._loaded, *self._failed}
-        selected = [o for o in self._objects() if re.match(request.source.regex, o.key)]
+        selected = [
+            o for o in self._objects() if re.match(request.source.regex, o.key) and not request.source.ignores(o.key)
+        ]
         planned = [o for o in selected if o.key not in done]
         ledger = Ledger(self.client, uuid.uuid4().hex[:16], planned)
         self._read(request, ledger)

@@ -33,6 +33,7 @@ from storeside.stack.settings import CHECKOUT
 from storeside.stack.speech_corpus import HOSTILE_NAMES
 from storeside.transfer.errors import TransferInputError
 from storeside.transfer.loads import Loads
+from storeside.transfer.markers import NONE
 from storeside.transfer.plan import Plan
 from storeside.transfer.source import WILD, Source, identifier, pattern
 from storeside.transformers.audio import AudioFacts
@@ -75,6 +76,7 @@ PARAMETERS: dict[str, Any] = {
     "since": "1767225600.000",
     "modified_from": 0,
     "options": "now",
+    "markers": NONE,
     "key": "",
     "version": "",
     "all": True,
@@ -1006,6 +1008,38 @@ def test_objects_without_an_etag_are_refused(engine: Engine) -> None:
     engine.run("TRUNCATE TABLE storeside.load_plan")
     with pytest.raises(TransferInputError, match=r"s3://bucket/in/b .* ETag.* ais://bucket checksum.type=md5"):
         made.make(**limits)
+
+
+def test_markers_are_ignored_unless_the_keys_name_them(engine: Engine) -> None:
+    class Client:
+        def command(self, text: str, parameters: Any = None) -> None:
+            engine.run(text, {**PARAMETERS, **parameters} if text.startswith("--") else parameters)
+
+        def query(self, text: str, parameters: Any) -> Any:
+            return SimpleNamespace(first_row=engine.run(text, parameters)[0])
+
+    markers = (
+        "_SUCCESS", "dt=1/_SUCCESS", "_committed_1", "dt=1/.part-0.parquet.crc", "x.crc", "x.metadata",
+        "old_$folder$",
+    )  # fmt: skip
+    data = {"in/_raw/x.csv", "in/_year=2026/x.csv", "in/x_.csv", "in/.d/x.csv", "in/x.crc.csv"}
+    listed = [(key, "e", 1) for key in (*(f"in/{name}" for name in markers), *data)]
+
+    def planned(keys: str) -> tuple[set[str], dict[str, int]]:
+        plan(engine, listed)
+        engine.run("TRUNCATE TABLE storeside.load_plan")
+        source = Source("bucket", keys)
+        made = Plan(Loads(Client(), "t", "db.table", source, "run", markers=source.markers))  # type: ignore[arg-type]
+        made.make(batch_bytes=100, batch_objects=4, push=False, retry_failed=False)
+        return {key for (key,) in engine.run("SELECT key FROM storeside.load_plan")}, made.ignored
+
+    kinds = {"_*": 3, ".*": 1, "*.crc": 1, "*.metadata": 1, "*_$folder$": 1}
+    found, ignored = planned("in/")
+    assert found == data
+    assert {name: int(count) for name, count in ignored.items()} == kinds
+    assert planned("in/_SUCCESS")[0] == {"in/_SUCCESS"}
+    assert planned("in/*.crc")[0] == {"in/x.crc"}
+    assert planned("in/_*")[0] == {"in/_SUCCESS", "in/_committed_1"}
 
 
 def test_known_failures_are_named_until_they_are_accepted_or_options_change(engine: Engine) -> None:

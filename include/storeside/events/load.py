@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from storeside.aistore.names import is_folder_marker
 from storeside.events.batches import Batches
 from storeside.events.current import NOT_LISTED, Found, listed_around, look_at
-from storeside.events.deliveries import FOLDER, LOADED, UNTRIED, Delivery, Outcome, conclude, oldest, sort_out
+from storeside.events.deliveries import FOLDER, LOADED, MARKER, UNTRIED, Delivery, Outcome, conclude, oldest, sort_out
 from storeside.events.drained import Drained
 from storeside.events.errors import EventInputError, TriedOutError
 from storeside.events.following import Following
@@ -310,6 +310,8 @@ class EventLoad:
             return _failed(found.kind, str(found))
         if found.modified_at < self.request.source.since:
             return Outcome("skipped", f"it was last modified before {self.request.source.modified_after}")
+        if self.request.source.ignores(found.key):
+            return MARKER
         return FOLDER if is_folder_marker(found.key, found.size) else UNTRIED
 
     def _after_loading(

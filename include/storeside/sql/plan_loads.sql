@@ -18,7 +18,8 @@ FROM
         {push:Bool} OR match(key, {wild:String}) AS pushed,
         greatest(size, intDiv({batch_bytes:UInt64}, {batch_objects:UInt64})) AS weight
     FROM storeside.load_listings AS l
-    WHERE transfer = {transfer:String} AND match(key, {regex:String}) AND NOT (size = 0 AND endsWith(key, '/'))
+    WHERE transfer = {transfer:String} AND match(key, {regex:String}) AND NOT match(key, {markers:String})
+        AND NOT (size = 0 AND endsWith(key, '/'))
         AND parseDateTime64BestEffortOrZero(l.modified, 3) >= fromUnixTimestamp64Milli({modified_from:Int64})
         AND (key, version) NOT IN
         (

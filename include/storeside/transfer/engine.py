@@ -11,7 +11,7 @@ import time
 import uuid
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from clickhouse_connect.driver.exceptions import DatabaseError, OperationalError
@@ -30,6 +30,7 @@ from storeside.transfer.errors import (
 )
 from storeside.transfer.leftovers import sweep
 from storeside.transfer.loads import Loads, Totals
+from storeside.transfer.markers import NONE
 from storeside.transfer.mirror import Mirror
 from storeside.transfer.plan import Batch, Plan
 from storeside.transfer.preparation import MOST_FAILURES, Preparation, Prepared
@@ -67,6 +68,7 @@ class Report:
     `known_bad` counts listed objects that are not loaded because they failed for good in earlier runs, with examples
     in `known_failures`. `skipped` counts the other objects that were not to be loaded: earlier runs, earlier tries of
     this run, or other runs meanwhile had loaded them, or their failure was accepted.
+    `ignored` has the numbers of markers, which are not in `listed`, by their patterns, such as ``_*``.
     For an Iceberg or Delta table, `snapshot` is the id of the snapshot that the table now has, and `removed` counts
     files of earlier snapshots whose rows were removed.
     """
@@ -89,6 +91,7 @@ class Report:
     removed: int = 0
     known_bad: int = 0
     known_failures: tuple[tuple[str, str], ...] = ()
+    ignored: dict[str, int] = field(default_factory=dict)
 
 
 class Transfer:
@@ -122,6 +125,7 @@ class Transfer:
         self.loads = Loads(
             ledger or client, self.id, request.table, source, run_id, request.after_load.action,
             replaces=request.on_overwrite == "replace", options=request.digest,
+            markers=NONE if request.is_lake else source.markers,
         )  # fmt: skip
         self.plan = Plan(self.loads)
         self._preparation = Preparation(request, client, s3, self.plan, servers)
@@ -212,7 +216,7 @@ class Transfer:
             totals.rejected, totals.bytes, time.time() - self.started, failures,
             validation.verdict() if validation is not None else None, totals.filtered, handled.done, handled.left,
             handled.examples, prepared.snapshot, removed, prepared.known_bad,
-            tuple((key, reason) for key, reason in prepared.known_failures),
+            tuple((key, reason) for key, reason in prepared.known_failures), dict(prepared.ignored),
         )  # fmt: skip
 
     def _load(self, work: Work, prepared: Prepared) -> None:

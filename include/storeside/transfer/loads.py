@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from storeside.sql.answers import first_row
 from storeside.sql.migrate import migrate
 from storeside.transfer.errors import FailureKind, TransferTransientError
+from storeside.transfer.markers import NONE
 from storeside.transfer.source import Source, literal
 
 if TYPE_CHECKING:
@@ -107,12 +108,12 @@ class Loads:
     """Reads and writes ``storeside.loads`` for one transfer: one destination, one source, one run.
 
     `replaces` states whether the run replaces older versions of its objects. `options` is a digest of the options
-    that decide whether an object can be loaded.
+    that decide whether an object can be loaded. Keys that match the regular expression `markers` are ignored.
     """
 
     def __init__(
         self, client: Client, transfer: str, destination: str, source: Source, run_id: str,
-        after_load: str = "none", *, replaces: bool = False, options: str = "",
+        after_load: str = "none", *, replaces: bool = False, options: str = "", markers: str = NONE,
     ) -> None:  # fmt: skip
         self.client = client
         self.transfer = transfer
@@ -122,6 +123,7 @@ class Loads:
         self.after_load = after_load
         self.replaces = replaces
         self.options = options
+        self.markers = markers
 
     @property
     def parameters(self) -> dict[str, Any]:
@@ -134,6 +136,7 @@ class Loads:
             "regex": self.source.regex,
             "run_id": self.run_id,
             "options": self.options,
+            "markers": self.markers,
         }
 
     def create(self) -> None:

@@ -12,7 +12,8 @@ from storeside import sql
 from storeside.sql.answers import first_row
 from storeside.transfer.errors import TransferInputError, TransferTransientError
 from storeside.transfer.loads import NOW, SYNCHRONOUS, KnownBad, Loads, Planned
-from storeside.transfer.source import WILD, Listed, Source, uri_of
+from storeside.transfer.markers import MARKERS
+from storeside.transfer.source import WILD, Listed, Source, literal, uri_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -21,8 +22,14 @@ _PAGES = 20
 _ROWS = 100_000
 # The listed objects that match the keys and dates of the source, as in sql/plan_loads.sql.
 _SELECTED = (
-    "match(key, {regex:String}) AND NOT (size = 0 AND endsWith(key, '/'))"
+    "match(key, {regex:String}) AND NOT match(key, {markers:String}) AND NOT (size = 0 AND endsWith(key, '/'))"
     " AND parseDateTime64BestEffortOrZero(modified, 3) >= fromUnixTimestamp64Milli({modified_from:Int64})"
+)
+# The number of listed markers that the keys do not name, by the pattern of the marker.
+_WHICH = ", ".join(f"match(key, {literal(marker)}), {literal(name)}" for name, (marker, _) in MARKERS.items())
+_IGNORED = (
+    f"sumMapIf(map(multiIf({_WHICH}, ''), toUInt64(1)),"
+    " match(key, {regex:String}) AND match(key, {markers:String}))"
 )
 # The outcomes of objects that this try need not load any more.
 _FINISHED = (
@@ -51,11 +58,15 @@ class Batch:
 
 
 class Plan:
-    """Reads and writes ``storeside.load_listings`` and ``storeside.load_plan`` for one transfer."""
+    """Reads and writes ``storeside.load_listings`` and ``storeside.load_plan`` for one transfer.
+
+    `ignored` has the numbers of listed markers by their patterns, after `make`.
+    """
 
     def __init__(self, loads: Loads) -> None:
         self.loads = loads
         self._sent: int | None = None  # the rows of a listing
+        self.ignored: dict[str, int] = {}
 
     def record_listing(self, pages: Iterable[Sequence[Listed]]) -> None:
         """Store a listing as the input of the plan, streamed a few pages at a time.
@@ -151,14 +162,14 @@ class Plan:
             )
         row = first_row(
             self.loads.client.query(
-                f"SELECT (SELECT (countIf({_SELECTED}), count()) FROM storeside.load_listings"
+                f"SELECT (SELECT (countIf({_SELECTED}), count(), {_IGNORED}) FROM storeside.load_listings"
                 " WHERE transfer = {transfer:String}),"
                 " count(), sum(size), anyIf(key, version = '') FROM storeside.load_plan"
                 " WHERE transfer = {transfer:String}",
                 parameters=selection,
             )
         )
-        selected, arrived = row[0]
+        selected, arrived, self.ignored = row[0]
         if self._sent is not None and arrived != self._sent:
             raise TransferTransientError(f"ClickHouse stored {arrived} of {self._sent} listed objects: list again")
         if row[3]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -66,7 +66,7 @@ class Prepared:
 
     For a plan of an Iceberg or Delta table, `snapshot` is the id of its snapshot, `partitions` lists the columns with
     values in keys, and `since` is the time of the ledger's server before the snapshot was looked up, in microseconds.
-    `known_bad` and `known_failures` are those of `Report`.
+    `known_bad`, `known_failures` and `ignored` are those of `Report`.
     """
 
     format: str
@@ -79,6 +79,7 @@ class Prepared:
     since: int = 0
     known_bad: int = 0
     known_failures: Sequence[Sequence[str]] = ()
+    ignored: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def is_brief(self) -> bool:
@@ -115,7 +116,9 @@ class Preparation:
         """
         try:
             prepared = self._prepare(objects)
-            return replace(prepared, known_bad=self._known.count, known_failures=self._known.examples)
+            return replace(
+                prepared, known_bad=self._known.count, known_failures=self._known.examples, ignored=self.plan.ignored
+            )  # fmt: skip
         except DatabaseError as e:
             raise _usage(classify(e)) from e
 

@@ -14,6 +14,7 @@ from storeside.aistore.buckets import Bucket, common_prefix
 from storeside.copying.s3_access import REQUESTER_PAYS, Access
 from storeside.transfer import aistore_urls
 from storeside.transfer.errors import TransferInputError, named_file
+from storeside.transfer.markers import markers_of
 
 # Keys that ClickHouse misreads. It interprets these characters as patterns, even if they are escaped, and refuses
 # `//`. With the name of an archive it looks for an entry in the archive. It does not detect truncated zstd and lz4
@@ -155,6 +156,15 @@ class Source:
     def regex(self) -> str:
         """The keys as a regular expression for ClickHouse's ``match``; a prefix matches all keys below it."""
         return pattern(self.keys)
+
+    @property
+    def markers(self) -> str:
+        """A regular expression for the keys that a load ignores, although `regex` matches them; see `markers`."""
+        return markers_of(self.keys)
+
+    def ignores(self, key: str) -> bool:
+        """Return whether a key is that of a marker, which the source's keys do not name."""
+        return matches(self.markers, key)
 
     def selects(self, key: str) -> bool:
         """Return whether the keys match a key, as ClickHouse's ``match`` does: with RE2, whose cost is linear."""
