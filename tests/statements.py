@@ -13,7 +13,7 @@ import re
 import tempfile
 import uuid
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -25,7 +25,7 @@ from clickhouse_connect.driver.exceptions import ClickHouseError, OperationalErr
 from clickhouse_connect.driver.summary import QuerySummary
 
 from storeside.transfer.batch import BatchLoad
-from storeside.transfer.loads import LONG_STATEMENT, KnownBad, Loaded, Planned
+from storeside.transfer.loads import LONG_STATEMENT, Loaded, Planned, Unplanned
 from storeside.transfer.plan import Batch
 from storeside.transfer.preparation import Preparation
 from storeside.transfer.private import quiet_client
@@ -95,7 +95,10 @@ class Engine(ChdbClient):
 
 def statement_of(packed: bytes, compression: str | None) -> tuple[str, str]:
     """Return what follows INSERT INTO in the statement at the beginning of a body, and the format of the rest."""
-    text = {"gzip": gzip.decompress, "xz": lzma.decompress, None: bytes}[compression](packed).decode()
+    unpack: dict[str | None, Callable[[bytes], bytes]] = {
+        "gzip": gzip.decompress, "xz": lzma.decompress, None: bytes
+    }  # fmt: skip
+    text = unpack[compression](packed).decode()
     statement, _, form = text.removeprefix("INSERT INTO ").rpartition(" FORMAT ")
     assert text.startswith("INSERT INTO ")
     assert text.endswith("\n")
@@ -176,8 +179,8 @@ class Ledger:
         self.push = push
         return len(self.objects_left), len(self.objects_left), sum(o.size for o in self.objects_left)
 
-    def known_bad(self, limit: int, since: int = 0) -> KnownBad:
-        return KnownBad()
+    def known_bad(self, limit: int, since: int = 0) -> Unplanned:
+        return Unplanned()
 
     def sample(self, count: int) -> list[Planned]:
         return [o for o in self.objects_left if o.size][:count]

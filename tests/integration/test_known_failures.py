@@ -53,9 +53,8 @@ def test_what_another_run_loads_meanwhile_is_counted(loading: Loading) -> None:
 
 
 def test_markers_decide_no_columns_and_fail_no_run(loading: Loading) -> None:
-    loading.put({
-        "_SUCCESS": b"", "_committed_1": b'{"added":[],"removed":[]}', "dt=1/.a.csv.crc": b"crc\0\1", "dt=1/a.csv": b"n\n1\n",
-    })  # fmt: skip
+    loading.put({"_SUCCESS": b"", "_committed_1": b'{"added":[]}', "dt=1/.a.csv.crc": b"crc\0\1"})
+    loading.put({"dt=1/a.csv": b"n\n1\n"})
     report = loading.load()
     assert parts(report) == (1, 0, 0, 0)
     assert report.ignored == {"_*": 2, ".*": 1}

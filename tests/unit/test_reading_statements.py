@@ -41,7 +41,7 @@ class Recorder:
     def query(self, *_: Any, **__: Any) -> Any:
         return SimpleNamespace(result_rows=[])
 
-    def raw_insert(self, *, insert_block: Any, settings: Any, compression: str | None) -> Any:
+    def raw_insert(self, _: str, *, insert_block: Any, settings: Any, compression: str | None) -> Any:
         statement, form = statement_of(next(insert_block), compression)
         more: dict[str, Any] = {"fmt": form, "compression": compression}
         more["body"] = b"".join(insert_block)

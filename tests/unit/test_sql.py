@@ -1054,7 +1054,7 @@ def test_known_failures_are_named_until_they_are_accepted_or_options_change(engi
     def known(options: str = "now") -> tuple[int, list[str]]:
         loads = Loads(Client(), "t", "db.table", Source(PARAMETERS["bucket"], "in/"), "run", options=options)  # type: ignore[arg-type]
         found = Plan(loads).known_bad(2)
-        return found.count, [key for key, _ in found.examples]
+        return found.known_bad, [key for key, _ in found.known_failures]
 
     listed = [(f"in/{name}", "e2", 10) for name in ("a", "b", "c", "denied", "loaded", "new", "overwritten")]
     for name in ("a", "b", "c", "gone"):

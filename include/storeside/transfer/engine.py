@@ -11,7 +11,7 @@ import time
 import uuid
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from clickhouse_connect.driver.exceptions import DatabaseError, OperationalError
@@ -29,7 +29,7 @@ from storeside.transfer.errors import (
     shown,
 )
 from storeside.transfer.leftovers import sweep
-from storeside.transfer.loads import Loads, Totals
+from storeside.transfer.loads import Loads, Totals, Unplanned
 from storeside.transfer.markers import NONE
 from storeside.transfer.mirror import Mirror
 from storeside.transfer.plan import Batch, Plan
@@ -58,17 +58,15 @@ _LISTED_AT_ONCE = 5000  # plans with up to this number of objects are read in on
 
 
 @dataclass(frozen=True)
-class Report:
+class Report(Unplanned):
     """Objects, rows and bytes of a run, its duration in seconds, and its first twenty failures as (key, reason).
 
     `rejected` counts rows that could not be parsed, and rows in the quarantine; `filtered` counts rows that the
     condition of `Columns` excluded. `verdict` is that of the request's
     suite, as values for JSON; None if no rows were checked. `handled` counts source objects that were deleted, moved
     or tagged, and `left` those that S3 refused to change, with examples in `left_objects` as (key, reason).
-    `known_bad` counts listed objects that are not loaded because they failed for good in earlier runs, with examples
-    in `known_failures`. `skipped` counts the other objects that were not to be loaded: earlier runs, earlier tries of
-    this run, or other runs meanwhile had loaded them, or their failure was accepted.
-    `ignored` has the numbers of markers, which are not in `listed`, by their patterns, such as ``_*``.
+    `skipped` counts listed objects that were not to be loaded, without those in `known_bad`: earlier runs, earlier
+    tries of this run, or other runs meanwhile had loaded them, or their failure was accepted. Markers are not listed.
     For an Iceberg or Delta table, `snapshot` is the id of the snapshot that the table now has, and `removed` counts
     files of earlier snapshots whose rows were removed.
     """
@@ -89,9 +87,6 @@ class Report:
     left_objects: tuple[tuple[str, str], ...] = ()
     snapshot: str = ""
     removed: int = 0
-    known_bad: int = 0
-    known_failures: tuple[tuple[str, str], ...] = ()
-    ignored: dict[str, int] = field(default_factory=dict)
 
 
 class Transfer:
@@ -215,8 +210,8 @@ class Transfer:
             totals.loaded, totals.failed, totals.rows,
             totals.rejected, totals.bytes, time.time() - self.started, failures,
             validation.verdict() if validation is not None else None, totals.filtered, handled.done, handled.left,
-            handled.examples, prepared.snapshot, removed, prepared.known_bad,
-            tuple((key, reason) for key, reason in prepared.known_failures), dict(prepared.ignored),
+            handled.examples, prepared.snapshot, removed, known_bad=prepared.known_bad,
+            known_failures=prepared.known_failures, ignored=prepared.ignored,
         )  # fmt: skip
 
     def _load(self, work: Work, prepared: Prepared) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -96,12 +96,17 @@ class Totals:
     planned: int = 0
 
 
-@dataclass(frozen=True)
-class KnownBad:
-    """Listed objects that failed for good in earlier runs: their number, and the first ones as (key, reason)."""
+@dataclass(frozen=True, kw_only=True)
+class Unplanned:
+    """Why a run does not load objects that its keys match, although no run has loaded them.
 
-    count: int = 0
-    examples: tuple[tuple[str, str], ...] = ()
+    `known_bad` counts objects that failed for good in earlier runs, with the first ones in `known_failures` as
+    (key, reason). `ignored` has the numbers of markers by their patterns, such as ``_*``; see `markers`.
+    """
+
+    known_bad: int = 0
+    known_failures: Sequence[Sequence[str]] = ()
+    ignored: Mapping[str, int] = field(default_factory=dict)
 
 
 class Loads:
@@ -295,7 +300,7 @@ class Loads:
             )
         return totals
 
-    def known_bad(self, selected: str, parameters: Mapping[str, Any], limit: int) -> KnownBad:
+    def known_bad(self, selected: str, parameters: Mapping[str, Any], limit: int) -> Unplanned:
         """Return the failures for good of earlier runs that keep listed objects from being planned.
 
         `selected` is a condition for rows of the listing, with `parameters`. Accepted failures are left out.
@@ -308,7 +313,8 @@ class Loads:
             " ORDER BY key LIMIT {limit:UInt32}",
             parameters={**self.parameters, **parameters, "limit": limit},
         ).result_rows
-        return KnownBad(int(rows[0][2]) if rows else 0, tuple((key, reason) for key, reason, _ in rows))
+        known = tuple((key, reason) for key, reason, _ in rows)
+        return Unplanned(known_bad=int(rows[0][2]) if rows else 0, known_failures=known)
 
     def accept(self, who: str) -> int:
         """Accept all failures for good of the source's objects: runs skip them and state it no longer.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from storeside import sql
 from storeside.sql.answers import first_row
 from storeside.transfer.errors import TransferInputError, TransferTransientError
-from storeside.transfer.loads import NOW, SYNCHRONOUS, KnownBad, Loads, Planned
+from storeside.transfer.loads import NOW, SYNCHRONOUS, Loads, Planned, Unplanned
 from storeside.transfer.markers import MARKERS
 from storeside.transfer.source import WILD, Listed, Source, literal, uri_of
 
@@ -176,7 +176,7 @@ class Plan:
             raise TransferInputError(_without_version(self.loads.source, row[3]))
         return int(selected), int(row[1]), int(row[2])
 
-    def known_bad(self, limit: int, since: int = 0) -> KnownBad:
+    def known_bad(self, limit: int, since: int = 0) -> Unplanned:
         """Return the selected objects that are not planned because they failed for good; for `since` see `make`."""
         return self.loads.known_bad(_SELECTED, {"modified_from": since * 1000}, limit)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +28,7 @@ from storeside.transfer.errors import (
 from storeside.transfer.formats import BY_SCHEMA, Format
 from storeside.transfer.lakes import Snapshot, snapshot_of
 from storeside.transfer.leftovers import settle_doubtful, sweep
-from storeside.transfer.loads import KnownBad
+from storeside.transfer.loads import Unplanned
 from storeside.transfer.looking import Look
 from storeside.transfer.messages import check_schema
 from storeside.transfer.mirror import Mirror
@@ -61,12 +61,11 @@ BRIEF_BYTES, BRIEF_OBJECTS = 8 << 20, 100
 
 
 @dataclass(frozen=True)
-class Prepared:
+class Prepared(Unplanned):
     """Format, loader and size of a plan, with which another process can continue; `bytes` counts planned objects.
 
     For a plan of an Iceberg or Delta table, `snapshot` is the id of its snapshot, `partitions` lists the columns with
     values in keys, and `since` is the time of the ledger's server before the snapshot was looked up, in microseconds.
-    `known_bad`, `known_failures` and `ignored` are those of `Report`.
     """
 
     format: str
@@ -77,9 +76,6 @@ class Prepared:
     snapshot: str = ""
     partitions: Sequence[str] = ()
     since: int = 0
-    known_bad: int = 0
-    known_failures: Sequence[Sequence[str]] = ()
-    ignored: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def is_brief(self) -> bool:
@@ -99,7 +95,7 @@ class Preparation:
         self.client = client
         self.readings = Readings(client, request.read.columns)
         self.snapshot: Snapshot | None = None
-        self._known = KnownBad()
+        self._known = Unplanned()
         self._destination: tuple[float, Destination] | None = None
 
     @property
@@ -116,8 +112,10 @@ class Preparation:
         """
         try:
             prepared = self._prepare(objects)
+            known = self._known
             return replace(
-                prepared, known_bad=self._known.count, known_failures=self._known.examples, ignored=self.plan.ignored
+                prepared,
+                known_bad=known.known_bad, known_failures=known.known_failures, ignored=self.plan.ignored,
             )  # fmt: skip
         except DatabaseError as e:
             raise _usage(classify(e)) from e
@@ -183,10 +181,10 @@ class Preparation:
         self._destination = (begun, self._complete(destination, form))
         return Prepared(form.choice, push, listed, planned, size)
 
-    def _known_bad(self, unplanned: int) -> KnownBad:
+    def _known_bad(self, unplanned: int) -> Unplanned:
         """Return the failures for good that explain why listed objects are not planned."""
         if not unplanned or self.request.retry_failed or self.request.all_or_none:
-            return KnownBad()
+            return Unplanned()
         return self.plan.known_bad(MOST_FAILURES, self.request.source.since)
 
     def _of_nothing(self, destination: Destination | None, prepared: Prepared) -> Prepared:

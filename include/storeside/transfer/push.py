@@ -41,7 +41,7 @@ WHOLE_PARQUET = 256 << 20
 # Encodings that ClickHouse accepts in requests. It does not detect truncated zstd and lz4 streams, and some builds
 # lack bz2: the worker decompresses those.
 _ENCODINGS = {"gzip": "gzip", "xz": "xz", "": None}
-# What packs a statement for a body of each encoding: streams of gzip and xz may follow each other.
+# The functions that pack a statement for a body of each encoding: streams of gzip and xz may follow each other.
 _PACKERS: dict[str | None, Callable[[bytes], bytes]] = {"gzip": gzip.compress, "xz": lzma.compress, None: bytes}
 
 
@@ -125,8 +125,9 @@ def insert(
     packed = _PACKERS[encoding](f"INSERT INTO {statement} FORMAT {kind}\n".encode())
     try:
         summary = client.raw_insert(
+            "",
             # The statement is the beginning of the body: a parameter of the address has at most 128 KiB.
-            insert_block=itertools.chain([packed], _watched(body, faults)),
+            insert_block=_watched(packed, body, faults),
             compression=encoding,
             settings=settings(reading.form, **more, **dict(reading.settings)),
         )
@@ -137,8 +138,9 @@ def insert(
     return int(summary.summary.get("read_rows", 0))
 
 
-def _watched(body: Iterator[bytes], faults: list[TransferError]) -> Generator[bytes, None, None]:
-    """Yield a body; an error in it closes the connection, because ClickHouse would otherwise wait for the rest."""
+def _watched(head: bytes, body: Iterator[bytes], faults: list[TransferError]) -> Generator[bytes, None, None]:
+    """Yield `head` and a body; an error in the body closes the connection, as ClickHouse would wait for the rest."""
+    yield head
     try:
         yield from body
     except TransferError as e:

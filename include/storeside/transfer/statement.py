@@ -313,7 +313,7 @@ def settings(form: Format, **more: Any) -> dict[str, Any]:
         "optimize_on_insert": 0,
         "use_hive_partitioning": 0,
         **LONG,
-        # Each column has a check of its own: ClickHouse 26.9 merges n of them in n * n steps.
+        # Each column has its own check, and ClickHouse 26.9 merges n of them in n * n steps.
         "query_plan_merge_filters": 0,
         "query_plan_merge_expressions": 0,
         "max_partitions_per_insert_block": 0,
