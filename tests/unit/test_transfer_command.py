@@ -35,7 +35,7 @@ def test_reports_are_tables_for_people_and_json_for_programs() -> None:
     assert lines == {
         "listed": "3", "skipped": "1", "loaded": "1", "failed": "1", "rows": "1,234,567", "rejected": "0",
         "bytes": "44,400,000 (44.4 MB)", "seconds": "1.3", "filtered": "0",
-        "handled": "0", "left": "0", "removed": "0",
+        "handled": "0", "left": "0", "removed": "0", "known": "bad  0",
     }  # fmt: skip
     found = json.loads(report_text(report, as_json=True))
     assert found["rows"] == 1_234_567

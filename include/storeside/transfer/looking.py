@@ -13,7 +13,7 @@ from storeside.transfer.formats import TYPED, Format
 from storeside.transfer.loads import Loaded, Planned
 from storeside.transfer.plan import Plan
 from storeside.transfer.request import Request
-from storeside.transfer.samples import NoRowsError, UnreadableError, columns_of, is_without_rows, recognise
+from storeside.transfer.samples import DeniedSamplesError, NoRowsError, columns_of, is_without_rows, recognise
 from storeside.transfer.schema import Column
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class Look:
     @staticmethod
     def _may_tell_more(error: TransferInputError, size: int) -> bool:
         """Return whether a larger sample than one of `size` objects may have what the objects of this one lack."""
-        return size < MOST_SAMPLED and isinstance(error, NoRowsError | UnreadableError)
+        return size < MOST_SAMPLED and isinstance(error, NoRowsError | DeniedSamplesError)
 
     def _of_empty(self, with_columns: bool) -> tuple[Format, list[Column]] | None:
         """Return the format of empty objects for a table, where they may replace versions with rows."""

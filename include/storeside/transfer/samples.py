@@ -94,7 +94,7 @@ def _found(
     for key, reason in reasons.items():
         log.warning("%r cannot be sampled: %s", key, reason)
     if denied and len(denied) == len(contents):
-        raise UnreadableError(f"no sampled object can be read, such as {denied[0]!r}: {reasons[denied[0]]}")
+        raise DeniedSamplesError(f"no sampled object can be read, such as {denied[0]!r}: {reasons[denied[0]]}")
     return found, blank, reasons
 
 
@@ -316,7 +316,7 @@ def refuse_lost_rows(content: Content, form: Format) -> None:
         _rows(content.sample(CHUNK), form)
 
 
-class UnreadableError(TransferInputError):
+class DeniedSamplesError(TransferInputError):
     """S3 denies all sampled objects, or cannot give them now, as archived ones: others may be readable."""
 
 
