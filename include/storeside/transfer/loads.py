@@ -329,7 +329,7 @@ class Loads:
             self.client.query(f"SELECT count() FROM storeside.loads FINAL WHERE {those}", parameters=self.parameters)
         )
         names = ", ".join(_LEDGER)
-        # A microsecond later than the failure: what another run records meanwhile stays the newest row.
+        # A microsecond later than the failure, so that a record of another run meanwhile stays the newest row.
         self.client.command(
             f"INSERT INTO storeside.loads ({names}, accepted_by, accepted_at, recorded_at) SELECT {names},"
             " {who:String}, now64(3), recorded_at + toIntervalMicrosecond(1)"
