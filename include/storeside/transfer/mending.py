@@ -29,6 +29,7 @@ from storeside.transfer.inference import merge, wider
 from storeside.transfer.loads import Loaded, Planned
 from storeside.transfer.lock import Hold, locked
 from storeside.transfer.messages import message_columns
+from storeside.transfer.options import refuse_own
 from storeside.transfer.reading import Reading
 from storeside.transfer.records import is_untidy
 from storeside.transfer.salvage import Rejected, RejectedRows, salvage
@@ -126,6 +127,8 @@ class Mending:
 
     def _by_drift(self, o: Planned, error: LoadObjectError) -> Staged | None:
         policy = self.request.on_drift
+        if isinstance(error, DriftError):
+            refuse_own(re.findall(r"\w+", str(error)), self.request.own_columns)
         if policy == "fail" or (policy == "add" and not isinstance(error, DriftError)):
             return None
         options, destination = self.request.read.columns, self.staging.destination

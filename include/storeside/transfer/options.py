@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
 from storeside.quality.given import check_suite
 from storeside.transfer.columns import Columns
-from storeside.transfer.errors import TransferInputError
+from storeside.transfer.errors import LoadObjectError, TransferInputError
 from storeside.transfer.formats import Csv, MessageSchema, Ranges
 from storeside.transfer.keys import Expression, key, ttl, unquoted
 
@@ -25,8 +25,11 @@ SYSTEM_COLUMNS = {
     "_version": "LowCardinality(String)",
     "_loaded_at": "DateTime64(3)",
 }
+REST = "_rest"
+# The columns that loads create and fill, with their types: a column with such a name and another type has data.
+OWN_COLUMNS = {**SYSTEM_COLUMNS, REST: "Map(String, String)"}
 # Columns of tables that a load writes itself: see `table.LOAD_ID` and `table.REST`.
-HIDDEN_COLUMNS = ("_storeside_load", "_rest")
+HIDDEN_COLUMNS = ("_storeside_load", REST)
 # Engines of destinations. Others change rows when they merge parts, so that a row's load is lost.
 ENGINES = (
     *("MergeTree", "ReplicatedMergeTree", "SharedMergeTree"),
@@ -209,6 +212,16 @@ class TableOptions:
         if unknown:
             raise TransferInputError(
                 f"system columns {', '.join(sorted(unknown))}: choose from {', '.join(SYSTEM_COLUMNS)}"
+            )
+
+
+def refuse_own(names: Collection[str], own: Iterable[str]) -> None:
+    """Raise LoadObjectError if an object's columns have the name of a column that the load fills itself."""
+    for name in own:
+        if name in names:
+            raise LoadObjectError(
+                f"column {name!r} has the name of a column that the load adds itself (system_columns, or on_drift"
+                f" 'rest'): rename it with rename={{{name!r}: 'other'}}, or do not request {name}"
             )
 
 

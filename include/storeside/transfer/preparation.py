@@ -32,7 +32,7 @@ from storeside.transfer.loads import Unplanned
 from storeside.transfer.looking import Look
 from storeside.transfer.messages import check_schema
 from storeside.transfer.mirror import Mirror
-from storeside.transfer.options import SYSTEM_COLUMNS
+from storeside.transfer.options import SYSTEM_COLUMNS, refuse_own
 from storeside.transfer.partitions import deduced, shown_by_keys
 from storeside.transfer.plan import Plan
 from storeside.transfer.planned_columns import check_table, missing, of_new_table
@@ -286,6 +286,10 @@ class Preparation:
         }
         columns = of_new_table(self.readings, columns, self._in_keys(), options.columns, text=form.is_text)
         columns = [Column(c.name, resolved(c.type)) for c in columns]
+        try:
+            refuse_own([c.name for c in columns], self.request.own_columns)
+        except LoadObjectError as e:
+            raise _usage(e) from e
         most = self.request.limits.columns
         return create(
             self.client, self.request.table, columns, options, most, self.servers,

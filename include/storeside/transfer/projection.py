@@ -20,7 +20,6 @@ from storeside.transfer.columns import MASKED, Columns, masked
 from storeside.transfer.conversion import converted, fits
 from storeside.transfer.errors import DriftError, LoadObjectError
 from storeside.transfer.formats import Format
-from storeside.transfer.options import SYSTEM_COLUMNS
 from storeside.transfer.parquet import Nested, Shape
 from storeside.transfer.reading import Check, Projection, Reading
 from storeside.transfer.schema import Column, bare, nullable, resolved, structure
@@ -233,7 +232,7 @@ class Readings:
         """Return the columns of a table whose values are in the objects, by the objects' names."""
         found: dict[str, Column] = {}
         for column in destination.columns:
-            if column.name not in (*SYSTEM_COLUMNS, REST, *destination.partitions):
+            if column.name not in destination.partitions and not destination.is_own(column):
                 name = self.columns.source(column.name)
                 found |= {} if name is None else {name: column}
         return found

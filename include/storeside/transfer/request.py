@@ -15,6 +15,7 @@ from storeside.transfer.errors import TransferInputError
 from storeside.transfer.formats import FORMATS, LAKES, Csv, Format, FormatName, MessageSchema
 from storeside.transfer.keys import Expression
 from storeside.transfer.options import (
+    REST,
     Batches,
     Expectations,
     LoadLimits,
@@ -175,6 +176,11 @@ class Request:
             asdict(self.limits), asdict(self.expectations),
         )  # fmt: skip
         return hashlib.sha256(json.dumps(decisive, sort_keys=True, default=str).encode()).hexdigest()[:16]
+
+    @property
+    def own_columns(self) -> tuple[str, ...]:
+        """The columns that the load fills itself: the requested system columns, and ``_rest`` if it is used."""
+        return (*self.table_options.system_columns, *((REST,) if self.on_drift == "rest" else ()))
 
     @property
     def at_once(self) -> bool:

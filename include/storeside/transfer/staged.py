@@ -80,7 +80,8 @@ class Staging:
 
     def use(self, found: Destination) -> Destination:
         """Let staging tables copy a destination that was looked up."""
-        self.destination = replace(found, partitions=self.work.request.read.partition_columns)
+        request = self.work.request
+        self.destination = replace(found, partitions=request.read.partition_columns, own=request.own_columns)
         return self.destination
 
     def stage(self, objects: Sequence[Planned], how: How = USUAL) -> Staged:

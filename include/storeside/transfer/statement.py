@@ -13,7 +13,7 @@ from storeside.transfer.errors import DriftError, LoadObjectError
 from storeside.transfer.formats import Format
 from storeside.transfer.loads import LONG
 from storeside.transfer.nulls import holds, keeps, refusal
-from storeside.transfer.options import SYSTEM_COLUMNS
+from storeside.transfer.options import SYSTEM_COLUMNS, refuse_own
 from storeside.transfer.parquet import Nested, Shape
 from storeside.transfer.reading import Check, Reading
 from storeside.transfer.schema import (
@@ -51,8 +51,7 @@ def text_reading(
     column cannot be NULL. With `keeps_codes`, columns of numbers in CSV refuse codes; by default, those do that were
     inferred from text.
     """
-    not_data = (*SYSTEM_COLUMNS, REST, *destination.partitions)
-    data = [c for c in destination.columns if c.name not in not_data]
+    data = [c for c in destination.columns if c.name not in destination.partitions and not destination.is_own(c)]
     if form.csv.names:
         data = _named(form.csv.names, data, {c.name for c in (*rest, *ignored)}, destination)
     columns, expressions, later = [], [], _later_defaults(destination, data)
@@ -221,6 +220,7 @@ def typed_reading(
 
 def check_columns(destination: Destination, names: Sequence[str], unknown: Sequence[str]) -> None:
     """Raise DriftError for `unknown` columns, and LoadObjectError if an object lacks a column that needs a value."""
+    refuse_own(names, destination.own)
     if unknown:
         raise DriftError(f"columns {', '.join(map(repr, unknown))} are not in {destination.name}")
     for column in destination.columns:

@@ -24,7 +24,8 @@ from storeside.transfer.errors import (
 )
 from storeside.transfer.loads import LONG, Planned, ids_text, slices
 from storeside.transfer.lock import Hold
-from storeside.transfer.options import require_engine
+from storeside.transfer.options import OWN_COLUMNS, require_engine
+from storeside.transfer.options import REST as REST
 from storeside.transfer.quarantine import Quarantine
 from storeside.transfer.schema import Column, nullable, resolved
 from storeside.transfer.servers import NO_SERVERS, Servers
@@ -39,7 +40,6 @@ log = logging.getLogger(__name__)
 
 # The column with the load of each row: ``storeside.loads.load_id``. ``SELECT *`` omits it, as it is MATERIALIZED.
 LOAD_ID = "_storeside_load"
-REST = "_rest"
 # The comment of columns whose types come from a sample of text: see "Codes" in docs/transfer.md.
 INFERRED = "inferred from text"
 _COMMENT = f" COMMENT {literal(INFERRED)}"
@@ -65,6 +65,8 @@ _INSERT = {
 class Destination:
     """A table at the time of the query; `partitions` are its columns with values in keys of objects.
 
+    `own` are the columns that the load fills itself, see `Request.own_columns`.
+
     It is a MergeTree table, or a Distributed table with such a table on each shard: `shards`, each with the client of
     its server. The keys and the storage policy of a Distributed table are those of its first shard.
     """
@@ -80,6 +82,7 @@ class Destination:
     takes_parts: bool
     defaults: Mapping[str, str]
     partitions: tuple[str, ...] = ()
+    own: tuple[str, ...] = ()
     servers: Servers = field(default=NO_SERVERS, compare=False)
     shards: tuple[Destination, ...] = ()
     distribution: Distribution | None = None
@@ -110,6 +113,10 @@ class Destination:
         """Clients of the servers of the shards, without the server of `client`."""
         return tuple(shard.client for shard in self.shards if shard.client is not self.client)
 
+    def is_own(self, column: Column) -> bool:
+        """Return whether a load fills the column: this one, or an earlier one that added it to the table."""
+        return column.name in self.own or OWN_COLUMNS.get(column.name) == column.type
+
     def type_of(self, column: str) -> str | None:
         """Return the type of a column; None if there is no such column."""
         return next((c.type for c in self.columns if c.name == column), None)
@@ -118,7 +125,7 @@ class Destination:
         """Change the table's columns and return the changed table."""
         log.info("ALTER TABLE %s %s", self.quoted, ", ".join(actions))
         self._alter(actions)
-        return replace(existing(self.client, self.name, self.servers), partitions=self.partitions)
+        return replace(existing(self.client, self.name, self.servers), partitions=self.partitions, own=self.own)
 
     def _alter(self, actions: Sequence[str]) -> None:
         """Change the columns of all tables; those of the Distributed table itself last, as it shows them to loads."""
