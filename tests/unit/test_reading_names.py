@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import pytest
 
@@ -27,10 +26,6 @@ def objects(name: str) -> dict[str, bytes]:
     }
 
 
-def requested(name: str) -> dict[str, Any]:
-    return {"on_drift": "rest"} if name == REST else {"system_columns": (name,)}
-
-
 @pytest.mark.parametrize("loader", LOADERS)
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("key", objects(""))
@@ -43,17 +38,26 @@ def test_a_column_of_data_may_have_the_name_of_a_column_that_is_not_requested(
     assert reading.types() == {"id": "Nullable(Int64)", name: "Nullable(Int64)"}
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", SYSTEM_COLUMNS)
 @pytest.mark.parametrize("key", objects(""))
 def test_a_requested_column_of_this_name_refuses_the_load_and_names_rename(
     reading: Statements, key: str, name: str
 ) -> None:
     reading.put({key: objects(name)[key]})
     with pytest.raises(TransferInputError, match=rf"'{name}' has the name .* rename=\{{'{name}': 'other'\}}"):
-        reading.load(**requested(name))
+        reading.load(system_columns=(name,))
     assert reading.query(f"EXISTS {reading.table}") == [(0,)]
-    assert reading.load(chosen=Columns(rename={name: "other"}), **requested(name)).loaded == 1
+    assert reading.load(chosen=Columns(rename={name: "other"}), system_columns=(name,)).loaded == 1
     assert reading.rows("id, other") == [(1, 5), (2, 6)]
+    if name in ("_object", "_row_number"):
+        assert reading.rows(name, "id") == ([(key,)] * 2 if name == "_object" else [(0,), (1,)])
+
+
+@pytest.mark.parametrize("key", objects(""))
+def test_a_column_with_the_name_of_the_rest_refuses_the_load(reading: Statements, key: str) -> None:
+    reading.put({key: objects(REST)[key]})
+    with pytest.raises(TransferInputError, match=r"'_rest' has the name .* choose another on_drift than 'rest'"):
+        reading.load(on_drift="rest")
 
 
 @pytest.mark.parametrize("on_drift", ["fail", "add", "widen", "rest"])

@@ -17,13 +17,14 @@ from storeside.transfer.conversion import converted, fits
 from storeside.transfer.errors import DriftError, LoadObjectError
 from storeside.transfer.formats import Format
 from storeside.transfer.nulls import holds, refusal
+from storeside.transfer.options import REST
 from storeside.transfer.parquet import Nested
 from storeside.transfer.partitions import both
 from storeside.transfer.reading import Check, Reading
 from storeside.transfer.schema import NOTHING, Column, bare, is_nullable, nullable
 from storeside.transfer.source import identifier, literal
 from storeside.transfer.statement import as_map, check_columns, in_keys, only_nulls, valid_text, whole_value
-from storeside.transfer.table import REST, Destination
+from storeside.transfer.table import Destination
 
 _FIRST, _LARGEST = 64 << 10, 16 << 20
 # The codecs that ClickHouse 26.9 reads.

@@ -12,10 +12,10 @@ from clickhouse_connect.driver.exceptions import DatabaseError
 from storeside.transfer.avro_schema import AvroField, AvroShape
 from storeside.transfer.errors import DriftError, LoadObjectError, TransferInputError, is_transient, plain
 from storeside.transfer.formats import Format, MessageSchema
-from storeside.transfer.options import SYSTEM_COLUMNS
+from storeside.transfer.options import REST, SYSTEM_COLUMNS
 from storeside.transfer.proto_schema import ProtoSchema
 from storeside.transfer.schema import Column, bare, is_nested, is_nullable, nullable
-from storeside.transfer.table import REST, Destination
+from storeside.transfer.table import Destination
 
 if TYPE_CHECKING:
     from clickhouse_connect.driver.client import Client

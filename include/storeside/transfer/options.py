@@ -219,10 +219,9 @@ def refuse_own(names: Collection[str], own: Iterable[str]) -> None:
     """Raise LoadObjectError if an object's columns have the name of a column that the load fills itself."""
     for name in own:
         if name in names:
-            raise LoadObjectError(
-                f"column {name!r} has the name of a column that the load adds itself (system_columns, or on_drift"
-                f" 'rest'): rename it with rename={{{name!r}: 'other'}}, or do not request {name}"
-            )
+            remedy = f"rename it with rename={{{name!r}: 'other'}}, or leave {name} out of system_columns"
+            remedy = "choose another on_drift than 'rest'" if name == REST else remedy
+            raise LoadObjectError(f"column {name!r} has the name of a column that the load adds itself: {remedy}")
 
 
 def require_types(columns: Mapping[str, str]) -> None:

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from storeside.transfer.columns import MASKED
 from storeside.transfer.errors import TransferInputError
-from storeside.transfer.options import SYSTEM_COLUMNS
+from storeside.transfer.options import REST, SYSTEM_COLUMNS
 from storeside.transfer.projection import TEXT, Readings
 from storeside.transfer.schema import Column, bare, is_nested, nullable, resolved, with_overrides
-from storeside.transfer.table import REST, Destination
+from storeside.transfer.table import Destination
 
 
 def of_new_table(

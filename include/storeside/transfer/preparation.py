@@ -32,7 +32,7 @@ from storeside.transfer.loads import Unplanned
 from storeside.transfer.looking import Look
 from storeside.transfer.messages import check_schema
 from storeside.transfer.mirror import Mirror
-from storeside.transfer.options import SYSTEM_COLUMNS, refuse_own
+from storeside.transfer.options import REST, SYSTEM_COLUMNS, refuse_own
 from storeside.transfer.partitions import deduced, shown_by_keys
 from storeside.transfer.plan import Plan
 from storeside.transfer.planned_columns import check_table, missing, of_new_table
@@ -43,7 +43,7 @@ from storeside.transfer.schema import Column, resolved
 from storeside.transfer.servers import NO_SERVERS, Servers
 from storeside.transfer.source import Listed, bucket_uri, literal
 from storeside.transfer.source_listing import record_source
-from storeside.transfer.table import REST, Destination, look_up
+from storeside.transfer.table import Destination, look_up
 
 if TYPE_CHECKING:
     from clickhouse_connect.driver.client import Client

@@ -20,12 +20,13 @@ from storeside.transfer.columns import MASKED, Columns, masked
 from storeside.transfer.conversion import converted, fits
 from storeside.transfer.errors import DriftError, LoadObjectError
 from storeside.transfer.formats import Format
+from storeside.transfer.options import REST
 from storeside.transfer.parquet import Nested, Shape
 from storeside.transfer.reading import Check, Projection, Reading
 from storeside.transfer.schema import Column, bare, nullable, resolved, structure
 from storeside.transfer.source import identifier, literal
 from storeside.transfer.statement import text_reading, typed_reading, whole_value
-from storeside.transfer.table import REST, Destination
+from storeside.transfer.table import Destination
 
 if TYPE_CHECKING:
     from clickhouse_connect.driver.client import Client
@@ -268,7 +269,10 @@ def _as(destination: Destination, columns: Sequence[Column], plain: Mapping[str,
         name: destination.defaults[c.name] for name, c in plain.items() if c.name in destination.defaults
     }  # fmt: skip
     inferred = frozenset(name for name, c in plain.items() if c.name in destination.inferred)
-    return replace(destination, columns=(*columns, *partitions), defaults=defaults, inferred=inferred)
+    # the columns have the names of the objects' own, so the load adds none of them
+    return replace(
+        destination, columns=(*columns, *partitions), defaults=defaults, inferred=inferred, own=()
+    )  # fmt: skip
 
 
 def _only(shape: Shape, names: set[str]) -> Shape:

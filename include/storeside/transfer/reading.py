@@ -99,8 +99,15 @@ class Reading:
             filter(None, (only, *(check.condition for check in (*self.checks, *starmap(Check, faults)))))
         )
         if (made := self.projection) is not None:
-            source = _selected(pairs, source, conditions)
-            others = [(name, made.load_id if name == LOAD_ID else identifier(name)) for name, _ in (*in_key, *extra)]
+            read = dict(self.expressions)
+            # a column of the objects that gets another name may have the name of one that the load adds
+            inner = {name: f"_storeside{name}" if name in read else name for name, _ in extra}
+            added = [(inner[name], value) for name, value in extra]
+            source = _selected([*self.expressions, *in_key, *added], source, conditions)
+            others = [
+                (name, made.load_id if name == LOAD_ID else identifier(inner.get(name, name)))
+                for name, _ in (*in_key, *extra)
+            ]
             pairs, conditions = [*made.values, *others], made.conditions
         if self.defaults:
             source, conditions = _selected(pairs, source, conditions), ""

@@ -13,7 +13,7 @@ from storeside.transfer.errors import DriftError, LoadObjectError
 from storeside.transfer.formats import Format
 from storeside.transfer.loads import LONG
 from storeside.transfer.nulls import holds, keeps, refusal
-from storeside.transfer.options import SYSTEM_COLUMNS, refuse_own
+from storeside.transfer.options import REST, SYSTEM_COLUMNS, refuse_own
 from storeside.transfer.parquet import Nested, Shape
 from storeside.transfer.reading import Check, Reading
 from storeside.transfer.schema import (
@@ -29,7 +29,7 @@ from storeside.transfer.schema import (
     same,
 )
 from storeside.transfer.source import identifier, literal
-from storeside.transfer.table import REST, Destination
+from storeside.transfer.table import Destination
 
 _CODED = re.compile(r"U?Int\d+|Float64")  # the types whose values may be codes in CSV
 _STRING = re.compile(r"'(?:[^'\\]|\\.)*+'?", re.DOTALL)  # of a default's expression

@@ -25,7 +25,6 @@ from storeside.transfer.errors import (
 from storeside.transfer.loads import LONG, Planned, ids_text, slices
 from storeside.transfer.lock import Hold
 from storeside.transfer.options import OWN_COLUMNS, require_engine
-from storeside.transfer.options import REST as REST
 from storeside.transfer.quarantine import Quarantine
 from storeside.transfer.schema import Column, nullable, resolved
 from storeside.transfer.servers import NO_SERVERS, Servers
