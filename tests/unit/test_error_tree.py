@@ -36,7 +36,7 @@ APART = ("storeside.stack", "storeside.transformers")
 # They raise ValueError or LookupError internally, and convert it to an error of the tree.
 OWN_USE = {
     "storeside.aistore.many", "storeside.transfer.footer_schema", "storeside.transfer.thrift",
-    "storeside.transfer.strict_json",
+    "storeside.transfer.strict_json", "storeside.transfer.text_columns",
 }  # fmt: skip
 CLASS = re.compile(r"^class \w+\(.*(Error|Exception|BadInput|Transient|Partial|Cancelled)\b.*\):", re.MULTILINE)
 
