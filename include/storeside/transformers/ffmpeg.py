@@ -184,7 +184,7 @@ class _Filter(FilterNode):  # type: ignore[misc] # ffmpeg-python is untyped
 
 
 def _escaped(text: str, special: str) -> str:
-    return re.sub(f"[{re.escape(special)}]", r"\\\g<0>", text)
+    return text.translate({ord(character): f"\\{character}" for character in special})
 
 
 # Elapsed time that a command may take on a busy machine, as a multiple of its CPU time limit.
