@@ -61,13 +61,13 @@ def test_of_many_that_find_an_old_lock_one_holds_the_next(aistore: Any, monkeypa
     what, section = unique("lock"), Section()
     abandoned(aistore, what, monkeypatch)
     (old,) = left(aistore)
-    age = lock._age
+    age = lock.age_of
 
     def of_a_dead_task(client: Any, name: str) -> float | None:
         found = age(client, name)
         return found + 1000 if found is not None and name == old else found
 
-    monkeypatch.setattr(lock, "_age", of_a_dead_task)
+    monkeypatch.setattr(lock, "age_of", of_a_dead_task)
     ready = threading.Barrier(6)
 
     def work(_: int) -> None:
@@ -88,7 +88,7 @@ def test_a_task_that_breaks_an_old_lock_late_leaves_that_of_its_successor(
     what = unique("lock")
     abandoned(aistore, what, monkeypatch)
     (old,) = left(aistore)
-    age = lock._age
+    age = lock.age_of
     until(lambda: age(aistore, old) > 2, 30, "old lock")
     looked, go_on, looks = threading.Event(), threading.Event(), []
 
@@ -100,7 +100,7 @@ def test_a_task_that_breaks_an_old_lock_late_leaves_that_of_its_successor(
             looks.append(name)
         return seen
 
-    monkeypatch.setattr(lock, "_age", slow)
+    monkeypatch.setattr(lock, "age_of", slow)
     late = ThreadPoolExecutor(1, thread_name_prefix="late")
 
     def break_it() -> None:

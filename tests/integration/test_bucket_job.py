@@ -373,14 +373,14 @@ def test_who_dies_while_submitting_is_waited_for_and_then_forgotten(
         patched.setattr("aistore.sdk.bucket.Bucket.delete", lambda *_, **__: None)
         with jobs.submitting(pair.client, pair.source, pair.destination):
             pass
-    assert lock._age(pair.client, unique("no-such-bucket")) is None
+    assert lock.age_of(pair.client, unique("no-such-bucket")) is None
     monkeypatch.setattr(jobs, "SUBMIT_SECONDS", 3.0)
     began = time.monotonic()
     with jobs.submitting(pair.client, pair.source, pair.destination):
         assert time.monotonic() - began > 1
     with jobs.submitting(pair.client, pair.source, pair.destination):
         monkeypatch.setattr(jobs, "SUBMIT_SECONDS", 0.2)
-        monkeypatch.setattr(lock, "_age", lambda *_: 0.0)
+        monkeypatch.setattr(lock, "age_of", lambda *_: 0.0)
         with (
             pytest.raises(AIStoreTransientError, match=r"jobs from .* locked by another task for more than"),
             jobs.submitting(pair.client, pair.source, pair.destination),
