@@ -26,7 +26,7 @@ from storeside.transfer.errors import (
     TransferTransientError,
     about,
 )
-from storeside.transfer.formats import compression_of, is_hadoop_snappy, typed_format
+from storeside.transfer.formats import compression_of, is_hadoop_snappy, skippable, typed_format
 from storeside.transfer.source import in_aistore
 from storeside.transfer.streams import CHUNK, Pieces, limited, opened, pieces
 from storeside.transfer.strict_json import checked
@@ -44,6 +44,8 @@ _SIP = 1 << 6
 _HEAD = 1 << 9
 # A block-compressed stream yields nothing before its first block is complete; lz4 blocks have up to 4 MB.
 _LONGEST_BLOCK = 4 * CHUNK + CHUNK
+# Skippable frames before the first frame of zstd or lz4: `pzstd` writes one.
+_MOST_SKIPPED = 8
 _DENIED = ("AccessDenied", "403")
 _REASONS: dict[str, tuple[type[LoadObjectError], str]] = {
     **dict.fromkeys(("PreconditionFailed", "412"), (GoneError, OVERWRITTEN)),
@@ -202,6 +204,12 @@ class Content(io.RawIOBase):
     @functools.cached_property
     def _compression(self) -> str:
         head = self.range(0, 10)
+        at = 0
+        for _ in range(_MOST_SKIPPED):
+            if not (skipped := skippable(head)):
+                break
+            at += skipped
+            head = self.range(at, 10)
         return compression_of(head) or ("hadoop-snappy" if is_hadoop_snappy(self.key, head) else "")
 
     def stream(self) -> Iterator[bytes]:

@@ -276,6 +276,12 @@ def compression_of(head: bytes) -> str:
     return next((name for magic, name in _MAGIC.items() if head.startswith(magic)), "")
 
 
+def skippable(head: bytes) -> int:
+    """Return the bytes of the skippable frame of zstd or lz4 that begins so; 0 for other content (RFC 8878, 3.1.2)."""
+    is_skippable = len(head) >= 8 and head[0] >> 4 == 5 and head[1:4] == b"\x2a\x4d\x18"
+    return 8 + int.from_bytes(head[4:8], "little") if is_skippable else 0
+
+
 def is_hadoop_snappy(key: str, head: bytes) -> bool:
     """Return whether an object has Hadoop's framing of snappy, by its name and its first two block lengths.
 

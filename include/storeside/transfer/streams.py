@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import bz2
+import gzip
 import io
 import lzma
+import zlib
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -28,6 +30,8 @@ def opened(file: Any, kind: str) -> Any:
         return file
     if kind == "xz":
         return _Decompressed(_Xz(file))
+    if kind == "gzip":  # pyarrow refuses zeros after the last member, which gzip leaves out
+        return _Decompressed(gzip.open(file))
     if kind == "bz2":  # pyarrow fails if the second member is empty
         return _Decompressed(bz2.open(file))
     if kind in ("snappy", "hadoop-snappy"):
@@ -77,7 +81,7 @@ class _Decompressed(_Readable):
             return bytes(self._file.read(size))
         except TransferError:
             raise
-        except (lzma.LZMAError, EOFError, ValueError, pa.ArrowException) as e:
+        except (lzma.LZMAError, zlib.error, EOFError, ValueError, pa.ArrowException) as e:
             raise OSError(str(e)) from e
 
 
