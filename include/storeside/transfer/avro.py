@@ -23,7 +23,15 @@ from storeside.transfer.partitions import both
 from storeside.transfer.reading import Check, Reading
 from storeside.transfer.schema import NOTHING, Column, bare, is_nullable, nullable
 from storeside.transfer.source import identifier, literal
-from storeside.transfer.statement import as_map, check_columns, in_keys, only_nulls, valid_text, whole_value
+from storeside.transfer.statement import (
+    as_map,
+    check_columns,
+    in_keys,
+    only_nulls,
+    valid_text,
+    whole_value,
+    within_years,
+)
 from storeside.transfer.table import Destination
 
 _FIRST, _LARGEST = 64 << 10, 16 << 20
@@ -147,7 +155,7 @@ def _way(field: AvroField, target: str, *, refuse_nulls: bool) -> tuple[Column, 
     if bare(kind).startswith("Tuple(") and is_nullable(kind) and not is_nullable(target) and not refuse_nulls:
         made = converted(f"assumeNotNull({here})", bare(kind), target)
         made = f"if(isNull({here}), defaultValueOfTypeName({literal(target)}), {made})"
-    checks = whole_value(name, here, kind, target)
+    checks = [*within_years(name, here, kind), *whole_value(name, here, kind, target)]
     return Column(name, field.stored), made, [*checks, valid_text(name)] if field.is_text else checks
 
 

@@ -51,6 +51,8 @@ PARSED = f"DateTime64({_MICROSECONDS}, 'UTC')"
 # A date with a time that a date can hold; ClickHouse ignores any time after a date.
 _MIDNIGHT = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}[ T]00:00(:00(\.0*)?)?$"
 _DECIMAL = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
+# The first and the last second of the years 0 to 9999, since 1970.
+_YEARS = (-62_167_219_200, 253_402_300_799)
 # Texts of a moment of which ClickHouse guesses a part: the year, the date, or the order of day and month: it is day
 # first unless the second number exceeds 12. Dates with points are day first by convention.
 UNORDERED = "(^|[^0-9])[0-9]{1,2}[-/][0-9]{1,2}[-/][0-9]"
@@ -189,6 +191,26 @@ def _whole_within(value: str, a: str, b: str, depth: int) -> str:
         if kept := whole(item, one, other, depth=depth + 1):
             checks.append(f"arrayAll({item} -> ifNull({kept}, 1), {items})")
     return " AND ".join(checks)
+
+
+def beyond_years(value: str, kind: str, depth: int = 0) -> str:
+    """Return the condition that a value, or one within it, is a moment outside the years 0 to 9999; empty if none is.
+
+    ClickHouse 26.9 stores such moments of Parquet, ORC, Arrow and Avro, and shows each as the first or last one of
+    these years. The 64 bits of nanoseconds hold none. `depth` is the number of lists around the value.
+    """
+    core, item = bare(kind), f"x{depth}"
+    if core.startswith("DateTime64") and fraction_of(core) < NANOSECONDS:
+        return f"ifNull(toInt64({value}) NOT BETWEEN {_YEARS[0]} AND {_YEARS[1]}, 0)"
+    if not is_nested(core):
+        return ""
+    parts = [part for _, part in parts_of(core)]
+    if core.startswith("Tuple("):
+        fields = (f"tupleElement(assumeNotNull({value}), {n})" for n in range(1, len(parts) + 1))
+        return " OR ".join(filter(None, (beyond_years(f, p, depth) for f, p in zip(fields, parts, strict=True))))
+    lists = [f"mapKeys({value})", f"mapValues({value})"] if core.startswith("Map(") else [value]
+    found = [(items, beyond_years(item, part, depth + 1)) for items, part in zip(lists, parts, strict=False)]
+    return " OR ".join(f"arrayExists({item} -> {beyond}, {items})" for items, beyond in found if beyond)
 
 
 def _whole_value(value: str, source: str, b: str) -> list[str]:

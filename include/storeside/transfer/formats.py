@@ -277,7 +277,7 @@ def compression_of(head: bytes) -> str:
 
 
 def skippable(head: bytes) -> int:
-    """Return the bytes of the skippable frame of zstd or lz4 that begins so; 0 for other content (RFC 8878, 3.1.2)."""
+    """Return the size of the skippable frame of zstd or lz4 (RFC 8878, 3.1.2) that begins so; 0 for other content."""
     is_skippable = len(head) >= 8 and head[0] >> 4 == 5 and head[1:4] == b"\x2a\x4d\x18"
     return 8 + int.from_bytes(head[4:8], "little") if is_skippable else 0
 

@@ -113,7 +113,7 @@ class Mending:
         return "auto" if actual.removeprefix("hadoop-") == compression_by_name(o.key) else actual or "none"
 
     def _by_tidying(self, o: Planned, error: LoadObjectError) -> Staged | None:
-        """Push a text object without its blank lines, with names for unnamed columns, and without zeros after gzip."""
+        """Push a text object without blank lines, with names for unnamed columns, and without zeros after gzip."""
         form = self.work.form
         if not (form.is_text and form.is_native) or by_size(error.__cause__ or error):
             return None

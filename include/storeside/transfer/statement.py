@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from storeside.transfer import partitions
-from storeside.transfer.conversion import clock_time, code, converted, fits, guessed, reading, whole
+from storeside.transfer.conversion import beyond_years, clock_time, code, converted, fits, guessed, reading, whole
 from storeside.transfer.errors import DriftError, LoadObjectError
 from storeside.transfer.formats import Format
 from storeside.transfer.loads import LONG
@@ -250,6 +250,20 @@ class _Way:
 
 
 def _way(column: Column, keeping: str, target: str, nulls: Sequence[Nested], refuse_nulls: bool) -> _Way:
+    way = _reading(column, keeping, target, nulls, refuse_nulls)
+    here = identifier(column.name)
+    value = f"tupleElement(assumeNotNull({here}), 'v')" if way.sent == "wrapped" else here
+    return replace(way, checks=[*within_years(column.name, value, resolved(column.type)), *way.checks])
+
+
+def within_years(name: str, value: str, kind: str) -> list[Check]:
+    """Return the check for moments of a typed format that ClickHouse would show as others; none without moments."""
+    beyond = beyond_years(value, kind)
+    reason = f"column {name!r} has a time outside the years 0 to 9999: correct its unit, or leave out the column"
+    return [Check(beyond, reason)] if beyond else []
+
+
+def _reading(column: Column, keeping: str, target: str, nulls: Sequence[Nested], refuse_nulls: bool) -> _Way:
     name, here = column.name, identifier(column.name)
     if bare(column.type) == NOTHING:
         return only_nulls(name, target, refuse_nulls)
