@@ -99,7 +99,6 @@ class ReadOptions:
     csv: Csv = field(default_factory=Csv)
     nested: str = "tuple"
     on_null_nested: str = "refuse"
-    codes: str = "auto"
     strict_json: bool = True
     max_bad_rows: int = 1000
     sample_objects: int = 5
@@ -107,6 +106,7 @@ class ReadOptions:
     partition_columns: tuple[str, ...] = ()
     columns: Columns = field(default_factory=Columns)
     schema: MessageSchema = field(default_factory=MessageSchema)
+    codes: str = "auto"
 
     def __post_init__(self) -> None:
         given = self.partition_columns  # a form has one text with commas, JSON has only lists
