@@ -55,7 +55,7 @@ class Listings:
         names = self._options.names
         prefix = self._options.prefix if names is None else common_prefix(names)
         wanted = set(names or ())
-        copies = (c for c in list_held(self._client, self._source, prefix) if c.name in wanted or not wanted)
+        copies = (c for c in list_held(self._client, self._source, prefix) if names is None or c.name in wanted)
         self._ledger.record_listing(self._scope, "held", ((c.name, "", c.size, c.version, "") for c in copies))
 
     def now(self) -> None:

@@ -124,7 +124,7 @@ class Decoder:
                 decoder.extradata = bytes(packet.get_sidedata(_HEADERS))
                 decoder.options, decoder.thread_type = self._options, _THREADS
                 packet = av.Packet(bytes(packet))  # noqa: PLW2901 - without the headers
-            elif in_ogg and decoder.name == "flac" and packet.size and bytes(packet)[0] != _FLAC_FRAME:
+            elif in_ogg and decoder.name == "flac" and packet.size and memoryview(packet)[0] != _FLAC_FRAME:
                 continue
             yield from decoder.decode(packet)
 
