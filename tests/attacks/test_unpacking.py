@@ -5,13 +5,10 @@ The attacker may put objects into a bucket that is loaded.
 
 from __future__ import annotations
 
-import gzip
 import io
 import lzma
-from collections.abc import Callable
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 from storeside.transfer import content as contents
@@ -19,21 +16,9 @@ from storeside.transfer.content import Content
 from storeside.transfer.errors import LimitError, LoadObjectError
 from storeside.transfer.options import LoadLimits, ReadOptions
 from storeside.transfer.streams import opened
+from tests.unit.test_transfer_content import COMPRESS
 
 MB = 1 << 20
-
-
-def by_arrow(kind: str) -> Callable[[bytes], bytes]:
-    def compress(content: bytes) -> bytes:
-        sink = pa.BufferOutputStream()
-        with pa.CompressedOutputStream(sink, kind) as stream:
-            stream.write(content)
-        return sink.getvalue().to_pybytes()
-
-    return compress
-
-
-COMPRESS = {"gzip": gzip.compress, "xz": lzma.compress, **{kind: by_arrow(kind) for kind in ("bz2", "zstd", "lz4")}}
 
 
 class Held(Content):
