@@ -197,7 +197,8 @@ def beyond_years(value: str, kind: str, depth: int = 0) -> str:
     """Return the condition that a value, or one within it, is a moment outside the years 0 to 9999; empty if none is.
 
     ClickHouse 26.9 stores such moments of Parquet, ORC, Arrow and Avro, and shows each as the first or last one of
-    these years. The 64 bits of nanoseconds hold none. `depth` is the number of lists around the value.
+    these years. Moments in nanoseconds are within them, because they have 64 bits. `depth` is the number of lists
+    around the value.
     """
     core, item = bare(kind), f"x{depth}"
     if core.startswith("DateTime64") and fraction_of(core) < NANOSECONDS:

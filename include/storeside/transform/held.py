@@ -33,8 +33,8 @@ CHANGED = (
 class Held:
     """The cluster's copies of the source of one job.
 
-    AIStore keeps no comparable versions of the objects of other AIStore clusters, so it does nothing for them. With
-    `by_now`, AIStore itself looks for newer versions while the job runs, and keeps no copies of them.
+    AIStore keeps no comparable versions of the objects of other AIStore clusters, so this class does nothing for
+    them. With `by_now`, AIStore itself looks for newer versions while the job runs, and keeps no copies of them.
     """
 
     def __init__(
