@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from storeside.transfer.__main__ import request, transfer_arguments
+from storeside.transfer.__main__ import main, request, transfer_arguments
 from storeside.transfer.engine import Report
 from storeside.transfer.errors import TransferInputError
 from storeside.transfer.printing import report_text
@@ -40,6 +40,14 @@ def test_reports_are_tables_for_people_and_json_for_programs() -> None:
     found = json.loads(report_text(report, as_json=True))
     assert found["rows"] == 1_234_567
     assert found["failures"] == [["a.csv", "it is empty"]]
+
+
+@pytest.mark.parametrize("who", ["", " "])
+def test_nobody_accepts_failures_without_a_name(capsys: pytest.CaptureFixture[str], who: str) -> None:
+    """An empty variable of a shell must not start a load instead."""
+    with pytest.raises(SystemExit, match="2"):
+        main(["s3://trips/2026/", "d.t", "--accept-failed", who])
+    assert "argument --accept-failed: it is empty: state who accepts the failures" in capsys.readouterr().err
 
 
 def test_the_sample_is_chosen() -> None:

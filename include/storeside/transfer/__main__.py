@@ -49,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--all-or-nothing", action="store_true", help="publish all objects in one step, or none")
     parser.add_argument("--retry-failed", action="store_true", help="retry objects that failed for good before")
     parser.add_argument(
-        "--accept-failed", default="", metavar="WHO",
+        "--accept-failed", type=_who, metavar="WHO",
         help="load nothing: accept that the objects that failed for good are missing, in the name of WHO",
     )  # fmt: skip
     parser.add_argument(
@@ -118,6 +118,12 @@ def exit_code(work: Callable[[], int]) -> int:
     except DatabaseError as e:
         print(f"error: ClickHouse: {plain(e)}: run the command again, loaded objects stay loaded", file=sys.stderr)
     return 2
+
+
+def _who(text: str) -> str:
+    if not text.strip():
+        raise argparse.ArgumentTypeError("it is empty: state who accepts the failures")
+    return text
 
 
 def run_of(given: argparse.Namespace) -> str:
