@@ -16,7 +16,8 @@ from hypothesis import HealthCheck, settings
 
 from storeside.aistore.pods import PodWatch
 from storeside.ledger.objects import Ledger
-from storeside.stack import authn, cli, demo, proxies, s3
+from storeside.stack import authn, cli, demo, ports, proxies, s3
+from storeside.stack import settings as stacks
 from storeside.stack.airflow_api import AirflowApi
 from storeside.stack.podrunner.component import NAMESPACE as POD_NAMESPACE
 from storeside.stack.podrunner.component import kube_config
@@ -38,6 +39,20 @@ os.environ.update(proxies.direct(os.environ))
 os.environ["PYTHONPATH"] = str(SOURCES)
 # Each worker of pytest-xdist has its own stack.
 FOLDER = default_folder() / "-".join(["test", *filter(None, [os.environ.get("PYTEST_XDIST_WORKER")])])
+_free_ports = stacks.free_ports
+
+
+def _ports_of_worker(count: int) -> list[int]:
+    """Return free ports that no other worker of pytest-xdist chooses before a server has opened them."""
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    own = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % workers
+    found: dict[int, None] = {}
+    while len(found) < count:  # Linux prefers odd ports
+        found |= dict.fromkeys(port for port in _free_ports(count) if port // 2 % workers == own)
+    return [*found][:count]
+
+
+stacks.free_ports = ports.free_ports = _ports_of_worker  # type: ignore[attr-defined]
 # Tests that need Airflow.
 WITH_AIRFLOW = ("tests/e2e/", "tests/attacks/test_forms.py")
 

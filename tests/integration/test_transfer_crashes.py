@@ -447,8 +447,8 @@ def test_a_load_whose_time_is_over_leaves_no_query(loading: Loading, monkeypatch
     for name, value in airflow.environment(loading.stack).items():
         if name.startswith("AIRFLOW_CONN_"):
             monkeypatch.setenv(name, value)
-    loading.put({"large.csv": b"n\n" + b"\n".join(b"%d" % n for n in range(2_000_000)) + b"\n"})
-    loading.create("n UInt32, slow UInt8 MATERIALIZED sleepEachRow(0.000001)")
+    loading.put({"large.csv": b"n\n" + b"\n".join(b"%d" % n for n in range(4_000_000)) + b"\n"})
+    loading.create("n UInt32, slow UInt8 MATERIALIZED sleepEachRow(0.0000025)")  # 10 s; a block may take 3 s
     told: dict[str, Any] = {}
     instance = SimpleNamespace(
         dag_id="d", task_id="load", map_index=-1, xcom_push=told.__setitem__, xcom_pull=lambda key, **_: told[key]

@@ -380,7 +380,7 @@ def test_a_style_that_does_not_exist() -> None:
 
 
 def test_the_tuner_finds_parts_where_connections_are_slow(oci: Any, double: Double) -> None:
-    with linked(oci[1], rtt=0.01, rate=1.5e6) as link:
+    with linked(oci[1], rtt=0.01, rate=0.4e6) as link:  # much slower than a busy machine
         store = bucket(oci, "a", link.port)
         tuner = Tuner(store, seconds=60, sizes=(100_000, MIB), part_sizes=(MIB // 8,), concurrencies=(8, 2))
         put, get = tuner.sweep("put"), tuner.sweep("get")
