@@ -24,13 +24,14 @@ from clickhouse_connect.driver._chdbclient import ChdbClient
 from clickhouse_connect.driver.exceptions import ClickHouseError, OperationalError
 from clickhouse_connect.driver.summary import QuerySummary
 
+from storeside.sql.quoting import literal
 from storeside.transfer.batch import BatchLoad
 from storeside.transfer.loads import LONG_STATEMENT, Loaded, Planned, Unplanned
 from storeside.transfer.plan import Batch
 from storeside.transfer.preparation import Preparation
 from storeside.transfer.private import quiet_client
 from storeside.transfer.request import Request
-from storeside.transfer.source import Listed, Source, literal, wild
+from storeside.transfer.source import Listed, Source, wild
 from storeside.transfer.staging import STAGING
 from storeside.transfer.table import LOAD_ID
 from storeside.transfer.work import Work

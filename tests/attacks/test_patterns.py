@@ -11,6 +11,7 @@ import pytest
 
 from storeside.operators import forms
 from storeside.operators.charts import chart_url_pattern
+from storeside.sql.quoting import literal
 from storeside.stack.podrunner import pods
 from storeside.transfer import errors, private, source
 from storeside.transfer.formats import Csv, Format
@@ -166,7 +167,7 @@ def test_worker_and_clickhouse_select_the_same_keys() -> None:
     ]
     cases += [(keys.replace("*", "a").replace("?", "b"), keys) for keys, _ in cases[:50]]
     cases = [(source.pattern(keys), key) for keys, key in cases]
-    rows = ", ".join(f"({source.literal(regex)}, {source.literal(key)})" for regex, key in cases)
+    rows = ", ".join(f"({literal(regex)}, {literal(key)})" for regex, key in cases)
     answer = str(chdb.query(f"SELECT match(c2, c1) FROM values('c1 String, c2 String', {rows})"))
     assert [line == "1" for line in answer.split()] == [source.matches(regex, key) for regex, key in cases]
     assert 50 < answer.count("1") < 600

@@ -10,8 +10,8 @@ import pytest
 from storeside.aistore.buckets import Bucket
 from storeside.speech.manifest import SpeechManifest
 from storeside.sql.migrate import migrate
+from storeside.sql.quoting import identifier, literal
 from storeside.transfer import lock, staging
-from storeside.transfer.source import identifier, literal
 from storeside.transfer.staging import STAGING
 from tests.transfers import Loading
 

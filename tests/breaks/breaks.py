@@ -217,7 +217,7 @@ BREAKS = (
     Break(
         "names-not-sql",
         "a key in a statement is quoted as it is",
-        (Edit(f"{ENGINE}/transfer/source.py", "return str(format_str(text))", "return f\"'{text}'\""),),
+        (Edit(f"{ENGINE}/sql/quoting.py", "return str(format_str(text))", "return f\"'{text}'\""),),
     ),
     # loads
     Break(
@@ -528,7 +528,7 @@ BREAKS = (
     Break(
         "hostile-names",
         "a name of a column or table is quoted as it is",
-        (Edit(f"{ENGINE}/transfer/source.py", 'return f"`{escape_str(name)}`"', 'return f"`{name}`"'),),
+        (Edit(f"{ENGINE}/sql/quoting.py", 'return f"`{escape_str(name)}`"', 'return f"`{name}`"'),),
     ),
     Break(
         "hostile-names",

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from storeside.transfer import __main__ as command
+from storeside.transfer import cli
 from storeside.transfer.errors import TransferInputError
 from storeside.transfer.source import Listed, Source
 from tests.mailboxes import Mailbox
@@ -83,7 +83,7 @@ def test_the_instant_in_seconds() -> None:
 
 
 def test_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(command, "given_source", lambda uri, collection: Source("trips"))
+    monkeypatch.setattr(cli, "given_source", lambda uri, collection: Source("trips"))
     given = ["s3://trips", "data.t", "--modified-after", "2026-01-01T00:00:00Z"]
-    found = command.request(command.transfer_arguments("storeside.transfer", "").parse_args(given))
+    found = cli.request(cli.transfer_arguments("storeside.transfer", "").parse_args(given))
     assert found.source.modified_after == "2026-01-01T00:00:00Z"

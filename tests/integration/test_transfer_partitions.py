@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from storeside.stack.settings import Stack
-from storeside.transfer.__main__ import request, transfer_arguments
+from storeside.transfer.cli import request, transfer_arguments
 from storeside.transfer.errors import TransferInputError
 from storeside.transfer.options import ReadOptions
 from tests.avro_files import avro, record

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from storeside.transfer import __main__ as command
+from storeside.transfer import cli
 from storeside.transfer.after_load import AfterLoad
 from storeside.transfer.errors import TransferInputError
 from storeside.transfer.request import Request
@@ -62,11 +62,11 @@ def test_a_form_states_tags_as_text_and_requests_survive_json() -> None:
 
 
 def test_the_command_has_all_options(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(command, "given_source", lambda uri, collection: Source("trips"))
+    monkeypatch.setattr(cli, "given_source", lambda uri, collection: Source("trips"))
 
     def parsed(*arguments: str) -> AfterLoad:
-        given = command.transfer_arguments("storeside.transfer", "").parse_args(["s3://trips", "data.t", *arguments])
-        return command.request(given).after_load
+        given = cli.transfer_arguments("storeside.transfer", "").parse_args(["s3://trips", "data.t", *arguments])
+        return cli.request(given).after_load
 
     assert parsed() == AfterLoad()
     assert parsed("--after-load", "tag", "--tag", "a=b", "--tag", "c=d") == AfterLoad(

@@ -67,7 +67,7 @@ BOUNDARIES = {
         {
             "include/storeside/doctor/connections.py:_clickhouse",
             "include/storeside/stack/demo.py:clickhouse_client",
-            "include/storeside/transfer/__main__.py:_client",
+            "include/storeside/transfer/cli.py:_client",
             "operators/hooks/transfer.py:_client_of",
         },
     ),

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storeside.operators import params
-from storeside.transfer import __main__ as command
+from storeside.transfer import cli
 from storeside.transfer.columns import Columns
 from storeside.transfer.errors import TransferInputError
 from storeside.transfer.formats import Csv
@@ -129,8 +129,8 @@ def test_a_form_and_a_command_set_the_same_options() -> None:
 
 
 def test_the_command_reads_options() -> None:
-    parser = command.transfer_arguments("storeside.transfer", "x")
-    found = command.request(parser.parse_args(["s3://trips", "data.trips", "--delimiter=;", "--set=csv.quote='"]))
+    parser = cli.transfer_arguments("storeside.transfer", "x")
+    found = cli.request(parser.parse_args(["s3://trips", "data.trips", "--delimiter=;", "--set=csv.quote='"]))
     assert found.read.csv == Csv(";", "'")
 
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from storeside.sql.quoting import literal
 from storeside.transfer.errors import TransferInputError
 from storeside.transfer.formats import Format, MessageSchema
 from storeside.transfer.messages import check_schema
 from storeside.transfer.proto_schema import ProtoSchema
-from storeside.transfer.source import literal
 from tests.unit.test_transfer_schema import Engine
 
 SCHEMA = """

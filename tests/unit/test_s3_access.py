@@ -20,7 +20,7 @@ from storeside.doctor.examination import examine
 from storeside.events.settle import Settled
 from storeside.operators import AISCopyBucketOperator, HSDSExportDatasetOperator
 from storeside.operators.s3_events import QueueOperator
-from storeside.transfer import __main__ as command
+from storeside.transfer import cli
 from storeside.transfer.errors import TransferInputError
 from storeside.transfer.request import Request
 from storeside.transfer.source import Source, source_of
@@ -215,7 +215,7 @@ def test_wrong_roles_are_refused(wrong: dict[str, Any]) -> None:
 
 
 def test_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(command, "given_source", lambda uri, collection: Source("trips"))
+    monkeypatch.setattr(cli, "given_source", lambda uri, collection: Source("trips"))
     given = ["s3://trips", "data.t", "--role-arn", ROLE, "--requester-pays"]
-    found = command.request(command.transfer_arguments("storeside.transfer", "").parse_args(given))
+    found = cli.request(cli.transfer_arguments("storeside.transfer", "").parse_args(given))
     assert found.source == Source("trips", role_arn=ROLE, requester_pays=True)

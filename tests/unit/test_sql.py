@@ -29,13 +29,14 @@ from storeside.speech.export import FORMATS, whole_query
 from storeside.speech.manifest import facts_naming
 from storeside.speech.suites import MANIFEST_COLUMNS
 from storeside.sql.migrate import migrations
+from storeside.sql.quoting import identifier
 from storeside.stack.settings import CHECKOUT
 from storeside.stack.speech_corpus import HOSTILE_NAMES
 from storeside.transfer.errors import TransferInputError
 from storeside.transfer.loads import Loads
 from storeside.transfer.markers import NONE
 from storeside.transfer.plan import Plan
-from storeside.transfer.source import WILD, Source, identifier, pattern
+from storeside.transfer.source import WILD, Source, pattern
 from storeside.transformers.audio import AudioFacts
 
 FOLDER = Path(sql.__file__).parent

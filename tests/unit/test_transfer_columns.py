@@ -11,7 +11,7 @@ import pytest
 from clickhouse_connect.driver.exceptions import DatabaseError
 
 from storeside.operators import S3ToClickHouseOperator, params
-from storeside.transfer.__main__ import request, transfer_arguments
+from storeside.transfer.cli import request, transfer_arguments
 from storeside.transfer.columns import Columns
 from storeside.transfer.errors import TransferInputError, plain
 from storeside.transfer.formats import Format

@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from storeside.transfer.__main__ import main, request, transfer_arguments
+from storeside.transfer.__main__ import main
+from storeside.transfer.cli import request, transfer_arguments
 from storeside.transfer.engine import Report
 from storeside.transfer.errors import TransferInputError
 from storeside.transfer.printing import report_text

@@ -14,6 +14,7 @@ from clickhouse_connect.driver.exceptions import DatabaseError
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from storeside.sql.quoting import literal
 from storeside.transfer import creation
 from storeside.transfer.arrow_types import arrow_columns, arrow_type
 from storeside.transfer.conversion import converted, fits, guessed, reading, whole
@@ -22,7 +23,6 @@ from storeside.transfer.formats import Csv, Format
 from storeside.transfer.inference import merge, wider
 from storeside.transfer.options import TableOptions
 from storeside.transfer.schema import Column, bare, nullable, with_overrides
-from storeside.transfer.source import literal
 from storeside.transfer.widening import widens
 
 

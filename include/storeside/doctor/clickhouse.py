@@ -12,8 +12,9 @@ from storeside.doctor.findings import Finding, System
 from storeside.doctor.remedies import TIME_OUT, reach
 from storeside.doctor.roles import may
 from storeside.sql.answers import first_row
+from storeside.sql.quoting import identifier, literal
 from storeside.transfer.errors import ACCESS_DENIED, code_of, is_transient, plain
-from storeside.transfer.source import Source, identifier, literal
+from storeside.transfer.source import Source
 from storeside.transfer.staging import STAGING
 
 if TYPE_CHECKING:

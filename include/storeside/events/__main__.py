@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from storeside.events.intake import Limits
 from storeside.events.load import EventLoad
 from storeside.events.queue import Queue
-from storeside.transfer.__main__ import (
+from storeside.transfer.cli import (
     aws,
     clickhouse,
     exit_code,

@@ -70,7 +70,7 @@ def _tables(tables: Tables) -> list[dict[str, Any]]:
 
 def _charts(tables: Tables, table: str) -> list[Chart]:
     """Read a table: fractions are measures; texts and whole numbers with more than one value are labels."""
-    from storeside.transfer.source import identifier
+    from storeside.sql.quoting import identifier
 
     columns = tables.rows(
         "SELECT name, type FROM system.columns WHERE database = 'storeside' AND table = {table:String}"

@@ -9,7 +9,8 @@ from typing import Any
 from storeside import sql
 from storeside.errors import BadInput
 from storeside.pages.tables import FIRST, PAGE, At, Page, Tables, check, directed, of_status
-from storeside.transfer.source import bucket_uri, identifier, pattern
+from storeside.sql.quoting import identifier
+from storeside.transfer.source import bucket_uri, pattern
 
 STATUSES = ("", "done", "loaded", "failed")
 STATES = ("", "running", "done", "partial", "failed")

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from typing import Any, BinaryIO, Literal, cast
 
 from storeside.transfer.errors import LoadObjectError, TransferError, in_member
-from storeside.transfer.formats import TYPED, Csv, compression_of, format_by_name
-from storeside.transfer.json_array import is_array, peeked
+from storeside.transfer.formats import TYPED, Csv, compression_of, format_by_name, is_array
+from storeside.transfer.json_array import peeked
 from storeside.transfer.streams import CHUNK, Pieces, gathered, limited, opened, pieces
 from storeside.transfer.strict_json import checked, objects
 from storeside.transformers.tar_archive import TarArchive, TarError

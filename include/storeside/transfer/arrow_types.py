@@ -11,9 +11,9 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from storeside.sql.quoting import identifier
 from storeside.transfer.errors import TransferInputError
 from storeside.transfer.schema import NOTHING, Column, nullable
-from storeside.transfer.source import identifier
 
 if TYPE_CHECKING:
     import pyarrow

@@ -13,9 +13,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from storeside.sql.quoting import identifier
 from storeside.transfer.errors import LoadObjectError
 from storeside.transfer.schema import NOTHING, NUMBER, nullable
-from storeside.transfer.source import identifier
 
 _PLAIN = {
     "null": NOTHING, "boolean": "Bool", "int": "Int32", "long": "Int64", "float": "Float32", "double": "Float64",

@@ -23,16 +23,21 @@ from storeside.transfer.plan import Batch
 from storeside.transfer.publishing import publish
 from storeside.transfer.source import Source
 from storeside.transfer.staged import ATTEMPTS, Staged, Staging
+from storeside.transfer.staged_check import Validation
 from storeside.transfer.work import Work
 
 log = logging.getLogger(__name__)
 
 
 class BatchLoad:
-    """Loads one batch. Objects that cannot be loaded are recorded as failed; all others are published."""
+    """Loads one batch. Objects that cannot be loaded are recorded as failed; all others are published.
 
-    def __init__(self, work: Work, batch: Batch) -> None:
+    `validation` checks rows before they are published.
+    """
+
+    def __init__(self, work: Work, batch: Batch, validation: Validation | None = None) -> None:
         self.work = work
+        self.validation = validation
         self.batch = batch
         self.request = work.request
         self.client = work.client
@@ -98,10 +103,9 @@ class BatchLoad:
 
         Raises ExpectationsError and QualityError, see `Validation.examine`.
         """
-        validation = self.work.validation
         try:
-            if validation is not None:
-                staged = validation.examine(self.staging, staged)
+            if self.validation is not None:
+                staged = self.validation.examine(self.staging, staged)
             if not staged.loaded:  # all objects break expectations
                 self.staging.drop(staged.table)
                 return
@@ -110,8 +114,8 @@ class BatchLoad:
             self.staging.drop(staged.table, has_bad=True)
             raise
         except TransferTransientError:  # the objects are read and checked again
-            if validation is not None:
-                validation.forget(staged.table)
+            if self.validation is not None:
+                self.validation.forget(staged.table)
             raise
 
     def _publish(self, staged: Staged) -> None:

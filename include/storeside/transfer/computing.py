@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 from clickhouse_connect.driver.exceptions import DatabaseError
 
+from storeside.sql.quoting import identifier, literal
 from storeside.transfer.errors import TransferInputError, is_transient, plain
 from storeside.transfer.keys import Expression
 from storeside.transfer.schema import Column, bare, resolved
-from storeside.transfer.source import identifier, literal
 
 if TYPE_CHECKING:
     from clickhouse_connect.driver.client import Client

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 
+from storeside.sql.quoting import literal
 from storeside.transfer.formats import Format
 from storeside.transfer.schema import (
     CLOCK,
@@ -28,7 +29,6 @@ from storeside.transfer.schema import (
     scale_of,
     unquoted,
 )
-from storeside.transfer.source import literal
 
 # A type within a list, map or struct, after the name of an element.
 _ELEMENT = re.compile(r"(`(?:[^`\\]|\\.)*` |\w+ )?(.*)", re.DOTALL)

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 from clickhouse_connect.driver.exceptions import DatabaseError
 
+from storeside.sql.quoting import identifier, literal
 from storeside.transfer.errors import UNKNOWN_DATABASE, TransferInputError, code_of
 from storeside.transfer.options import TableOptions
 from storeside.transfer.schema import Column, bare
 from storeside.transfer.servers import NO_SERVERS, Servers
 from storeside.transfer.shards import Distribution, shards_of
-from storeside.transfer.source import identifier, literal
 from storeside.transfer.storable import too_many
 from storeside.transfer.table import INFERRED, LOAD_ID, Destination, existing, names_column
 

@@ -187,11 +187,11 @@ class Transfer:
             work = Work(
                 _with_partitions(self.request, prepared), form, self.client, self.plan, uuid.uuid4().hex[:8],
                 self.s3, prepared.push, self.stop,
-                neighbours=self._neighbours, validation=validation, servers=self.servers,
+                neighbours=self._neighbours, servers=self.servers,
                 recent=self._preparation.recent, mirror=mirror,
             )  # fmt: skip
             try:
-                self._load(work, prepared)
+                self._load(work, prepared, validation)
             except LeftError:
                 raise
             except BaseException:
@@ -214,7 +214,7 @@ class Transfer:
             known_failures=prepared.known_failures, ignored=prepared.ignored,
         )  # fmt: skip
 
-    def _load(self, work: Work, prepared: Prepared) -> None:
+    def _load(self, work: Work, prepared: Prepared, validation: Validation | None) -> None:
         """Load the batches in daemon threads, which do not keep a terminated process alive."""
         is_small = work.recent is not None and prepared.planned <= _LISTED_AT_ONCE
         batches, _ = queries.at_once(
@@ -227,7 +227,9 @@ class Transfer:
         outcomes: Outcomes = queue.SimpleQueue()
         for _ in range(min(self.request.batches.parallel, len(batches))):
             here = contextvars.copy_context()  # Airflow assigns log lines to tasks by context
-            threading.Thread(target=here.run, args=(_work_through, work, waiting, outcomes), daemon=True).start()
+            threading.Thread(
+                target=here.run, args=(_work_through, work, validation, waiting, outcomes), daemon=True
+            ).start()
         kept: list[tuple[BatchLoad, Staged]] = []
         done, reported = 0, time.monotonic()
         while done < len(batches):
@@ -296,6 +298,7 @@ class Transfer:
 
 def _work_through(
     work: Work,
+    validation: Validation | None,
     waiting: queue.SimpleQueue[Batch],
     outcomes: Outcomes,
 ) -> None:
@@ -304,7 +307,7 @@ def _work_through(
         try:
             if work.stop.is_set():
                 raise TransferCancelled("the transfer was stopped")
-            load = BatchLoad(work, waiting.get_nowait())
+            load = BatchLoad(work, waiting.get_nowait(), validation)
         except queue.Empty:
             return
         except BaseException as e:

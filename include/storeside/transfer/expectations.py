@@ -15,8 +15,8 @@ from typing import Any
 
 from storeside.quality.given import Expectation
 from storeside.quality.suite import QualityError
+from storeside.sql.quoting import identifier, literal
 from storeside.transfer.schema import Column
-from storeside.transfer.source import identifier, literal
 
 NUMBER, TEXT, TIME = "number", "text", "time"
 _INTEGER = re.compile(r"U?Int(8|16|32|64|128|256)")

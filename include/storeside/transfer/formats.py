@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import codecs
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, get_args
 
 from storeside.transfer.errors import TransferInputError
-from storeside.transfer.json_array import is_array
 
 FormatName = Literal[
     "parquet", "csv", "tsv", "jsonl", "avro", "orc", "arrow", "arrowstream", "protobuf", "protobufsingle",
@@ -312,6 +312,12 @@ def format_by_name(key: str) -> FormatName | None:
     for suffix in _SUFFIX:
         name = name.removesuffix(suffix)
     return next((found for extension, found in _EXTENSIONS.items() if name.endswith(extension)), None)
+
+
+def is_array(head: bytes) -> bool:
+    """Return whether a text with these first bytes is an array of objects, or an empty array."""
+    text = head.removeprefix(codecs.BOM_UTF8).lstrip()
+    return text.startswith(b"[") and text[1:].lstrip()[:1] in (b"{", b"]")
 
 
 def format_of(key: str, head: bytes) -> FormatName:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal
 from clickhouse_connect.driver.exceptions import DatabaseError
 
 from storeside.sql.answers import first_row
+from storeside.sql.quoting import literal
 from storeside.transfer.conversion import elements_of, parts_of
 from storeside.transfer.errors import TransferInputError, is_transient
 from storeside.transfer.loads import LONG_STATEMENT
@@ -29,7 +30,6 @@ from storeside.transfer.schema import (
     scale_of,
     zoneless,
 )
-from storeside.transfer.source import literal
 
 if TYPE_CHECKING:
     from clickhouse_connect.driver.client import Client

@@ -14,12 +14,6 @@ LONGEST = 64 << 20
 _BLANK = " \t\r\n"
 
 
-def is_array(head: bytes) -> bool:
-    """Return whether a text with these first bytes is an array of objects, or an empty array."""
-    text = head.removeprefix(codecs.BOM_UTF8).lstrip()
-    return text.startswith(b"[") and text[1:].lstrip()[:1] in (b"{", b"]")
-
-
 def peeked(pieces: Iterable[bytes]) -> tuple[bytes, Iterator[bytes]]:
     """Return the first bytes of a text, enough for `is_array`, and all of its pieces."""
     rest = iter(pieces)

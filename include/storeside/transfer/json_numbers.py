@@ -12,9 +12,9 @@ from typing import Any
 
 import msgspec
 
+from storeside.sql.quoting import literal
 from storeside.transfer.errors import LoadObjectError
 from storeside.transfer.schema import Column, bare
-from storeside.transfer.source import literal
 from storeside.transfer.strict_json import depth_of
 
 _BAD = '"(?:"|[+]|-?0[0-9])'

@@ -10,8 +10,8 @@ import itertools
 import re
 from dataclasses import dataclass
 
+from storeside.sql.quoting import identifier
 from storeside.transfer.errors import TransferInputError
-from storeside.transfer.source import identifier
 
 # Functions of a column, and functions of a column and a number, such as ``modulo(id, 16)``.
 FUNCTIONS = (

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from storeside.sql.answers import first_row
 from storeside.sql.migrate import migrate
+from storeside.sql.quoting import literal
 from storeside.transfer.errors import FailureKind, TransferTransientError
 from storeside.transfer.markers import NONE
-from storeside.transfer.source import Source, literal
+from storeside.transfer.source import Source
 
 if TYPE_CHECKING:
     from clickhouse_connect.driver.client import Client

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from clickhouse_connect.driver.exceptions import DatabaseError
 
+from storeside.sql.quoting import identifier, literal
 from storeside.transfer.errors import (
     TABLE_EXISTS,
     UNKNOWN_TABLE,
@@ -30,7 +31,6 @@ from storeside.transfer.errors import (
     TransferTransientError,
     code_of,
 )
-from storeside.transfer.source import identifier, literal
 from storeside.transfer.staging import BROKEN, STAGING, bad_table, drop_parts, is_generated
 
 if TYPE_CHECKING:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from storeside.sql.quoting import literal
 from storeside.transfer.loads import Planned
-from storeside.transfer.source import Source, literal
+from storeside.transfer.source import Source
 from storeside.transfer.table import LOAD_ID
 
 # The version of the object that ClickHouse reads, in the plan's notation.

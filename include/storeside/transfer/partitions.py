@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterable, Sequence
 from urllib.parse import unquote_to_bytes
 
+from storeside.sql.quoting import literal
 from storeside.transfer.conversion import converted, whole
 from storeside.transfer.errors import LoadObjectError
 from storeside.transfer.schema import Column, nullable
-from storeside.transfer.source import literal
 
 # The value that Hive and Spark write for NULL.
 NULL = "__HIVE_DEFAULT_PARTITION__"

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from storeside import sql
 from storeside.sql.answers import first_row
+from storeside.sql.quoting import literal
 from storeside.transfer.errors import TransferInputError, TransferTransientError
 from storeside.transfer.loads import NOW, SYNCHRONOUS, Loads, Planned, Unplanned
 from storeside.transfer.markers import MARKERS
-from storeside.transfer.source import WILD, Listed, Source, literal, uri_of
+from storeside.transfer.source import WILD, Listed, Source, uri_of
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from clickhouse_connect.driver.exceptions import DatabaseError
 
 from storeside.sql.answers import first_row
+from storeside.sql.quoting import literal
 from storeside.transfer import aistore_urls, queries
 from storeside.transfer.content import content_of
 from storeside.transfer.creation import create
@@ -41,7 +42,7 @@ from storeside.transfer.request import Request
 from storeside.transfer.samples import columns_of, recognise
 from storeside.transfer.schema import Column, resolved
 from storeside.transfer.servers import NO_SERVERS, Servers
-from storeside.transfer.source import Listed, bucket_uri, literal
+from storeside.transfer.source import Listed, bucket_uri
 from storeside.transfer.source_listing import record_source
 from storeside.transfer.table import Destination, look_up
 

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 
 from clickhouse_connect.driver.exceptions import DatabaseError
 
+from storeside.sql.quoting import identifier, literal
 from storeside.transfer import computing
-from storeside.transfer.avro import avro_reading
+from storeside.transfer.avro_reading import avro_reading
 from storeside.transfer.avro_schema import AvroShape
 from storeside.transfer.columns import MASKED, Columns, masked
 from storeside.transfer.conversion import converted, fits
@@ -24,7 +25,6 @@ from storeside.transfer.options import REST
 from storeside.transfer.parquet import Nested, Shape
 from storeside.transfer.reading import Check, Projection, Reading
 from storeside.transfer.schema import Column, bare, nullable, resolved, structure
-from storeside.transfer.source import identifier, literal
 from storeside.transfer.statement import text_reading, typed_reading, whole_value
 from storeside.transfer.table import Destination
 

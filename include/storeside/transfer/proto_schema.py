@@ -11,9 +11,9 @@ import re
 from dataclasses import dataclass, field
 from operator import itemgetter
 
+from storeside.sql.quoting import identifier, literal
 from storeside.transfer.errors import TransferInputError
 from storeside.transfer.schema import Column, nullable
-from storeside.transfer.source import identifier, literal
 
 _SCALARS = {
     "double": "Float64", "float": "Float32", "int32": "Int32", "sint32": "Int32", "sfixed32": "Int32",

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from clickhouse_connect.driver.exceptions import OperationalError
 
+from storeside.sql.quoting import literal
 from storeside.transfer import queries
 from storeside.transfer.avro import AvroObject
 from storeside.transfer.columnar import ColumnarObject
@@ -28,7 +29,6 @@ from storeside.transfer.private import quiet
 from storeside.transfer.reading import Reading
 from storeside.transfer.records import one_column, records
 from storeside.transfer.schema import UNNAMED, bare, structure
-from storeside.transfer.source import literal
 from storeside.transfer.statement import settings
 from storeside.transfer.streams import CHUNK, gathered, pieces
 from storeside.transfer.strict_json import checked

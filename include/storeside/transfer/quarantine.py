@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from storeside.sql.answers import first_row
+from storeside.sql.quoting import identifier, literal
 from storeside.transfer import queries
 from storeside.transfer.errors import TransferInputError
 from storeside.transfer.loads import LONG_STATEMENT, Planned, ids_text, slices
 from storeside.transfer.lock import Hold
-from storeside.transfer.source import identifier, literal
 from storeside.transfer.staging import STAGING, bad_table
 
 if TYPE_CHECKING:

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import starmap
 
+from storeside.sql.quoting import identifier, literal
 from storeside.transfer import partitions
 from storeside.transfer.formats import Format
 from storeside.transfer.schema import Column
-from storeside.transfer.source import identifier, literal
 from storeside.transfer.staging import STAGING
 from storeside.transfer.table import LOAD_ID, names_column
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from storeside.sql.answers import first_row
-from storeside.transfer.__main__ import clickhouse, exit_code, given_source, ledger, reader_of, servers
+from storeside.transfer.cli import clickhouse, exit_code, given_source, ledger, reader_of, servers
 from storeside.transfer.loads import Loaded, Loads
 from storeside.transfer.lock import Hold, locked
 from storeside.transfer.plan import Plan

@@ -9,8 +9,8 @@ from typing import Any, Literal
 
 from storeside.transfer import strict_json
 from storeside.transfer.errors import LoadObjectError
-from storeside.transfer.formats import Csv, Format
-from storeside.transfer.json_array import is_array, peeked
+from storeside.transfer.formats import Csv, Format, is_array
+from storeside.transfer.json_array import peeked
 from storeside.transfer.schema import UNNAMED
 from storeside.transfer.streams import CHUNK
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from clickhouse_connect.driver.exceptions import DatabaseError
 
 from storeside.sql.answers import first_row
+from storeside.sql.quoting import identifier
 from storeside.transfer import strict_json
 from storeside.transfer.content import Content
 from storeside.transfer.errors import LoadObjectError, TransferTransientError, is_transient, plain
@@ -17,7 +18,6 @@ from storeside.transfer.loads import Planned
 from storeside.transfer.push import insert
 from storeside.transfer.reading import Reading
 from storeside.transfer.records import Record, records
-from storeside.transfer.source import identifier
 from storeside.transfer.streams import CHUNK
 from storeside.transfer.table import Destination
 

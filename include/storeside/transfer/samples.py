@@ -19,9 +19,8 @@ from storeside.transfer.columnar import ColumnarObject
 from storeside.transfer.content import Content
 from storeside.transfer.encoding import in_utf8, refuse_encoding
 from storeside.transfer.errors import LoadObjectError, TransferInputError, is_transient, plain
-from storeside.transfer.formats import BY_SCHEMA, Csv, Format, FormatName, format_of
+from storeside.transfer.formats import BY_SCHEMA, Csv, Format, FormatName, format_of, is_array
 from storeside.transfer.inference import NoTypeError, listed, merge
-from storeside.transfer.json_array import is_array
 from storeside.transfer.members import about_member, members_of
 from storeside.transfer.messages import message_columns
 from storeside.transfer.parquet import ParquetObject

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from storeside.sql.quoting import identifier
 from storeside.transfer.errors import TransferInputError
-from storeside.transfer.source import identifier
 
 INTEGER = re.compile(r"U?Int(?:8|16|32|64)")
 INTEGERS = re.compile(r"U?Int\d+")

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from storeside.sql.quoting import literal
 from storeside.transfer.errors import TransferInputError
 from storeside.transfer.keys import QUOTED
 from storeside.transfer.servers import Servers
-from storeside.transfer.source import literal
 
 if TYPE_CHECKING:
     from clickhouse_connect.driver.client import Client

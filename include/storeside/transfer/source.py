@@ -12,6 +12,7 @@ from urllib.parse import quote
 
 from storeside.aistore.buckets import Bucket, common_prefix
 from storeside.copying.s3_access import REQUESTER_PAYS, Access
+from storeside.sql.quoting import literal
 from storeside.transfer import aistore_urls
 from storeside.transfer.errors import TransferInputError, named_file
 from storeside.transfer.markers import markers_of
@@ -302,27 +303,6 @@ def place_of(uri: str, name: str = "source") -> tuple[str, str]:
 def wild(key: str) -> bool:
     """Return whether ClickHouse would read only a part of this object, or other objects, by its key."""
     return re.search(WILD, key) is not None
-
-
-def literal(text: str) -> str:
-    """Return a string literal of ClickHouse's SQL.
-
-    For values that cannot be bound as parameters, such as arguments of table functions.
-    """
-    from clickhouse_connect.driver.binding import format_str
-
-    return str(format_str(text))
-
-
-def identifier(name: str) -> str:
-    """Return any name as a quoted identifier of ClickHouse's SQL.
-
-    The client's `quote_identifier` does not quote a name that begins and ends with quotes; here, quotes are part of
-    the name.
-    """
-    from clickhouse_connect.driver.binding import escape_str
-
-    return f"`{escape_str(name)}`"
 
 
 def matches(regex: str, key: str) -> bool:

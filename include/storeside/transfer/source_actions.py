@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from storeside import sql
+from storeside.sql.quoting import literal
 from storeside.transfer.after_load import AfterLoad
 from storeside.transfer.errors import TransferCancelled, shown
 from storeside.transfer.loads import LONG_STATEMENT, SYNCHRONOUS, Loads, Planned
-from storeside.transfer.source import literal
 from storeside.transfer.source_changes import Due, SourceChanges, reason_of
 from storeside.transfer.table import Destination
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from clickhouse_connect.driver.exceptions import DatabaseError, OperationalError
 
+from storeside.sql.quoting import identifier
 from storeside.transfer import queries
 from storeside.transfer.errors import (
     BUSY,
@@ -32,7 +33,6 @@ from storeside.transfer.grouping import Grouping
 from storeside.transfer.loads import LONG, LONG_STATEMENT, Loaded, Planned
 from storeside.transfer.reader import Reader
 from storeside.transfer.samples import refuse_lost_rows
-from storeside.transfer.source import identifier
 from storeside.transfer.staging import STAGING, bad_table
 from storeside.transfer.table import LOAD_ID, Destination, existing
 from storeside.transfer.watch import STORED, excess

@@ -17,6 +17,7 @@ from clickhouse_connect.driver.exceptions import DatabaseError, OperationalError
 from storeside.quality.given import OF_ALL_ROWS, Expectation, load_suite
 from storeside.quality.suite import QualityError
 from storeside.quality.validation import LONGEST_KEY, LONGEST_VALUE, Check, ExpectationOutcome, Verdict
+from storeside.sql.quoting import identifier, literal
 from storeside.transfer.errors import (
     NO_SUCH_COLUMN,
     UNKNOWN_IDENTIFIER,
@@ -33,7 +34,6 @@ from storeside.transfer.errors import (
 from storeside.transfer.expectations import Rule, rules
 from storeside.transfer.loads import LONG, Planned, ids_text, slices
 from storeside.transfer.quarantine import COLUMNS, DEFINITION
-from storeside.transfer.source import identifier, literal
 from storeside.transfer.staging import STAGING, bad_table
 from storeside.transfer.table import LOAD_ID, Destination
 

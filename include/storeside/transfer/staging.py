@@ -10,7 +10,7 @@ import re
 import secrets
 from typing import TYPE_CHECKING
 
-from storeside.transfer.source import identifier
+from storeside.sql.quoting import identifier
 
 if TYPE_CHECKING:
     from clickhouse_connect.driver.client import Client

@@ -7,6 +7,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from storeside.sql.quoting import identifier, literal
 from storeside.transfer import partitions
 from storeside.transfer.conversion import beyond_years, clock_time, code, converted, fits, guessed, reading, whole
 from storeside.transfer.errors import DriftError, LoadObjectError
@@ -28,7 +29,6 @@ from storeside.transfer.schema import (
     resolved,
     same,
 )
-from storeside.transfer.source import identifier, literal
 from storeside.transfer.table import Destination
 
 _CODED = re.compile(r"U?Int\d+|Float64")  # the types whose values may be codes in CSV

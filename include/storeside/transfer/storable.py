@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 from clickhouse_connect.driver.exceptions import DatabaseError
 
+from storeside.sql.quoting import literal
 from storeside.transfer.conversion import parts_of
 from storeside.transfer.errors import LimitError, LoadObjectError, is_transient, plain
 from storeside.transfer.loads import LONG
 from storeside.transfer.request import Request
 from storeside.transfer.schema import Column, bare, resolved, structure, unquoted
-from storeside.transfer.source import literal
 from storeside.transfer.table import LOAD_ID
 
 if TYPE_CHECKING:

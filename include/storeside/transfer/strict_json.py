@@ -16,7 +16,8 @@ from typing import Any, NoReturn
 import msgspec
 
 from storeside.transfer.errors import LoadObjectError
-from storeside.transfer.json_array import elements, is_array, peeked
+from storeside.transfer.formats import is_array
+from storeside.transfer.json_array import elements, peeked
 
 # Maximum bytes of a document; a longer one is refused.
 LONGEST_DOCUMENT = 64 << 20

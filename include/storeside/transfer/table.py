@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from clickhouse_connect.driver.exceptions import DatabaseError
 
 from storeside.sql.answers import first_row
+from storeside.sql.quoting import identifier, literal
 from storeside.transfer import queries
 from storeside.transfer.errors import (
     SUPPORT_IS_DISABLED,
@@ -29,7 +30,6 @@ from storeside.transfer.quarantine import Quarantine
 from storeside.transfer.schema import Column, nullable, resolved
 from storeside.transfer.servers import NO_SERVERS, Servers
 from storeside.transfer.shards import Distribution, distribution, shards_of
-from storeside.transfer.source import identifier, literal
 from storeside.transfer.staging import STAGING, drop_parts, part_of, whole_of
 
 if TYPE_CHECKING:

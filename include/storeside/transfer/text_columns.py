@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal, NoReturn
 
+from storeside.sql.quoting import identifier
 from storeside.transfer.errors import LoadObjectError
 from storeside.transfer.formats import Csv, Format
 from storeside.transfer.records import fields
 from storeside.transfer.schema import NOTHING, UNNAMED, Column
-from storeside.transfer.source import identifier
 from storeside.transfer.strict_json import depth_of
 from storeside.transfer.text_types import ANY, MOMENTS, NUMBERS, TEXT, Types, held, of, type_of
 

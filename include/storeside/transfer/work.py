@@ -25,7 +25,6 @@ from storeside.transfer.source import wild
 if TYPE_CHECKING:
     from clickhouse_connect.driver.client import Client
 
-    from storeside.transfer.staged_check import Validation
     from storeside.transfer.table import Destination
 
 # From _MANY objects on, ClickHouse lists them, which also returns ETags and sizes, and does not send a request for
@@ -42,9 +41,8 @@ class Work:
     """State that all batches of a run share.
 
     `client` is the ClickHouse client of the loading user, who needs no rights on the ledger; threads share it.
-    `token` is part of the names of the run's staging tables. `validation` checks rows before they are published. For
-    `neighbours` see `Transfer.prepare`, and for `recent` see `Preparation`. A `mirror` checks that no other snapshot
-    was loaded meanwhile.
+    `token` is part of the names of the run's staging tables. For `neighbours` see `Transfer.prepare`, and for
+    `recent` see `Preparation`. A `mirror` checks that no other snapshot was loaded meanwhile.
     """
 
     request: Request
@@ -59,7 +57,6 @@ class Work:
     alters: threading.Lock = field(default_factory=threading.Lock)
     relists: bool = True
     neighbours: int = 0
-    validation: Validation | None = None
     servers: Servers = NO_SERVERS
     recent: Destination | None = None
     mirror: Mirror | None = None

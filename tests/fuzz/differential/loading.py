@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from storeside.sql.answers import first_row
+from storeside.sql.quoting import identifier
 from storeside.transfer.content import Content
 from storeside.transfer.engine import Transfer
 from storeside.transfer.errors import FailureKind, LoadObjectError
@@ -28,7 +29,7 @@ from storeside.transfer.grouping import Grouping
 from storeside.transfer.loads import Loaded, Loads, Planned
 from storeside.transfer.mending import Mending
 from storeside.transfer.plan import Plan
-from storeside.transfer.source import Listed, Source, identifier
+from storeside.transfer.source import Listed, Source
 from storeside.transfer.staged import Staged, Staging
 from storeside.transfer.staging import STAGING
 from storeside.transfer.table import Destination

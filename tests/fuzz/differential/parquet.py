@@ -21,10 +21,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pyarrow.types as of
 
+from storeside.sql.quoting import identifier
 from storeside.stack.settings import Stack
 from storeside.transfer.errors import LoadObjectError, TransferError
 from storeside.transfer.schema import UNNAMED, arguments, bare
-from storeside.transfer.source import identifier
 from storeside.transfer.staging import STAGING
 from storeside.transfer.table import LOAD_ID
 from tests.fuzz.differential.loading import ARROW, PULL, PUSH, Load, Loading

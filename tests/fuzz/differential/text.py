@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from storeside.ledger.objects import Ledger
+from storeside.sql.quoting import identifier
 from storeside.stack import cli, demo, s3
 from storeside.stack.settings import Stack, default_folder
 from storeside.stack.supervisor import Supervisor
-from storeside.transfer.source import identifier
 from storeside.transfer.staging import STAGING
 from storeside.transfer.table import LOAD_ID
 from tests.fuzz.differential.loading import PULL, PUSH, Load, Loading

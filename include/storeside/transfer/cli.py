@@ -1,0 +1,286 @@
+"""Arguments, clients of the environment and exit codes that commands for loads, events and rebuilds share."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from storeside.aistore.cluster import Cluster
+from storeside.copying.s3_access import Access
+from storeside.errors import StoresideError
+from storeside.sql.answers import whole_answers
+from storeside.sql.inserts import lean_inserts
+from storeside.transfer.after_load import ACTIONS, AfterLoad
+from storeside.transfer.columns import MASKS, Columns
+from storeside.transfer.errors import TransferInputError, plain
+from storeside.transfer.formats import Csv, MessageSchema
+from storeside.transfer.named_options import parsed, with_options
+from storeside.transfer.options import SYSTEM_COLUMNS, Batches, Expectations, ReadOptions, TableOptions
+from storeside.transfer.request import CHOICES, Request
+from storeside.transfer.servers import Servers, address
+from storeside.transfer.source import Source, in_aistore, place_of
+
+S3_SOURCE = "s3://bucket/prefix, or with a pattern: s3://bucket/2026/{01..06}/**.csv.gz"
+
+
+def exit_code(work: Callable[[], int]) -> int:
+    """Run a command and return its exit code: 2, with the reason on stderr, if it cannot finish."""
+    from clickhouse_connect.driver.exceptions import DatabaseError
+
+    quiet_logging()
+    try:
+        return work()
+    except StoresideError as e:
+        print(f"error: {e}", file=sys.stderr)
+    except DatabaseError as e:
+        print(f"error: ClickHouse: {plain(e)}: run the command again, loaded objects stay loaded", file=sys.stderr)
+    return 2
+
+
+def run_of(given: argparse.Namespace) -> str:
+    """Return the value of --run-id, or a new unique name."""
+    return given.run_id or f"cli/{uuid.uuid4().hex}"
+
+
+def transfer_arguments(module: str, description: str, source: str = S3_SOURCE) -> argparse.ArgumentParser:
+    """Return a parser with the arguments that transfers from listings and from events share."""
+    parser = argparse.ArgumentParser(prog=f"python -m {module}", description=description.split("\n", maxsplit=1)[0])
+    parser.add_argument("source", help=source)
+    parser.add_argument("table", help="database.table; created if it does not exist")
+    for options, fields in ((Request, CHOICES), (ReadOptions, ReadOptions.CHOICES)):
+        for name, choices in fields.items():
+            default = getattr(options, name)
+            parser.add_argument(_option(name), choices=choices, default=default, help="default: %(default)s")
+    parser.add_argument("--collection", default="", help="ClickHouse's named collection for the endpoint")
+    parser.add_argument("--role-arn", default="", help="role that ClickHouse assumes to read the bucket")
+    parser.add_argument("--public", action="store_true", help="read without credentials")
+    parser.add_argument("--requester-pays", action="store_true", help="pay for requests to another account's bucket")
+    parser.add_argument("--delimiter", default=",", help="delimiter of CSV; default: %(default)s")
+    parser.add_argument("--names", default="", help="comma-separated column names for CSV without a header")
+    parser.add_argument(
+        "--schema", default="", metavar="FILE", help="file with the .proto schema of Protobuf objects"
+    )
+    parser.add_argument("--message", default="", help="name of the message in the schema that is a row")
+    parser.add_argument(
+        "--partition-columns", default="", help="comma-separated columns with values in keys: year=2024/x"
+    )
+    for option, value, what in (
+        ("select", "NAME", "load only this column of the objects"),
+        ("drop", "NAME", "do not load this column"),
+        ("rename", "NAME=NEW", "name of a column in the table"),
+        ("cast", "NAME=TYPE", "type that a column's values are converted to"),
+        ("mask", f"NAME={{{','.join(MASKS)}}}", "load a mask instead of the column's values"),
+    ):
+        parser.add_argument(
+            f"--{option}", action="append", default=[], metavar=value, help=f"{what}; may be repeated"
+        )
+    parser.add_argument("--order-by", default="tuple()", help="ORDER BY of a new table; default: %(default)s")
+    parser.add_argument("--partition-by", default="", help="PARTITION BY of a new table")
+    parser.add_argument(
+        "--column", action="append", default=[], metavar="NAME=TYPE",
+        help="type to use instead of the inferred one; may be repeated",
+    )  # fmt: skip
+    parser.add_argument(
+        "--system-column", action="append", default=[], choices=list(SYSTEM_COLUMNS),
+        help="column that the load adds; may be repeated",
+    )  # fmt: skip
+    for name, default, what in (
+        ("sample_objects", ReadOptions.sample_objects, "number of objects sampled to infer format and columns"),
+        ("sample_bytes", ReadOptions.sample_bytes, "bytes read of each sampled text object"),
+        ("batch_objects", Batches.objects, "maximum number of objects that are published in one step"),
+    ):
+        parser.add_argument(_option(name), type=int, default=default, help=f"{what}; default: %(default)s")
+    parser.add_argument(
+        "--no-strict-json", dest="strict_json", action="store_false", help="leave JSON Lines to ClickHouse's parser"
+    )
+    parser.add_argument(
+        "--after-load", choices=ACTIONS, default="none",
+        help="what happens to objects after their load, when their rows are on disk; default: %(default)s",
+    )  # fmt: skip
+    parser.add_argument("--move-to", default="", help="bucket and prefix of moved objects: s3://archive/trips/")
+    parser.add_argument("--sse-kms-key-id", default="", help="KMS key that encrypts moved objects")
+    parser.add_argument("--tag", action="append", default=[], metavar="NAME=VALUE", help="tag; may be repeated")
+    parser.add_argument(
+        "--after-load-rejected", action="store_true", help="also delete, move or tag objects with rejected rows"
+    )
+    parser.add_argument(
+        "--suite", default="", help="Great Expectations suite: package.module:function, or a YAML or JSON file"
+    )
+    parser.add_argument(
+        "--on-failed-expectations", choices=Expectations.CHOICES["on_failed"], default=Expectations.on_failed,
+        help="publish nothing (by events: fail the objects), or put the rows into <table>_quarantine; default:"
+        " %(default)s",
+    )  # fmt: skip
+    parser.add_argument(
+        "--modified-after", default="", metavar="INSTANT",
+        help="load only objects that were last modified then or later: 2026-01-01T00:00:00Z",
+    )  # fmt: skip
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="NAME=VALUE",
+        help="any other option, such as limits.rows=1000 (docs/transfer.md lists them); may be repeated",
+    )  # fmt: skip
+    parser.add_argument("--json", action="store_true", help="print the report as JSON")
+    parser.add_argument("--run-id", default="", help="name of the run; a run of the same name continues")
+    return parser
+
+
+def quiet_logging() -> None:
+    """Show the engine's log, and only errors of client libraries."""
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    for client in ("clickhouse_connect", "botocore", "urllib3"):
+        logging.getLogger(client).setLevel(logging.ERROR)
+
+
+def _option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def request(given: argparse.Namespace) -> Request:
+    """Return the request of parsed arguments. Raises TransferInputError for invalid arguments."""
+    columns, rename, cast, mask = (
+        _named(option, getattr(given, option)) for option in ("column", "rename", "cast", "mask")
+    )
+    stated = Request(
+        replace(
+            given_source(given.source, given.collection),
+            modified_after=given.modified_after,
+            role_arn=given.role_arn,
+            public=given.public,
+            requester_pays=given.requester_pays,
+        ),
+        given.table,
+        **{name: getattr(given, name) for name in CHOICES},
+        read=ReadOptions(
+            csv=Csv(given.delimiter, names=tuple(filter(None, given.names.split(",")))),
+            strict_json=given.strict_json,
+            sample_objects=given.sample_objects,
+            sample_bytes=given.sample_bytes,
+            schema=MessageSchema(_text_of(given.schema), given.message),
+            partition_columns=tuple(given.partition_columns.split(",")),
+            columns=Columns(tuple(given.select), tuple(given.drop), rename, cast, mask),
+            **{name: getattr(given, name) for name in ReadOptions.CHOICES},
+        ),
+        table_options=TableOptions(
+            columns, tuple(given.system_column), order_by=given.order_by, partition_by=given.partition_by
+        ),
+        batches=Batches(objects=given.batch_objects),
+        expectations=Expectations(given.suite, given.on_failed_expectations),
+        after_load=AfterLoad(given.after_load, given.move_to, _named("tag", given.tag), given.after_load_rejected),
+    )
+    return with_options(stated, parsed(given.set))
+
+
+def _text_of(file: str) -> str:
+    """Return the text of a schema's file; empty without one. Raises TransferInputError."""
+    try:
+        return Path(file).read_text() if file else ""
+    except (OSError, ValueError) as e:
+        raise TransferInputError(f"--schema {file!r} cannot be read: {e}") from e
+
+
+def _named(option: str, texts: Sequence[str]) -> dict[str, str]:
+    """Return the values of an option by column. Raises TransferInputError."""
+    pairs = dict(text.partition("=")[::2] for text in texts)
+    if wrong := [name for name in pairs if not (name and pairs[name])]:
+        value = {"rename": "NEW", "mask": "MASK", "tag": "VALUE"}.get(option, "TYPE")
+        raise TransferInputError(f"--{option} {wrong[0]!r}: write NAME={value}")
+    return pairs
+
+
+def given_source(uri: str, collection: str = "") -> Source:
+    """Return the source with this URI; `collection` is ClickHouse's named collection. Raises TransferInputError."""
+    bucket, keys = place_of(uri)
+    endpoint = os.environ.get("AIS_ENDPOINT", "") if in_aistore(bucket) else aws("s3").meta.endpoint_url
+    return Source(bucket, keys, collection, endpoint)
+
+
+def reader_of(source: Source, kms_key: str = "") -> Any:
+    """Return the client of the environment's AIStore or S3 for this source; `kms_key` encrypts its writes to S3."""
+    if source.in_aistore:
+        return aistore()
+    return Access(source.public, source.requester_pays, kms_key).given_to(aws("s3"))
+
+
+def ledger() -> Any:
+    """Return a client for Storeside's own tables; None if CLICKHOUSE_LEDGER_USER is not set."""
+    if not os.environ.get("CLICKHOUSE_LEDGER_USER"):
+        return None
+    return clickhouse("CLICKHOUSE_LEDGER_USER", "CLICKHOUSE_LEDGER_PASSWORD")
+
+
+def servers() -> Servers:
+    """Return the other servers of the environment's cluster. Raises TransferInputError for an invalid address."""
+    names = _server_names()[1:]
+    return Servers(names, lambda name: _client(*address(name), "CLICKHOUSE_USER", "CLICKHOUSE_PASSWORD"))
+
+
+def _server_names() -> list[str]:
+    return [name.strip() for name in os.environ.get("CLICKHOUSE_SERVERS", "").split(",") if name.strip()]
+
+
+def clickhouse(user: str = "CLICKHOUSE_USER", password: str = "CLICKHOUSE_PASSWORD") -> Any:  # noqa: S107 - names of variables
+    """Return a client of the environment's ClickHouse server; `user` and `password` are names of variables.
+
+    Raises TransferInputError when the port is not a number or ClickHouse does not answer.
+    """
+    from clickhouse_connect.driver.exceptions import ClickHouseError
+
+    host, port = os.environ.get("CLICKHOUSE_HOST", "localhost"), os.environ.get("CLICKHOUSE_PORT", "0")
+    if not port.isdecimal():
+        raise TransferInputError(
+            f"CLICKHOUSE_PORT {port!r}: write a number, such as 8123, or 8443 with CLICKHOUSE_SECURE=1"
+        )
+    place = address(names[0]) if (names := _server_names()) else (host, int(port))
+    try:
+        return _client(*place, user, password)
+    except ClickHouseError as e:
+        settings = f"CLICKHOUSE_HOST, CLICKHOUSE_PORT, {user} and {password}"
+        why = getattr(root_of(e), "strerror", None) or plain(e)
+        raise TransferInputError(f"ClickHouse at {place[0]}, port {place[1]}: {why}: correct {settings}") from e
+
+
+def _client(host: str, port: int, user: str, password: str) -> Any:
+    import clickhouse_connect
+
+    client = clickhouse_connect.get_client(
+        host=host,
+        port=port,
+        username=os.environ.get(user, "default"),
+        password=os.environ.get(password, ""),
+        secure=os.environ.get("CLICKHOUSE_SECURE", "") in ("1", "true"),
+        ca_cert=os.environ.get("CLICKHOUSE_CA") or None,
+        autogenerate_session_id=False,  # threads share the client
+    )
+    return lean_inserts(whole_answers(client))
+
+
+def root_of(error: BaseException) -> BaseException:
+    """Return the root cause of an error, such as the operating system's error behind a client library's."""
+    while cause := error.__cause__ or error.__context__:
+        error = cause
+    return error
+
+
+def aistore() -> Any:
+    """Return a client of AIStore that the environment configures. Raises TransferInputError without AIS_ENDPOINT."""
+    if not (endpoint := os.environ.get("AIS_ENDPOINT", "")):
+        raise TransferInputError("AIS_ENDPOINT is not set: set it to the URL of an AIStore proxy")
+    return Cluster(endpoint, os.environ.get("AIS_AUTHN_TOKEN", "")).client()
+
+
+def aws(service: Any) -> Any:
+    """Return a boto3 client that the environment configures. Raises TransferInputError for invalid settings."""
+    import boto3
+    from botocore.exceptions import BotoCoreError
+
+    try:
+        return boto3.client(service)
+    except (BotoCoreError, ValueError) as e:
+        raise TransferInputError(f"{service}: {e} Correct AWS_DEFAULT_REGION, AWS_PROFILE or AWS_ENDPOINT_URL") from e
