@@ -193,6 +193,17 @@ BREAKS = (
         (Edit(f"{ENGINE}/sql/plan.sql", "if(c.owner != '', c.owner, s.first) AS winner", "s.first AS winner"),),
     ),
     Break(
+        "results-owned",
+        "results of other sources are not looked for",
+        (
+            Edit(
+                f"{ENGINE}/sql/plan.sql",
+                "r.owner != '' AND NOT content_is_there AS is_of_another",
+                "0 AS is_of_another",
+            ),
+        ),
+    ),
+    Break(
         "mapped-tasks",
         "tasks that process parts of one bucket share a plan",
         (

@@ -502,6 +502,30 @@ def test_a_result_of_another_object_is_not_overwritten_while_that_object_exists(
     assert "which is the result of b.ogg" in pair.reasons("9")["b.mp3"]
 
 
+@pytest.mark.guarantee("results-owned")
+def test_a_result_of_another_source_bucket_is_not_overwritten(
+    pair: Pair, corpus: dict[str, bytes], drive: Drive
+) -> None:
+    one, other, *_ = corpus.values()
+    rival = replace(pair, source=Bucket("ais", unique("in")))
+    rival.source.handle(pair.client).create()
+    put(pair.client, pair.source, {"a.flac": one})
+    put(pair.client, rival.source, {"a.flac": other, "b.flac": other})
+    assert drive(pair.job("1", transcode_spec())).done == 1
+    result = versions(pair.client, pair.destination)["a.wav"]
+    for run, spec in (("2", transcode_spec()), ("3", None)):
+        found = drive(rival.job(run, spec, **({} if spec else {"naming": WAV})))
+        assert (found.done, found.failed) == (1, 1), found
+        assert versions(pair.client, pair.destination)["a.wav"] == result
+        owner = f"its result would be named a.wav, which is the result of {pair.source}/a.flac"
+        assert rival.reasons(run)["a.flac"].startswith(owner)
+    assert drive(pair.job("4", transcode_spec())).skipped == 1
+    # the remedies
+    assert drive(rival.job("5", transcode_spec(), naming=replace(WAV, prepend="own/"))).done == 2
+    pair.destination.handle(pair.client).object("a.wav").delete()
+    assert drive(rival.job("6", transcode_spec())).done == 2, "the copy of b.flac has replaced the result"
+
+
 def aistore_folders(stack: Stack) -> set[str]:
     from storeside.stack import aistore
 

@@ -111,6 +111,23 @@ def contents(store: Store) -> dict[str, bytes]:
     return {o.name: store.fetch(o.name, o.size)[1] for o in store.list()}
 
 
+def test_a_copy_does_not_overwrite_that_of_another_source_bucket(copying: Copying) -> None:
+    a, b, destination = copying.s3("a"), copying.s3("b"), copying.s3("c")
+    for source, content in ((a, b"one"), (b, b"two")):
+        source.put("same", b"same", NOTHING)
+        source.put("x", content, NOTHING)
+    assert copying.copy(a, destination).done == 2
+    found = copying.copy(b, destination)
+    assert (found.done, found.failed, found.skipped) == (0, 1, 1), found
+    assert contents(destination) == {"same": b"same", "x": b"one"}
+    assert f"which is the result of {a.name}/x" in copying.ledger(b, destination)["x"][1]
+    assert copying.copy(b, destination, prepend="b/").done == 2
+    destination.delete("x")
+    assert copying.copy(b, destination).done == 1
+    assert contents(destination)["x"] == b"two"
+    assert copying.copy(a, destination).failed == 1
+
+
 @pytest.mark.parametrize(
     ("source", "destination"),
     [("oci", "ais"), ("ais", "oci"), ("oci", "s3"), ("s3", "s3")],

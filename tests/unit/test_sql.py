@@ -641,6 +641,65 @@ def test_the_owner_of_a_result_keeps_it_while_it_exists(
         assert reason.startswith(f"its result would be named a.wav, which is the result of {planned}: ")
 
 
+@pytest.mark.guarantee("results-owned")
+@pytest.mark.parametrize(
+    ("other", "there", "effect", "planned"),
+    [
+        # the outcome of the other source: version and size of its result; what the destination lists under this name;
+        # the effect of this job, whose object has 10 bytes and the checksum `new`
+        (("1/old", 7), ("1/old", 7), "effect", "refused"),
+        (("1/old", 7), ("2/old", 7), "effect", "refused"),
+        (("", 7), ("1/old", 7), "", "refused"),  # a version that the ledger does not know
+        (("1/old", 7), ("2/else", 7), "effect", "pending"),  # another client has overwritten it
+        (("1/old", 7), ("1/old", 8), "effect", "pending"),
+        (("1/old", 7), None, "effect", "pending"),  # it was deleted
+        (("1/new", 10), ("1/new", 10), "", "pending"),  # a copy of the same content overwrites nothing
+        (("1/new", 10), ("1/new", 10), "effect", "refused"),  # a result is no copy
+        (("1/10", 10), ("1/10", 10), "", "refused"),  # without checksums
+    ],
+)
+def test_a_result_of_another_source_is_not_overwritten(
+    engine: Engine, other: tuple[str, int], there: tuple[str, int] | None, effect: str, planned: str
+) -> None:
+    scope = replace(SCOPE, effect=effect)
+    book = Ledger(Client(engine))  # type: ignore[arg-type]
+    done = "INSERT INTO storeside.objects (source, destination, object, destination_object, status, result_version,"
+    for source, destination in (
+        ("s3://other", scope.destination),
+        ("s3://elsewhere", "ais://another"),
+        (scope.destination, scope.destination),  # a transform in place
+    ):
+        engine.run(
+            f"{done} bytes_out) VALUES ({{s:String}}, {{d:String}}, 'x', 'a', 'done', {{v:String}}, {{b:UInt64}})",
+            {"s": source, "d": destination, "v": other[0], "b": other[1]},
+        )
+    engine.run(f"{done} bytes_out) VALUES ('s3://other', '{scope.destination}', 'y', 'b', 'failed', 'v', 5)")
+    version = "1/10" if other[0] == "1/10" else "1/new"
+    book.record_listing(scope, "source", [(name, name, 10, version, "") for name in "abc"])
+    rows = [("", "a", there[1], there[0], "")] if there else []
+    book.record_listing(scope, "before", [*rows, ("", "b", 5, "v", "")])
+    owners.record(book, scope, lambda names: (), "")
+    found = book.plan(scope, retry_failed=False, keeps_result=True)
+    assert (found.pending, found.refused) == ((3, 0) if planned == "pending" else (2, 1))
+    [[side, reason]] = engine.run(
+        "SELECT side, reason FROM storeside.listings WHERE object = 'a' AND side IN ('pending', 'refused')"
+    )
+    assert side == planned
+    if planned == "refused":
+        assert reason.startswith("its result would be named a, which is the result of s3://other/x: ")
+        # a later run refuses it again, and plans it after the deletion of the other result
+        book.record_listing(scope, "before", [("", "b", 5, "v", "")])
+        later = replace(scope, run_id="dag/later")
+        for side, listed in (("source", [("a", "a", 10, version, "")]), ("before", rows)):
+            book.record_listing(later, side, listed)
+        owners.record(book, later, lambda names: (), "")
+        refused = book.plan(later, retry_failed=False, keeps_result=True)
+        assert (refused.pending, refused.refused + refused.known_bad) == (0, 1)
+        book.record_listing(later, "before", [])
+        owners.record(book, later, lambda names: (), "")
+        assert book.plan(later, retry_failed=False, keeps_result=True).pending == 1
+
+
 @pytest.mark.parametrize("splits", [True, False])
 def test_a_split_refuses_shards_in_whose_folders_other_shards_are(engine: Engine, splits: bool) -> None:
     names = ("x.tar", "x/y.tar", "x-1.tar", "d/e.tar", "d/e/f/g.tar", "d", "x", ".tar", "h/i.txt", "h.tar")

@@ -360,7 +360,7 @@ class Ledger:
 
     def forget_listings(self, scope: Scope) -> None:
         """Delete the job's plan, so that no task resumes it, and then its listings; the outcomes stay."""
-        for side in (*_PLANNED, "listing", "source", "held", "claimed", "found", "before", "after", "now"):
+        for side in (*_PLANNED, "listing", "source", "held", "claimed", "found", "rival", "before", "after", "now"):
             self.drop(scope, side)
 
     def _count(self, query: str, scope: Scope) -> int:

@@ -1,4 +1,4 @@
-"""Which objects own the results of a bucket pair: a plan refuses other objects that would overwrite them."""
+"""Which objects own the results in a destination: a plan refuses other objects that would overwrite them."""
 
 from __future__ import annotations
 
@@ -17,12 +17,15 @@ def record(
 ) -> None:
     """Record which objects own results that other listed objects would overwrite, for the plan.
 
-    An object owns its result while it exists. The listing of the source shows which objects below `prefix` exist. If
-    `prefix` is None, the listing has only objects that were selected by name. `find` takes names of other objects,
-    and returns those objects that exist.
+    An object of another source bucket owns its result while the destination lists the result as recorded, because
+    this job may have no access to that bucket. The job's ``before`` side has the listing. An object of this source owns
+    its result while it exists. The listing of the source shows which objects below `prefix` exist. If `prefix` is None,
+    the listing has only objects that were selected by name. `find` takes names of other objects, and returns those
+    objects that exist.
     """
-    for side in ("claimed", "found"):
+    for side in ("claimed", "found", "rival"):
         ledger.drop(scope, side)
+    ledger.client.command(sql.query("claim_results_of_others"), parameters=scope.parameters)
     ledger.client.command(sql.query("claim_results"), parameters=scope.parameters)
     after = ""
     while names := _unlisted(ledger, scope, prefix, after):

@@ -4,7 +4,9 @@
 -- checksum has the size in its place; then the counters are compared. Objects that failed for good in another run are
 -- skipped; without `trusts_failures`, only those with an impossible name are. Objects with impossible names are
 -- refused. If the results of several objects would have the same name, all but one are refused: the owner of an existing
--- result (see claim_results.sql), if it exists and keeps this name, else the first of the listing. If a split would
+-- result (see claim_results.sql), if it exists and keeps this name, else the first of the listing. An object is refused,
+-- too, if its result would overwrite that of another source bucket (see claim_results_of_others.sql), unless it is a copy
+-- and the destination has its content, which another name of the same bucket may have stored. If a split would
 -- store the members of one shard in a folder of other shards (`a.tar`, `a/b.tar`), the first is refused, even if it was
 -- split before: `a/b/c` could be a member of both.
 -- An object that was refused only for the sake of another one is tried again when that is gone.
@@ -24,7 +26,12 @@ WITH
         AND (d.size > 0 OR {effect:String} = '')
         AS result_is_there,
     if(c.owner != '', c.owner, s.first) AS winner,
-    s.reason != '' OR s.object != winner OR f.shard != '' AS is_refused,
+    splitByChar('/', s.version)[-1] AS checksum,
+    {effect:String} = '' AND d.destination_object != '' AND d.size = s.size
+        AND checksum NOT IN ('', toString(s.size)) AND checksum = now[-1]
+        AS content_is_there,
+    r.owner != '' AND NOT content_is_there AS is_of_another,
+    is_of_another OR s.reason != '' OR s.object != winner OR f.shard != '' AS is_refused,
     h.object != ''
         AND if(h.version = '' OR s.version = '', h.size != s.size, NOT has(splitByChar('\n', h.version), s.version))
         AS is_stale,
@@ -43,6 +50,11 @@ SELECT
     s.object, s.destination_object, s.size, s.version,
     multiIf(
         s.reason != '', s.reason,
+        is_of_another, concat(
+            'its result would be named ', s.destination_object, ', which is the result of ', r.owner,
+            ': give the results of each source bucket their own prefix (prepend; name of shards) or their own bucket, or',
+            ' delete that result if this bucket takes the place of the other'
+        ),
         s.object != winner AND c.owner != '', concat(
             'its result would be named ', s.destination_object, ', which is the result of ', winner,
             ': rename the object, or give its result another name (keep_extension of a transcode, extensions of a',
@@ -95,6 +107,10 @@ LEFT JOIN
     )
     GROUP BY destination_object
 ) AS c ON c.destination_object = s.destination_object
+LEFT JOIN
+(
+    SELECT destination_object, object AS owner FROM storeside.listings WHERE job = {job:String} AND side = 'rival'
+) AS r ON r.destination_object = s.destination_object
 LEFT JOIN
 (
     SELECT destination_object, size, version FROM storeside.listings WHERE job = {job:String} AND side = 'before'
