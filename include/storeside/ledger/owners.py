@@ -18,10 +18,10 @@ def record(
     """Record which objects own results that other listed objects would overwrite, for the plan.
 
     An object of another source bucket owns its result while the destination lists the result as recorded, because
-    this job may have no access to that bucket. The job's ``before`` side has the listing. An object of this source owns
-    its result while it exists. The listing of the source shows which objects below `prefix` exist. If `prefix` is None,
-    the listing has only objects that were selected by name. `find` takes names of other objects, and returns those
-    objects that exist.
+    this job may have no access to that bucket. The job's ``before`` side has the listing. An object of this source
+    owns its result while it exists. The listing of the source shows which objects below `prefix` exist. If `prefix`
+    is None, the listing has only objects that were selected by name. `find` takes names of other objects, and returns
+    those objects that exist.
     """
     for side in ("claimed", "found", "rival"):
         ledger.drop(scope, side)
