@@ -10,11 +10,12 @@ from storeside.aistore.spec import EtlSpec
 from storeside.operators.aistore import AISTransformBucketOperator, transformer_command
 from storeside.operators.errors import OperatorInputError
 from storeside.operators.literals import is_literal, literal_errors
-from storeside.transformers.utterance_options import UtteranceOptions, shard_extensions, utterance_format
+from storeside.transformers.utterance_options import UtteranceOptions, shard_extensions, unreadable, utterance_format
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from storeside.transform.naming import Naming
     from storeside.transformers.formats import AudioFormat
 
 T = TypeVar("T")
@@ -93,6 +94,11 @@ class AISCutUtterancesOperator(AISTransformBucketOperator):
         spec = super().spec(context)
         variables = {**self.audio().environment(), **self.utterances().environment()}
         return replace(spec, environment={**spec.environment, **variables})
+
+    def naming(self, context: Context) -> Naming:
+        """Refuse recordings whose utterances loaders could not read."""
+        naming, keeps = super().naming(context), self.audio().keep_extension
+        return replace(naming, refuses=lambda name: unreadable(name, naming.destination(name), keeps))
 
     def renaming(self) -> dict[str, str]:
         """Give shards the extension ``tar``."""

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from urllib.parse import urlparse
 
 import pytest
 from clickhouse_connect.driver.binding import bind_query
@@ -25,7 +26,7 @@ from storeside.ledger.copies import CopyLedger
 from storeside.ledger.objects import Ledger
 from storeside.ledger.scope import Pending, Scope
 from storeside.speech.columns import RECORDING_COLUMNS, UTTERANCE_COLUMNS
-from storeside.speech.export import FORMATS, whole_query
+from storeside.speech.export import FORMATS, unreadable_query, whole_query
 from storeside.speech.manifest import facts_naming
 from storeside.speech.suites import MANIFEST_COLUMNS
 from storeside.sql.migrate import migrations
@@ -65,6 +66,7 @@ PARAMETERS: dict[str, Any] = {
     "transfer": "t",
     "destination": "db.table",
     "table": "db.table",
+    "form": "nemo",
     "queue": "url",
     "batch_bytes": 100,
     "batch_objects": 4,
@@ -206,6 +208,8 @@ NEEDS_MORE = (
     "pull_facts",
     "pull_facts_as",
     "export_utterances",
+    "export_unreadable_recordings",
+    "export_unreadable_utterances",
     *(f"export_{f}" for f in FORMATS),
 )
 
@@ -223,6 +227,36 @@ def test_every_export_runs_on_empty_tables(engine: Engine, form: str, table: str
     columns = ", ".join(f"{name} {kind}" for name, kind in UTTERANCE_COLUMNS.items())
     engine.run(f"CREATE TABLE IF NOT EXISTS default.u ({columns}) ENGINE = MergeTree ORDER BY recording", {})
     assert engine.run(whole_query(form, table), {**PARAMETERS, "table": "u"}) == []
+
+
+def asked_for(url: str) -> tuple[str, str]:
+    """Return the object and the member that lhotse 1.33 asks AIStore for (`AISBatchLoader._add_url_to_batch`)."""
+    name = urlparse(f"ais://b/{url}").path.lstrip("/")
+    ending = next((ending for ending in (".tar.gz", ".tar", ".tgz") if ending in name), "")
+    before, _, member = name.partition(f"{ending}/")
+    return before + ending, member
+
+
+@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize(
+    "shard",
+    [
+        "a.tar", "x/a.b.tar", "x.target.tar", "a.tgz.tar", "a", "a.m4b", "a.Wav", "backup.tar.gz.tar", "x.tar/a.tar",
+        "a?.tar", "a#b.tar", "x.tar.gz/a.tar",
+    ],
+)  # fmt: skip
+def test_an_export_finds_utterances_that_their_readers_would_not_find(engine: Engine, form: str, shard: str) -> None:
+    columns = ", ".join(f"{name} {kind}" for name, kind in UTTERANCE_COLUMNS.items())
+    engine.run("DROP TABLE IF EXISTS default.u")
+    engine.run(f"CREATE TABLE default.u ({columns}) ENGINE = MergeTree ORDER BY recording")
+    member = "a-00001.flac"
+    for name in ("good.tar", shard):
+        engine.run("INSERT INTO default.u (shard, member) VALUES ({s:String}, {m:String})", {"s": name, "m": member})
+    readable = shard.endswith(".tar")
+    if form != "nemo_tarred":
+        readable = readable and asked_for(f"{shard}/{member}") == (shard, member)
+    [[count, name, reason]] = engine.run(unreadable_query("default.u"), {**PARAMETERS, "table": "u", "form": form})
+    assert (int(count), name, bool(reason)) == ((0, "", False) if readable else (1, f"{shard}/{member}", True))
 
 
 def test_parse_test_can_fail(engine: Engine) -> None:

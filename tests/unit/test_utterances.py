@@ -189,6 +189,40 @@ def test_names(name: str, keep: bool, shard: str, sample: str) -> None:
     assert shard_extensions(keep)["flac"] == ("flac.tar" if keep else "tar")
 
 
+@pytest.mark.parametrize(
+    ("name", "keep", "extensions", "reason"),
+    [
+        ("x/talk.wav", False, None, ""),
+        ("x/talk.target.WAV", True, None, ""),
+        ("x/__unknown__/talk.wav", False, None, ""),
+        ("talk", False, None, "without .tar"),
+        ("talk.m4b", True, None, "without .tar"),
+        ("talk.Wav", False, None, "without .tar"),
+        ("__unknown__/talk.wav", False, None, "WebDataset takes it for metadata"),
+        ("backup.tar.gz.wav", False, None, "in another object than 'backup.tar.gz.tar'"),
+        ("x.tar/talk.wav", False, None, "in another object"),
+        ("talk.m4b", False, {"m4b": "tar"}, "the facts have 'talk.m4b'"),
+    ],
+)
+def test_recordings_whose_utterances_loaders_could_not_read_are_refused(
+    name: str, keep: bool, extensions: dict[str, str] | None, reason: str
+) -> None:
+    from storeside.operators import AISCutUtterancesOperator
+
+    operator = AISCutUtterancesOperator(
+        task_id="cut",
+        source="ais://talks",
+        destination="ais://utterances",
+        keep_extension=keep,
+        extensions=extensions,
+    )
+    naming = operator.naming({})
+    refused = naming.refusal(name)
+    assert bool(refused) == bool(reason)
+    assert reason in (refused or "")
+    assert "lambda" not in repr(naming)
+
+
 def test_the_transform_reads_its_options_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     assert audio_utterances()._target.container == "flac"  # type: ignore[attr-defined]
     monkeypatch.setenv("AUDIO_CONTAINER", "wav")

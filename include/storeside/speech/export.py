@@ -35,7 +35,7 @@ _SETTINGS = {
 
 
 class ExportError(StoresideError, BadInput):
-    """The file cannot be written where the task wants it; the message states why."""
+    """The file cannot be written where the task wants it, or its lines could not be read; the message states why."""
 
 
 def export(client: HttpClient, target: Source, form: str, bucket: str, run_id: str = "", table: str = "") -> int:
@@ -45,7 +45,8 @@ def export(client: HttpClient, target: Source, form: str, bucket: str, run_id: s
     `run_id`, only the rows that this run published are written. With `table`, ``database.table`` with the columns
     `UTTERANCE_COLUMNS`, its utterances are written instead; `bucket` has their shards. One statement writes the
     object, which readers see when it is complete; until then, they see the previous one. Without rows, nothing is
-    written. Raises ExportError, and TransferInputError for a table without a database.
+    written. Raises ExportError, also for rows that the readers of the format would not find, and TransferInputError
+    for a table without a database.
     """
     key = target.keys
     check_target(key)
@@ -59,15 +60,36 @@ def export(client: HttpClient, target: Source, form: str, bucket: str, run_id: s
     if not rows:
         log.warning("%s has no rows of %s %s: nothing is written", table or "speech.manifest", bucket, run_id)
         return 0
+    _require_readable(client, form, table, parameters)
     client.command(f"INSERT INTO FUNCTION {function} {query}", parameters=parameters, settings=_SETTINGS)
     log.info("ClickHouse wrote %d %s of %s to %s", rows, "utterances" if table else "recordings", bucket, target.uri)
     return rows
 
 
+def _require_readable(client: HttpClient, form: str, table: str, parameters: dict[str, str]) -> None:
+    query = unreadable_query(table)
+    count, name, reason = first_row(client.query(query, parameters={**parameters, "form": form}))
+    if count:
+        raise ExportError(
+            f"{count} {'utterances' if table else 'recordings'} could not be found by readers of the file, such as"
+            f" {name!r}: {reason}. Nothing was written. Rename these recordings, run the pipeline again, and delete"
+            " their old rows"
+        )
+
+
 def whole_query(form: str, table: str) -> str:
     """Return the whole query of a format: of a table's utterances, or without a table of recordings."""
-    rows = sql.query("export_utterances") if table else sql.query("export_recordings")
-    return query_of(form).replace("EXPORTED", rows)
+    return query_of(form).replace("EXPORTED", _rows(table))
+
+
+def unreadable_query(table: str) -> str:
+    """Return the query that counts the rows which readers of the file would not find."""
+    name = "export_unreadable_utterances" if table else "export_unreadable_recordings"
+    return sql.query(name).replace("EXPORTED", _rows(table))
+
+
+def _rows(table: str) -> str:
+    return sql.query("export_utterances") if table else sql.query("export_recordings")
 
 
 def query_of(form: str) -> str:

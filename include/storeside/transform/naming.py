@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from storeside.aistore.errors import AIStoreInputError
@@ -15,13 +15,16 @@ class Naming:
     """The mapping of source names to destination names of one transform.
 
     `extensions` maps an extension without its dot to its replacement, case-sensitively; `prepend` precedes the whole
-    name. The rule is that of `TCBMsg.ToName` in AIStore 5.0 (api/apc/tcbtco.go), which checks no names. Raises
-    AIStoreInputError for extensions and a prefix that could lead a result out of its folder or bucket, so AIStore's
-    own renaming of an object with a fit name stays there, too.
+    name. The rule is that of `TCBMsg.ToName` in AIStore 5.0 (api/apc/tcbtco.go), which checks no names. `refuses`
+    returns why readers could not use the result of an object; None if they can. Raises AIStoreInputError for
+    extensions and a prefix that could lead a result out of its folder or bucket, so AIStore's own renaming of an
+    object with a fit name stays there, too.
     """
 
     extensions: Mapping[str, str] = field(default_factory=dict)
     prepend: str = ""
+    # no part of the `repr`, which identifies the selection of a job in the ledger
+    refuses: Callable[[str], str | None] | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if reason := unfit_extensions(self.extensions):
@@ -36,9 +39,10 @@ class Naming:
         return self.prepend + name
 
     def refusal(self, name: str) -> str | None:
-        """Return why AIStore cannot store the object `name` or its result; None when it can store both."""
+        """Return why there can be no result of the object `name`; None when AIStore can store both."""
         if reason := unfit(name):
             return reason
         result = self.destination(name)
-        reason = unfit(result)
-        return reason and f"its result would be named {result!r}: {reason}"
+        if reason := unfit(result):
+            return f"its result would be named {result!r}: {reason}"
+        return self.refuses(name) if self.refuses else None

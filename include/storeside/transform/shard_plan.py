@@ -19,6 +19,7 @@ from storeside.aistore.errors import AIStoreInputError, AIStoreTransientError
 from storeside.aistore.names import is_folder_marker, unfit
 from storeside.transformers import tar_archive
 from storeside.transformers.tar_archive import Member
+from storeside.transformers.webdataset_names import unread
 
 SHARD_SIZE = 1 << 30
 # The rule of WebDataset: sample and extension (webdataset.tariterators.base_plus_ext).
@@ -163,10 +164,8 @@ def _samples(listing: Iterable[StoredObject], packing: Packing) -> Iterator[list
         yield sample
 
 
-def _refusal(name: str) -> str | None:
-    if "/" not in name and name[:2] == "__" == name[-2:]:
-        return "WebDataset takes it for metadata and does not read it"
-    return unfit(name)
+def _refusal(name: str, extension: str) -> str | None:
+    return unread(name, extension) or unfit(name)
 
 
 class _Names:
@@ -190,7 +189,7 @@ class _Names:
             raise AIStoreTransientError(f"the listing has {name!r} after {self._last!r}: a retry lists it again")
         self._last = name
         parts = _PARTS.fullmatch(name)
-        if parts is None or (reason := _refusal(name)):
+        if parts is None or (reason := _refusal(name, parts[2])):
             self._note(f"{name!r}: {reason if parts else unfit(name) or _NO_EXTENSION}")
             return False
         sample, extension = parts[1], parts[2].lower()

@@ -10,11 +10,15 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from .formats import EXTENSIONS, AudioFormat
+from .webdataset_names import unread
 
 # Samples per second of the audio in which speech is detected, and samples of one decision of the detector (32 ms).
 RATE, WINDOW = 16_000, 512
 _PREFIX = "AUDIO_UTTERANCE_"
 _SHARD = "tar"
+# Lhotse's loader of batches divides the URL of a member after the first of these endings that the URL contains, in
+# this order, where a slash follows (lhotse 1.33, `lhotse.ais.batch_loader.AISBatchLoader`).
+_ARCHIVES = (".tar.gz", ".tar", ".tgz")
 
 
 @dataclass(frozen=True)
@@ -123,3 +127,28 @@ def sample_name(name: str, keep_extension: bool) -> str:
         last = stem
     last = last.replace(".", "_") or "_"
     return f"{folder}/{last}" if folder else last
+
+
+def unreadable(name: str, shard: str, keep_extension: bool) -> str | None:
+    """Return why loaders could not read the utterances of the recording `name` in `shard`; None if they can."""
+    if not shard.endswith(f".{_SHARD}"):
+        return (
+            f"its shard would be named {shard!r}, without .tar, so loaders would not find it: give the recording one"
+            f" of the extensions {', '.join(EXTENSIONS)}, in lower or upper case"
+        )
+    if shard != shard_name(name, keep_extension):
+        return (
+            f"its shard would be named {shard!r}, but the facts have {shard_name(name, keep_extension)!r}: leave"
+            " extensions out"
+        )
+    member = f"{sample_name(name, keep_extension)}-00001.flac"
+    if reason := unread(member, "flac"):
+        return f"its utterances would be named {member!r}. {reason}: rename its first folder"
+    url = f"{shard}/{member}"
+    archive = next(ending for ending in _ARCHIVES if ending in url)
+    if url.partition(f"{archive}/")[0] + archive != shard:
+        return (
+            f"Lhotse and NeMo would look for {member!r} in another object than {shard!r}, because of {archive!r} in"
+            " its name: rename the recording"
+        )
+    return None
