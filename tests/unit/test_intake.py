@@ -11,9 +11,8 @@ import pytest
 
 from storeside.events import intake
 from storeside.events.errors import EventTransientError
-from storeside.events.intake import receive
 from storeside.events.lease import Lease
-from storeside.events.queue import AT_ONCE, Queue
+from storeside.events.queue import AT_ONCE, Queue, receive
 from storeside.stack import s3
 from tests.benchmarks import queue_server
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from storeside.aistore.errors import AIStoreInputError
+from storeside.aistore.spec_file import read
 from storeside.transformers.names import unfit_extensions
 
 COMMUNICATION_TYPES = ("ws", "hpush", "hpull")
@@ -148,9 +149,11 @@ class EtlSpec:
         :param etl_name: the ETL to take from a file with several
         :raises AIStoreInputError: the file cannot be read, or has a field that an `EtlSpec` cannot express
         """
-        from storeside.aistore.spec_file import read
-
-        return read(Path(path), etl_name)
+        fields = read(Path(path), etl_name)
+        try:
+            return cls(**fields)
+        except AIStoreInputError as e:
+            raise AIStoreInputError(f"{path}: {e}") from e
 
     @classmethod
     def of_class(

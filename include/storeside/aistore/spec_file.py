@@ -1,4 +1,4 @@
-"""AIStore's own specification file of an ETL (``ais etl init -f``), read into an `EtlSpec`."""
+"""AIStore's own specification file of an ETL (``ais etl init -f``), read into the fields of an `EtlSpec`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from storeside.aistore.errors import AIStoreInputError
-from storeside.aistore.spec import EtlSpec
 
 # The fields of AIStore 5.0 (ext/etl/api.go, ETLSpecMsg), and `argument`, which only older versions read: AIStore 5.0
 # always passes the path of the object's file.
@@ -29,8 +28,8 @@ _PART = re.compile(r"(?<![\d.])(\d++(?:\.\d*+)?|\.\d++)(ns|us|µs|ms|h|m|s)")
 _DIRECT_FQN, _TRUE = "ETL_DIRECT_FQN", ("true", "1", "yes", "y", "on")
 
 
-def read(path: Path, name: str = "") -> EtlSpec:
-    """Return the ETL of a file, or the ETL `name` of a file with several.
+def read(path: Path, name: str = "") -> dict[str, Any]:
+    """Return the fields of an `EtlSpec` for the ETL of a file, or for the ETL `name` of a file with several.
 
     Raises AIStoreInputError with the file, the field and the remedy.
     """
@@ -53,7 +52,7 @@ def read(path: Path, name: str = "") -> EtlSpec:
         raise AIStoreInputError(f"{path}: {e}") from e
 
 
-def _spec(fields: Mapping[str, Any]) -> EtlSpec:
+def _spec(fields: Mapping[str, Any]) -> dict[str, Any]:
     if fields.get("kind") == "Pod":
         raise AIStoreInputError(
             "it is a Pod of Kubernetes, which AIStore 5.1 does not take any more: write a runtime specification with"
@@ -69,19 +68,19 @@ def _spec(fields: Mapping[str, Any]) -> EtlSpec:
         raise AIStoreInputError(f"argument {fields['argument']!r}: write fqn or leave it empty")
     file_access = environment.pop(_DIRECT_FQN, "").lower() in _TRUE
     name = _text(fields, "name")
-    return EtlSpec(
-        name,
-        _text(runtime, "image"),
-        _command(runtime.get("command") or ()),
-        environment,
-        communication=_text(fields, "communication", _COMMUNICATION).removesuffix("://"),
-        direct_put=_flag(fields, "support_direct_put"),
-        file_access=file_access,
-        init_timeout=seconds(_text(fields, "init_timeout", _INIT_TIMEOUT), "init_timeout"),
-        object_timeout=seconds(_text(fields, "obj_timeout", OBJECT_TIMEOUT), "obj_timeout"),
-        resources=_resources(fields.get("resources") or {}),
-        etl_name=name,
-    )
+    return {
+        "label": name,
+        "image": _text(runtime, "image"),
+        "command": _command(runtime.get("command") or ()),
+        "environment": environment,
+        "communication": _text(fields, "communication", _COMMUNICATION).removesuffix("://"),
+        "direct_put": _flag(fields, "support_direct_put"),
+        "file_access": file_access,
+        "init_timeout": seconds(_text(fields, "init_timeout", _INIT_TIMEOUT), "init_timeout"),
+        "object_timeout": seconds(_text(fields, "obj_timeout", OBJECT_TIMEOUT), "obj_timeout"),
+        "resources": _resources(fields.get("resources") or {}),
+        "etl_name": name,
+    }
 
 
 def seconds(text: str, field: str) -> int:

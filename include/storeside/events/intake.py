@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from storeside.events.deliveries import Delivery
 from storeside.events.errors import EventInputError
-from storeside.events.queue import AT_ONCE, ENTRIES, LONG_POLL, MOST_BODIES, Message, Queue
+from storeside.events.queue import AT_ONCE, LONG_POLL, MOST_BODIES, Message, Queue, receive
 from storeside.events.settle import MOST_FAILURES
 
 if TYPE_CHECKING:
@@ -115,45 +115,3 @@ class Intake:
             if received or time.monotonic() >= min(deadline, self.end):
                 break
         return received
-
-
-def receive(
-    queue: Queue,
-    lease_seconds: int,
-    most: int,
-    take: Callable[[Sequence[Message]], None],
-    wants_more: Callable[[], bool] = lambda: True,
-    wait_seconds: int = 1,
-    at_once: int = AT_ONCE,
-) -> None:
-    """Receive messages and pass each response to `take`, which only one thread at a time calls.
-
-    The first request waits up to `wait_seconds`. If it returns messages, `at_once` threads send further requests
-    until a response is empty, `wants_more` returns False, or `most` messages were received (up to nine more, because
-    a response has up to ten). Raises EventError after all threads have ended.
-    """
-    first = queue.receive(lease_seconds, wait_seconds)
-    take(first)
-    lock = threading.Lock()
-    asked = len(first)  # messages received, plus ten for each open request
-    ended = not first
-
-    def follow() -> None:
-        nonlocal asked, ended
-        while True:
-            with lock:
-                if ended or asked >= most or not wants_more():
-                    return
-                asked += ENTRIES
-            messages: Sequence[Message] = ()
-            try:
-                messages = queue.receive(lease_seconds)
-            finally:
-                with lock:
-                    asked -= ENTRIES - len(messages)
-                    ended = ended or not messages
-                    take(messages)
-
-    with ThreadPoolExecutor(at_once, thread_name_prefix="receive") as threads:
-        for future in [threads.submit(follow) for _ in range(at_once)]:
-            future.result()

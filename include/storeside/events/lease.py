@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 
 from storeside.events.batches import Batches
 from storeside.events.errors import EventError
-from storeside.events.intake import receive
 from storeside.events.ledger import EventLedger
-from storeside.events.queue import MOST_BODIES, Message, Queue
+from storeside.events.queue import MOST_BODIES, Message, Queue, receive
 
 if TYPE_CHECKING:
     from clickhouse_connect.driver.client import Client

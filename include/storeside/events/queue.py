@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -270,3 +271,45 @@ def _named(queue: str, code: str, text: str) -> EventError:
             " queue, and check the keys"
         )
     return EventTransientError(f"queue {queue}: {text}")
+
+
+def receive(
+    queue: Queue,
+    lease_seconds: int,
+    most: int,
+    take: Callable[[Sequence[Message]], None],
+    wants_more: Callable[[], bool] = lambda: True,
+    wait_seconds: int = 1,
+    at_once: int = AT_ONCE,
+) -> None:
+    """Receive messages and pass each response to `take`, which only one thread at a time calls.
+
+    The first request waits up to `wait_seconds`. If it returns messages, `at_once` threads send further requests
+    until a response is empty, `wants_more` returns False, or `most` messages were received (up to nine more, because
+    a response has up to ten). Raises EventError after all threads have ended.
+    """
+    first = queue.receive(lease_seconds, wait_seconds)
+    take(first)
+    lock = threading.Lock()
+    asked = len(first)  # messages received, plus ten for each open request
+    ended = not first
+
+    def follow() -> None:
+        nonlocal asked, ended
+        while True:
+            with lock:
+                if ended or asked >= most or not wants_more():
+                    return
+                asked += ENTRIES
+            messages: Sequence[Message] = ()
+            try:
+                messages = queue.receive(lease_seconds)
+            finally:
+                with lock:
+                    asked -= ENTRIES - len(messages)
+                    ended = ended or not messages
+                    take(messages)
+
+    with ThreadPoolExecutor(at_once, thread_name_prefix="receive") as threads:
+        for future in [threads.submit(follow) for _ in range(at_once)]:
+            future.result()

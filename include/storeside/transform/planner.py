@@ -8,8 +8,7 @@ from dataclasses import asdict
 
 from storeside.aistore.errors import AIStoreInputError
 from storeside.ledger import owners
-from storeside.ledger.listing import unfit_names
-from storeside.ledger.objects import Ledger
+from storeside.ledger.objects import Ledger, unfit_names
 from storeside.ledger.scope import Plan, Scope
 from storeside.transform.held import Held
 from storeside.transform.listings import Listings

@@ -10,15 +10,12 @@ import socket
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from storeside.stack.podrunner import allowed
-from storeside.stack.podrunner.processes import dies_with_parent, kill_tree, usage
-from storeside.stack.podrunner.settings import Image, bare_name
+from storeside.stack.podrunner.processes import Ledger, dies_with_parent, kill_tree, usage
+from storeside.stack.podrunner.settings import Image, Settings, bare_name
 from storeside.stack.probes import UNANSWERED, Connection
-
-if TYPE_CHECKING:
-    from storeside.stack.podrunner.cluster import Cluster
 
 TAIL_BYTES = 2048
 LOG_BYTES = 16 << 20
@@ -75,10 +72,24 @@ def _at_port(arguments: list[str], container_port: int, port: int, host: str) ->
     return result
 
 
+class Surroundings(Protocol):
+    """What a pod needs of the cluster that it belongs to."""
+
+    settings: Settings
+    logs: Path
+    ledger: Ledger
+
+    def claim_port(self, name: str) -> int:
+        """Return a port for the pod of this name."""
+
+    def touch(self, pod: Pod) -> None:
+        """Tell the watchers that a pod has changed."""
+
+
 class Pod:
     """One pod: its Kubernetes object, and the process that represents its first container."""
 
-    def __init__(self, manifest: Manifest, cluster: Cluster) -> None:
+    def __init__(self, manifest: Manifest, cluster: Surroundings) -> None:
         self.manifest = manifest
         self.name = str(manifest["metadata"]["name"])
         self.log = cluster.logs / f"{self.name}.log"
