@@ -73,7 +73,7 @@ def _at_port(arguments: list[str], container_port: int, port: int, host: str) ->
 
 
 class Surroundings(Protocol):
-    """What a pod needs of the cluster that it belongs to."""
+    """The parts of its cluster that a pod uses."""
 
     settings: Settings
     logs: Path
