@@ -201,6 +201,10 @@ fuzz: $(STAMP) ## test with hostile recordings, tables and events, then compare 
 	@$(PYTHON) -m tests.fuzz.guided $(ARGS)
 	@$(PYTHON) -m tests.fuzz.differential $(DIFFERENTIAL)
 
+.PHONY: audio-corpus
+audio-corpus: $(STAMP) ## decode 5,000 files of FFmpeg, SoX, flac, lame, opusenc, oggenc, WavPack and libsndfile in every way; ARGS="--part 1/12"
+	@$(PYTHON) -m tests.fuzz.audio_files $(ARGS)
+
 .PHONY: verify
 verify: $(STAMP) ## run all targets that prove the product, for hours, and write docs/verified.md; ARGS="--only lint chaos"
 	@$(PYTHON) -m tests.verify $(ARGS)

@@ -72,12 +72,16 @@ KNOWN = {
     "sowt of 24 bits": aifc(b"sowt", 24, packed(3)),
     "sowt of 32 bits": aifc(b"sowt", 32, packed(4)),
     "42ni": aifc(b"42ni", 24, packed(3)),
+    "42n1": aifc(b"42n1", 24, packed(3)),
     "23ni": aifc(b"23ni", 32, packed(4)),
     "sowt of 16 bits": aifc(b"sowt", 16, packed(2)),
     "twos of 24 bits": aifc(b"twos", 24, packed(3, ">")),
     "sphere of 16 bits": sphere(packed(2), "sample_n_bytes -i 2", "sample_byte_format -s2 01"),
     "sphere of 16 bits, most significant first": sphere(packed(2, ">"), "sample_n_bytes -i 2", BIG),
     "sphere of 24 bits": sphere(packed(3), "sample_n_bytes -i 3", "sample_byte_format -s3 012"),
+    "sphere of 24 bits, as libsndfile names the order": sphere(
+        packed(3), "sample_n_bytes -i 3", "sample_byte_format -s2 01"
+    ),
     "sphere of 32 bits": sphere(packed(4, ">"), "sample_n_bytes -i 4", "sample_byte_format -s4 3210"),
 }
 
@@ -254,3 +258,34 @@ def test_alac_with_fewer_samples_than_its_table_counts_is_refused() -> None:
     more = content[:at] + struct.pack(">q", 46_000) + content[at + 8 :]
     with pytest.raises(AudioError, match="truncated: 44100 of 46000 declared samples"):
         probe(more)
+
+
+def test_the_last_packet_of_alac_may_be_shorter_than_ffmpeg_5_counts() -> None:
+    content = long("caf", "alac", 4_097)
+    at = content.index(b"pakt") + 12
+    assert struct.unpack(">qqii", content[at : at + 24])[0] == 2
+    full = content[:at] + struct.pack(">qqii", 2, 2 * 4_096, 0, 0) + content[at + 24 :]
+    assert probe(full).samples == 4_097
+    assert len(made(audio.transcode(full, AudioFormat(sample_rate=44_100)))) == 4_097
+
+
+@pytest.mark.parametrize("convert", [audio.transcode, audio_libav.transcode])
+@pytest.mark.parametrize(("encoder", "block"), [("adpcm_ms", 1_012), ("adpcm_ima_wav", 2_041)])
+def test_adpcm_ends_where_the_fact_chunk_says(convert: Convert, encoder: str, block: int) -> None:
+    """As SoX and libsndfile write it; libav's own muxer counts full blocks."""
+    rate = 16_000
+    content = long("wav", encoder, 8 * block, rate=rate)
+    at = content.index(b"fact") + 8
+    blocks = -(-struct.unpack("<I", content[at : at + 4])[0] // (most := samples_of_a_block(content)))
+    for count in ((blocks - 1) * most + 1, blocks * most - 1):
+        shorter = content[:at] + struct.pack("<I", count) + content[at + 4 :]
+        assert len(made(convert(shorter, AudioFormat(sample_rate=rate), Limits()))) == count
+        assert (probe(shorter).samples, probe(shorter).complete) == (count, "yes")
+    wrong = content[:at] + struct.pack("<I", blocks * most // 2) + content[at + 4 :]
+    assert probe(wrong).samples == blocks * most, "libsndfile counts the samples of stereo wrongly"
+    assert probe(wrong).declared_seconds == pytest.approx(blocks * most / rate)
+
+
+def samples_of_a_block(content: bytes) -> int:
+    at = content.index(b"fmt ") + 8
+    return int.from_bytes(content[at + 18 : at + 20], "little")

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from storeside.transformers import audio, audio_libav, audio_native
+from storeside.transformers import audio, audio_libav
 from storeside.transformers.audio import AudioError, probe
 from storeside.transformers.audio_facts import stated_of
 from storeside.transformers.audio_limits import Limits
@@ -38,7 +38,7 @@ STATED = sorted(set(BASES) - OPEN)
 
 
 def by_native(content: bytes) -> bytes:
-    return bytes(audio_native.transcode(content, AudioFormat(), Limits()))
+    return bytes(audio.transcode(content, AudioFormat()))
 
 
 def by_pyav(content: bytes) -> bytes:

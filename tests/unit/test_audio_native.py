@@ -35,7 +35,7 @@ SOURCES = [
     ("wav", ["pcm_s24le"], 48_000, 6),
     ("wav", ["pcm_f32le"], 22_050, 1),
     ("wav", ["pcm_u8"], 8_000, 1),
-    ("wav", ["adpcm_ima_wav"], 16_000, 1),
+    ("wav", ["adpcm_ms"], 16_000, 1),
     ("mp3", ["libmp3lame"], 44_100, 2),
     ("mp3", ["libmp3lame"], 16_000, 1),
     ("ogg", ["libvorbis"], 44_100, 2),
@@ -46,7 +46,7 @@ SOURCES = [
     ("aac", ["aac"], 44_100, 2),
     ("aiff", ["pcm_s16be"], 44_100, 1),
     ("caf", ["pcm_s16be"], 96_000, 2),
-    ("webm", ["libopus"], 48_000, 2),
+    ("mkv", ["flac"], 48_000, 2),
 ]
 
 

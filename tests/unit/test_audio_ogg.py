@@ -63,6 +63,24 @@ def test_each_link_of_a_vorbis_chain_has_its_length() -> None:
     assert np.abs(found[-lengths[2] :] - last)[2_000:-2_000].max() < 2_500  # not shifted against the links before
 
 
+def test_a_link_without_audio_gives_no_samples() -> None:
+    """Its packets have only padding, which ends at position 0."""
+    empty, link = emptied(vorbis(100, 44_100)), vorbis(1_000, 44_100)
+    assert audio.probe(empty + link).samples == audio.probe(link + empty).samples == 1_000
+    for read in (audio.probe, lambda content: audio.transcode(content, AudioFormat())):
+        with pytest.raises(AudioError, match="holds no audio samples"):
+            read(empty)
+
+
+def emptied(content: bytes) -> bytes:
+    """Return a stream whose last page is at position 0, as oggenc writes one of 0 samples."""
+    at = content.rindex(b"OggS")
+    page = bytearray(content[at:])
+    page[6:14], page[22:26] = bytes(8), bytes(4)
+    page[22:26] = checksum(page).to_bytes(4, "little")
+    return content[:at] + bytes(page)
+
+
 def test_a_vorbis_chain_whose_channels_change_is_refused_with_its_reason() -> None:
     with pytest.raises(AudioError, match="a change of channels within a chain of Ogg"):
         audio.probe(vorbis(44_100, 44_100) + vorbis(44_100, 44_100, channels=2))

@@ -15,6 +15,7 @@ from typing import Any
 import av
 from av import logging
 
+from . import audio_engines as engines
 from . import audio_errors as errors
 from . import audio_filters as filters
 from .audio_errors import AudioError
@@ -73,6 +74,9 @@ class Decoder:
         stream = self.container.streams.audio[0]
         if stream.codec_context is None:
             raise errors.unknown_codec(self.container.format.name)
+        cell = engines.row(self.container.format.name, stream.codec_context.name)
+        if cell.engine == engines.NONE:
+            raise errors.not_decodable(stream.codec_context.name, cell.container, cell.reason)
         _require_rate(stream.codec_context.sample_rate)
         if self._stated.seconds and self._stated.seconds > self.limits.seconds:
             raise errors.too_long(self.limits.seconds)

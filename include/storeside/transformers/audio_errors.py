@@ -35,6 +35,11 @@ def unknown_codec(container: str) -> AudioError:
     return AudioError(f"the codec in the {container} container is not supported: convert the object to WAV or FLAC")
 
 
+def not_decodable(codec: str, container: str, reason: str) -> AudioError:
+    """Return the error for a codec in a container that libav decodes wrongly, for a reason."""
+    return AudioError(f"{codec} in {container} is not supported, because {reason}: convert the object to WAV or FLAC")
+
+
 def not_readable(form: str) -> AudioError:
     """Return the error for a `form` of samples that libav would read as noise."""
     return AudioError(f"{form} is not supported: convert the object to FLAC, or to WAV of 16, 24 or 32 bits")

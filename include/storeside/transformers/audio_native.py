@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable
 
 from . import audio_errors as errors
+from .audio_engines import native_cells
 from .audio_input import CONTAINERS, SOURCE_RATES, open_input
 from .audio_limits import Limits
 from .audio_signal import SignalFacts
@@ -24,7 +25,7 @@ _of_thread = threading.local()
 
 
 class NotSupported(errors.AudioError):
-    """This version of libav cannot decode the object; PyAV's version may decode it."""
+    """The table of engines leaves the object to PyAV, or this version of libav cannot decode it."""
 
 
 def is_available() -> bool:
@@ -57,8 +58,8 @@ def _converted(
         stated = opened.stated
         if stated.seconds and stated.seconds > limits.seconds:
             raise errors.too_long(limits.seconds)
-        if stated.needs_newest:
-            raise NotSupported("this libav decodes the recording to other samples")
+        if stated.form:
+            raise NotSupported(f"the table of engines leaves to PyAV: {stated.form}")
         wanted = _target(target, limits, stated)
         wanted.measures = measures
         descriptor, content = (opened.fileno(), None) if isinstance(source, str) else (-1, source)
@@ -73,8 +74,11 @@ def _converted(
 
 
 def _target(target: AudioFormat, limits: Limits, stated: Stated) -> Target:
+    cells, others = native_cells()
     return Target(
         containers=CONTAINERS.encode(),
+        cells=cells,
+        other_forms=others,
         max_seconds=limits.seconds,
         max_bytes=limits.result_bytes,
         headroom=_EXTENSIBLE_HEADER if _is_extensible(target) else _PLAIN_HEADER,
@@ -83,7 +87,7 @@ def _target(target: AudioFormat, limits: Limits, stated: Stated) -> Target:
         rate=target.sample_rate,
         channels=target.channels,
         expected_seconds=stated.exact_seconds,
-        kept_seconds=sum(stated.kept_seconds),
+        kept_seconds=sum(stated.kept_seconds) if stated.kept_seconds else -1,
         keeps_edges=stated.keeps_edges,
         keeps_packets=stated.keeps_packets,
         head=stated.head,

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from storeside.transformers import audio, audio_libav
+from storeside.transformers.audio_engines import NATIVE, row
 from storeside.transformers.audio_errors import AudioError
 from storeside.transformers.audio_facts import stated_of
 from storeside.transformers.audio_limits import Limits
@@ -35,6 +36,8 @@ _ADPCM_STEPS = 64
 _BEYOND = {"aac": (0, 2 * 1024), "libvorbis": (-2 * 8192, 2 * 8192)}
 # Samples at the end that a resampler calculates from those behind them.
 _TAIL = 200
+# The first words of libav's names of demuxers that differ from those of the muxers.
+_DEMUXERS = {"webm": "matroska", "ipod": "mov", "mp4": "mov", "adts": "aac"}
 _LIMITS = Limits(seconds=600)
 _NUMBERS = re.compile(r"\d+")
 # Titles of sections in docs/differences.md.
@@ -140,9 +143,16 @@ def _difference(one: Tried, engine: str, made: bytes, theirs: bytes | None) -> s
     if made == theirs:
         return ""
     steps = int(np.abs(np.frombuffer(made, "<i2").astype(int) - np.frombuffer(theirs, "<i2")).max())
-    is_exact = engine == "native" or _is_copied(one)
+    is_exact = (engine == "native" and _is_native(one.recording.base)) or _is_copied(one)
     most = _ADPCM_STEPS if one.recording.base.encoder.startswith("adpcm") else _STEPS
     return f"samples differ by {steps} steps" if is_exact or steps > most else ""
+
+
+def _is_native(base: corpus.Base) -> bool:
+    """Whether the table of engines leaves recordings of this form to the native library."""
+    demuxer = _DEMUXERS.get(base.muxer, base.muxer)
+    codec = base.encoder.removeprefix("lib").replace("mp3lame", "mp3")
+    return row(demuxer, codec, rate=base.rate).engine == NATIVE
 
 
 def _is_beside(one: Tried, theirs: bytes | None) -> bool:

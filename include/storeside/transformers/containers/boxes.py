@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from storeside.transformers import audio_errors as errors
 
 from . import tracks
-from .stated import TOLERANCE_SECONDS, Buffered, Bytes, Stated, big, bytes_after, little
+from .stated import FRAGMENTS, TOLERANCE_SECONDS, Buffered, Bytes, Stated, big, bytes_after, little
 
 _MOST_ELEMENTS = 256
 _TOP_BOXES = frozenset(
@@ -47,8 +47,7 @@ def mp4(content: Bytes, at: int) -> Stated:
     seconds, length = tracks.shown_seconds(content, *moov), tracks.length(content, moov, moofs)
     kept = (length.seconds,) if length and length.seconds else ()
     if is_open:
-        # Before libav 60, a fragment's samples before the start of the edit list stay.
-        return Stated(end, ignored, kept_seconds=kept, needs_newest=bool(length and length.delay))
+        return Stated(end, ignored, kept_seconds=kept, form=FRAGMENTS if length and length.delay else "")
     return Stated(
         end,
         ignored,

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from storeside.transformers import audio_errors as errors
 
 from . import raw
-from .stated import TOLERANCE_SECONDS, Bytes, Stated, big, bytes_after, little
+from .stated import DELAY, TOLERANCE_SECONDS, Bytes, Stated, big, bytes_after, little
 
 _MOST_CHUNKS = 4_096
 # A writer to a pipe does not know the size, and declares at least this one.
@@ -21,6 +21,8 @@ _UNKNOWN_SIZE = 0x7FFF0000
 # WAVE_FORMAT_ of codecs with a fixed number of bits per sample: PCM, float, A-law, mu-law.
 _FIXED = (1, 3, 6, 7)
 _EXTENSIBLE = 0xFFFE
+# WAVE_FORMAT_ of codecs whose header has the samples per block: ADPCM of Microsoft and of IMA, GSM.
+_BLOCKS = (2, 0x11, 0x31)
 # More samples than a block of a compressed codec has; some encoders count a last block that they do not write.
 _BLOCK_SAMPLES = 4_096
 # AIFF-C's types of uncompressed samples.
@@ -28,7 +30,7 @@ _AIFF_TYPES = (b"NONE", b"twos", b"sowt", b"fl32", b"FL32", b"fl64", b"FL64", b"
 
 
 # libsndfile's types of samples with the least byte first: the names of others in reverse.
-_LITTLE = {b"42ni": 3, b"23ni": 4}
+_LITTLE = {b"42ni": 3, b"42n1": 3, b"23ni": 4}
 
 
 @dataclass
@@ -149,8 +151,22 @@ def wave(content: Bytes, at: int) -> Stated:
     if code in _FIXED and block and rate:
         return _with(stated_length, size // block / rate, is_exact=True)
     if fact and rate:
-        return _with(stated_length, fact / rate, is_exact=True, slack=_BLOCK_SAMPLES)
+        return _in_blocks(_with(stated_length, fact / rate, is_exact=True, slack=_BLOCK_SAMPLES), head, size)
     return _with(stated_length, size / pace if pace else None)
+
+
+def _in_blocks(stated: Stated, head: bytes, size: int) -> Stated:
+    """Cut the last block of a codec at the length that the `fact` chunk states.
+
+    libsndfile states the samples of stereo divided by two: then the blocks count.
+    """
+    rate, block, most = little(head[4:8]), little(head[12:14]), little(head[18:20])
+    if little(head[:2]) not in _BLOCKS or not block or not most or not stated.seconds:
+        return stated
+    full, samples = size // block * most, round(stated.seconds * rate)
+    if samples <= full - most:
+        return replace(stated, seconds=full / rate)
+    return replace(stated, kept_seconds=(stated.seconds,)) if samples <= full + most else stated
 
 
 def _resumed(content: Bytes, before: _Chunks, start: int, size: int, form: _Form) -> _Chunks:
@@ -249,7 +265,10 @@ def _packets(stated: Stated, head: bytes, table: bytes, rate: float) -> Stated:
     of AAC stays.
     """
     packed, delay = head[8:12], big(table[16:20])
-    made = _with(stated, big(table[8:16]) / rate, is_exact=packed == b"alac")
+    frames, packet = big(table[8:16]), big(head[20:24])
+    # FFmpeg before 6 counts a last packet that is not full as a full one.
+    slack = packet - 1 if packet and frames == big(table[:8]) * packet else 0
+    made = _with(stated, frames / rate, is_exact=packed == b"alac", slack=slack)
     if not made.seconds:
         return made
     return replace(
@@ -257,7 +276,7 @@ def _packets(stated: Stated, head: bytes, table: bytes, rate: float) -> Stated:
         tolerance=TOLERANCE_SECONDS,
         kept_seconds=(made.seconds,),
         keeps_packets=packed == b"alac",
-        needs_newest=packed != b"alac" and delay > 0,
+        form=DELAY if packed != b"alac" and delay > 0 else "",
     )
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from storeside.transformers import audio_errors as errors
 
-from .stated import Buffered, Bytes, Stated, big, bytes_after, exactly, little
+from .stated import CHAIN, Buffered, Bytes, Stated, big, bytes_after, exactly, little
 
 _HEADER = 27
 _MAGIC = b"OggS\0"
@@ -77,6 +77,11 @@ class _Stream:
         if self.start != 0 or not self.rate or self.position >= 1 << 63:
             return 0
         return max(self.position - self.skip, 0)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the stream ends before its first sample; its packets have only padding."""
+        return self.is_ended and self.start is None and self.rate > 0
 
 
 @dataclass
@@ -183,25 +188,21 @@ def _opened(head: bytes) -> _Stream | None:
 
 def _of_one(stream: _Stream, end: int, ignored: str) -> Stated:
     samples = stream.samples
-    if not samples:
+    if not samples and not stream.is_empty:
         return Stated(end, ignored, "yes")
     stated = exactly(end, ignored, samples, stream.rate, stream.longest)
     if stream.codec != "vorbis":
         return stated
     # libav 59 to 62 cuts too much or nothing if the first page of a stream's audio is its last one.
-    return replace(stated, keeps_packets=True, kept_seconds=(samples / stream.rate,))
+    return replace(stated, complete="yes", keeps_packets=True, kept_seconds=(samples / stream.rate,))
 
 
 def _of_chain(links: list[_Stream], end: int, ignored: str) -> Stated:
     """Return the end of a chain; of Vorbis, also what each link keeps."""
-    stated = Stated(end, ignored, "yes")
-    codecs = {link.codec for link in links}
-    if codecs == {"flac"}:
-        return replace(stated, needs_newest=True)
-    if codecs == {"vorbis"} and all(link.samples for link in links):
-        kept = tuple(link.samples / link.rate for link in links)
-        return Stated(
-            end, ignored, "yes", sum(kept), is_exact=True, slack=links[0].longest, needs_newest=True,
-            keeps_packets=True, kept_seconds=kept,
-        )  # fmt: skip
-    return stated
+    stated = Stated(end, ignored, "yes", form=CHAIN)
+    if {link.codec for link in links} != {"vorbis"} or not all(link.samples or link.is_empty for link in links):
+        return stated
+    kept = tuple(link.samples / link.rate for link in links)
+    return replace(
+        stated, seconds=sum(kept), is_exact=True, slack=links[0].longest, keeps_packets=True, kept_seconds=kept
+    )

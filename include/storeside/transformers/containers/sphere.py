@@ -51,8 +51,9 @@ def _head(fields: dict[str, str], channels: int, rate: int, width: int, code: in
         return raw.coded(channels, rate, code)
     order = fields.get("sample_byte_format", "1" if width == 1 else "")
     ascending = "".join(map(str, range(width)))
-    if width > 1 and order == ascending:
+    # libsndfile writes the order of 2 bytes for any width.
+    if width > 1 and order in (ascending, "01"):
         return raw.little(channels, rate, width)
-    if width == 1 or order == ascending[::-1]:
+    if width == 1 or order in (ascending[::-1], "10"):
         return raw.big(channels, rate, width)
     raise errors.not_readable(f"SPHERE of {width} bytes per sample in the order {order[:20]!r}")

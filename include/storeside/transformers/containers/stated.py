@@ -13,6 +13,10 @@ from storeside.transformers import audio_errors as errors
 _SLACK_SECONDS = 0.01
 # The same where the declared length is only about that of the samples: two frames of AAC at 8 kHz, and rounding.
 TOLERANCE_SECONDS = 0.3
+# Forms of recordings: see `audio_engines`.
+CHAIN = "chain"
+FRAGMENTS = "fragments with an edit list"
+DELAY = "delay in the table of packets"
 
 
 @dataclass(frozen=True)
@@ -29,7 +33,8 @@ class Stated:
     `kept_seconds` are the lengths of the links of an Ogg chain, or the length of any other recording, after which
     only an encoder's padding follows; without one, all is kept. With `keeps_packets`, libav must not cut padding at
     the end, because it would cut samples. With `keeps_edges`, libav must not cut at the end of an MP4 edit list,
-    whose ticks are longer than samples. With `needs_newest`, only PyAV's libav decodes all samples rightly.
+    whose ticks are longer than samples. `form` names what versions of libav decode differently: a chain, fragments or
+    a delay.
     """
 
     end: int
@@ -44,7 +49,7 @@ class Stated:
     kept_seconds: tuple[float, ...] = ()
     keeps_packets: bool = False
     keeps_edges: bool = False
-    needs_newest: bool = False
+    form: str = ""
 
     @property
     def exact_seconds(self) -> float:

@@ -48,14 +48,17 @@ class Status(IntEnum):
 class Target(ctypes.Structure):
     """The wanted result and the accepted input; sizes are in bytes and include `headroom`, the space for a header.
 
-    With `measures`, the conversion also computes the source's `SignalFacts`.
+    `cells` and `other_forms` are those of `audio_engines.native_cells`. With `measures`, the conversion also computes
+    the source's `SignalFacts`.
     `expected_seconds` is the exact length that the container declares, or 0. Damage after that length is not part of
-    the recording. Samples after `kept_seconds` are dropped, unless it is 0, and `keeps_packets` and
-    `keeps_edges` prevent libav from dropping any. libav reads the `head_bytes` of `head` before the recording.
+    the recording. Samples after `kept_seconds` are dropped, unless it is -1, and `keeps_packets` and `keeps_edges`
+    prevent libav from dropping any. libav reads the `head_bytes` of `head` before the recording.
     """
 
     _fields_ = (
         ("containers", ctypes.c_char_p),
+        ("cells", ctypes.c_char_p),
+        ("other_forms", ctypes.c_char_p),
         ("max_seconds", ctypes.c_int64),
         ("max_bytes", ctypes.c_int64),
         ("headroom", ctypes.c_int64),

@@ -11,6 +11,7 @@
 #include <errno.h>
 #include <math.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -43,7 +44,7 @@ typedef enum {
     UNREADABLE,     /* the object cannot be read: `error` is an errno */
     NOT_AUDIO,      /* not an allowed container: `error` is libav's, here and below */
     NO_STREAM,      /* a container without an audio stream */
-    UNKNOWN_CODEC,  /* no decoder, or a wrong one */
+    UNKNOWN_CODEC,  /* no decoder, or one of PyAV's */
     BAD_RATE,       /* `rate` is outside the target's source rates */
     DAMAGED,        /* decoding ended after `samples` */
     NO_SAMPLES,
@@ -58,6 +59,7 @@ typedef enum {
 /* The wanted result and the accepted input. Sizes are in bytes and include `headroom`, the space for a header. */
 typedef struct {
     const char *containers;
+    const char *cells, *other_forms; /* of the table of engines */
     int64_t max_seconds;
     int64_t max_bytes;
     int64_t headroom;
@@ -67,7 +69,7 @@ typedef struct {
     int measures; /* whether to fill `signal` of the outcome */
     int keeps_packets;   /* whether libav must not drop samples that the container calls padding */
     int keeps_edges;     /* whether libav must not cut at the end of an edit list */
-    double kept_seconds; /* the length after which only padding follows, or 0 */
+    double kept_seconds; /* the length after which only padding follows, or -1 */
     const char *head; /* read before the recording, in place of a header that libav does not know */
     int64_t head_bytes;
 } Target;
@@ -236,16 +238,19 @@ static int is_complete(const AVFormatContext *format)
     return form->codec_id == AV_CODEC_ID_FLAC && form->sample_rate > 0 && form->ch_layout.nb_channels > 0;
 }
 
-/*
- * Whether this libav decodes the stream to other samples than its newest version, which PyAV has: MP3 at 24 kHz is
- * distorted, and PCM of MPEG (ISO/IEC 23003-5) is read with another size of samples.
- */
-static int is_decoded_wrongly(const AVCodecParameters *form)
+/* Whether the table of engines (audio_engines.py) gives this container and codec to this library. */
+static int is_native(const Job *job, const AVCodecParameters *form, const char *codec)
 {
-    if (avcodec_version() >= AV_VERSION_INT(62, 0, 0))
-        return 0;
-    return form->codec_tag == MKTAG('i', 'p', 'c', 'm') || form->codec_tag == MKTAG('f', 'p', 'c', 'm') ||
-           (form->codec_id == AV_CODEC_ID_MP3 && form->sample_rate == 24000);
+    const char *demuxer = job->format->iformat->name, *floating = strstr(codec, "float"); /* as in mp3float */
+    const uint32_t tag = form->codec_tag;
+    int first = (int)strcspn(demuxer, ","), last = floating ? (int)(floating - codec) : (int)strlen(codec);
+    char cell[96], rate[64], tagged[64];
+    snprintf(cell, sizeof cell, "%.*s:%.*s", first, demuxer, last, codec);
+    snprintf(rate, sizeof rate, "%.*s@%d", last, codec, form->sample_rate);
+    snprintf(tagged, sizeof tagged, "%.*s:%c%c%c%c", first, demuxer, (int)(tag & 0xff), (int)(tag >> 8 & 0xff),
+             (int)(tag >> 16 & 0xff), (int)(tag >> 24));
+    return av_match_name(cell, job->target->cells) && !av_match_name(rate, job->target->other_forms) &&
+           !av_match_name(tagged, job->target->other_forms);
 }
 
 /* Open the first audio stream and its decoder. */
@@ -260,7 +265,7 @@ static Status open_codec(Job *job)
         return fail(job, NO_STREAM, 0);
     const AVCodecParameters *form = job->stream->codecpar;
     const AVCodec *decoder = avcodec_find_decoder(form->codec_id);
-    if (!decoder || is_decoded_wrongly(form))
+    if (!decoder || !is_native(job, form, decoder->name))
         return fail(job, UNKNOWN_CODEC, 0);
     av_strlcpy(outcome->codec, decoder->name, sizeof outcome->codec);
     outcome->rate = form->sample_rate;
@@ -337,7 +342,7 @@ static Status start_resampler(Job *job, const AVFrame *frame)
     AVChannelLayout from = {0}, to = {0};
     job->first_rate = job->outcome->rate = frame->sample_rate;
     job->first_format = frame->format;
-    job->kept = target->kept_seconds > 0 ? llrint(target->kept_seconds * frame->sample_rate) : INT64_MAX;
+    job->kept = target->kept_seconds >= 0 ? llrint(target->kept_seconds * frame->sample_rate) : INT64_MAX;
     job->outcome->channels = frame->ch_layout.nb_channels;
     if (frame->sample_rate < target->min_source_rate || frame->sample_rate > target->max_source_rate)
         return fail(job, BAD_RATE, 0);
