@@ -64,7 +64,7 @@ class Case:
 
 @dataclass
 class Found:
-    """What was found in all files: descriptions of faults, and how often files were refused for which reason."""
+    """The results of all files: descriptions of faults, and how often files were refused for which reason."""
 
     files: int = 0
     refused: Counter[str] = field(default_factory=Counter)
@@ -118,7 +118,7 @@ def _read(case: Case, content: bytes) -> tuple[Samples, Samples, AudioFacts] | l
 
 
 def _difference(case: Case, given: Samples, ours: Samples, pyav: Samples) -> str:
-    """Return what differs in the samples of the engines, or from those that were given; "" for nothing."""
+    """Return the difference between the engines, or from the samples that were given; "" for none."""
     steps = _steps(ours, pyav)
     if steps > (0 if case.form.is_lossless else _STEPS):
         return f"the engines differ by {steps} steps"
@@ -145,7 +145,7 @@ def _shift(one: Samples, other: Samples) -> int:
 
 
 def _length(case: Case, ours: Samples, pyav: Samples, facts: AudioFacts) -> str:
-    """Return what is wrong with the length; "" for nothing."""
+    """Return the fault of the length; "" for none."""
     if not len(ours) == len(pyav) == facts.samples:
         return f"engines give {len(ours)} and {len(pyav)}, the probe {facts.samples} samples"
     wanted = round(case.count * case.decoded_rate / case.rate)

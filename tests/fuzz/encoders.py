@@ -31,11 +31,11 @@ _LAYOUTS = ("mono", "stereo")
 
 @dataclass(frozen=True)
 class Form:
-    """What one program writes: `container` and `codec` are those of the table of engines.
+    """The files that one program writes: `container` and `codec` are those of the table of engines.
 
     `rates` are in Hz. `frame` is the number of samples in a block of the codec. `is_exact` is whether the file states
     its length to a sample, and `is_placed` whether it states where its first sample is; otherwise the delay of the
-    encoder stays. Of a lossless form, all samples are those that were given.
+    encoder stays. A lossless form keeps all samples.
     """
 
     program: str

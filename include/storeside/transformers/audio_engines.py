@@ -111,7 +111,7 @@ def row(demuxer: str, codec: str, *, form: str = "", rate: int = 0, tag: str = "
 
 @cache
 def native_cells() -> tuple[bytes, bytes]:
-    """Return the table for the native library: the cells that it decodes, and what it leaves to PyAV of them.
+    """Return the table for the native library: the cells that it decodes, and rates and tags that PyAV decodes.
 
     A cell is "demuxer:codec"; the others are "codec@rate" and "demuxer:tag". Commas divide them. Recordings of a
     `form` do not reach the library.
