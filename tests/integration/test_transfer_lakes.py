@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import json
 import re
+from datetime import UTC, datetime
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -408,6 +410,59 @@ def test_partition_columns_of_delta_come_from_the_log(delta: Delta, loader: str)
     delta.append(rows.set_column(1, "city", pa.array([""] * 6)))
     with pytest.raises(TransferInputError, match="the log states None for the column 'city', but the key ''"):
         delta.load(loader=loader)
+
+
+@pytest.mark.parametrize("loader", ["pull", "push"])
+def test_partition_columns_of_delta_may_be_timestamps_and_numbers_with_fractions(delta: Delta, loader: str) -> None:
+    moments = [datetime(2024, 1, 2, 3, 4, 5, 120_000, UTC), datetime(1969, 12, 31, 23, 59, 59, tzinfo=UTC), None]
+    prices, ratios = [Decimal("1.25"), Decimal("-3.00"), None], [0.1, -2.5, None]
+    rows = pa.table({
+        "n": range(3), "at": pa.array(moments, pa.timestamp("us", "UTC")),
+        "price": pa.array(prices, pa.decimal128(10, 2)), "ratio": pa.array(ratios, pa.float64()),
+    })  # fmt: skip
+    delta.append(rows, partition_by=["at", "price", "ratio"])
+    assert delta.load(loader=loader).loaded == 3
+    assert delta.types() == {
+        "n": "Nullable(Int64)", "at": "Nullable(DateTime64(6, 'UTC'))", "price": "Nullable(Decimal(10, 2))",
+        "ratio": "Nullable(Float64)",
+    }  # fmt: skip
+    assert delta.rows("n, toUnixTimestamp64Micro(at), price, ratio") == [
+        (n, at and int(at.timestamp() * 1_000_000), price, ratio)
+        for n, (at, price, ratio) in enumerate(zip(moments, prices, ratios, strict=True))
+    ]
+    delta.query(f"ALTER TABLE {delta.table} MODIFY COLUMN at Nullable(DateTime64(6, 'Europe/Berlin'))")
+    with pytest.raises(TransferInputError, match=r"the keys have timestamps in UTC: make it DateTime64\(6, 'UTC'\)"):
+        delta.load(loader=loader)
+
+
+@pytest.mark.parametrize("loader", ["pull", "push"])
+def test_columns_that_the_schema_of_delta_lacks_are_ignored(delta: Delta, loader: str) -> None:
+    """Writers of change data add `_change_type` to files."""
+    import pyarrow.parquet as pq
+
+    delta.write(1)
+    content = io.BytesIO()
+    pq.write_table(delta.rows_of(2).append_column("_change_type", pa.array(["insert"])), content)
+    key, size = "cdc.parquet", len(content.getvalue())
+    delta.put({f"{delta.folder}{key}": content.getvalue()})
+    add = {"path": key, "size": size, "partitionValues": {}, "modificationTime": 0, "dataChange": True}
+    commit(delta, 1, {"add": add})
+    assert delta.load(loader=loader).rows == 2
+    assert delta.rows() == [(1, "city 1"), (2, "city 2")]
+    assert delta.load(loader=loader, on_drift="add").loaded == 0
+    assert list(delta.types()) == ["n", "city"]
+
+
+def test_a_version_without_files_creates_its_table(delta: Delta) -> None:
+    from deltalake import DeltaTable
+
+    schema = pa.schema([("n", pa.int64()), ("at", pa.timestamp("us", "UTC"))])
+    DeltaTable.create(delta.uri, schema, partition_by=["at"], storage_options=delta.options)
+    assert (delta.load().listed, delta.rows()) == (0, [])
+    assert delta.types() == {"n": "Nullable(Int64)", "at": "Nullable(DateTime64(6, 'UTC'))"}
+    assert delta.load(on_overwrite="replace").loaded == 0
+    delta.append(pa.table({"n": [1], "at": pa.array([0], pa.timestamp("us", "UTC"))}))
+    assert delta.load().rows == 1
 
 
 def test_a_log_is_read_from_its_last_checkpoint(delta: Delta) -> None:

@@ -7,10 +7,13 @@ it there: so S3 is read with the client of the load, and its credentials are giv
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import date, datetime
+from decimal import Decimal
+from math import isnan
 from pathlib import Path
+from struct import pack, unpack
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
@@ -37,6 +40,8 @@ _THREADS = 8
 # Features of readers that change nothing for a load of whole files; `_check` reads more about the two last ones.
 _READABLE = frozenset({"timestampNtz", "v2Checkpoint", "vacuumProtocolCheck", "columnMapping", "deletionVectors"})
 _MAPPING = "delta.columnMapping.mode"
+# The largest number of 32 bits.
+_FLOAT32 = 3.4028234663852886e38
 
 
 def snapshot(client: S3Client, source: Source) -> Snapshot:
@@ -151,7 +156,7 @@ def _snapshot(table: DeltaTable, source: Source) -> Snapshot:
             key = key_of(path, source) if "://" in path else source.keys + path
             _check_values(key, row.get("partition") or {}, partitions, source)
             files[key] = row["size_bytes"]
-    return Snapshot(source.uri, str(table.version()), files, columns, partitions)
+    return Snapshot(source.uri, str(table.version()), files, columns, partitions, ignores_others=True)
 
 
 def _check_values(key: str, values: Mapping[str, Any], names: Iterable[str], source: Source) -> None:
@@ -161,23 +166,48 @@ def _check_values(key: str, values: Mapping[str, Any], names: Iterable[str], sou
             check_key(key, [name])
         except LoadObjectError as e:
             raise TransferInputError(f"{source.uri}: {key!r}: {e}") from e
-        if (found := value_in(key, name)) != _text(values.get(name), name, source):
+        if not _is_value(found := value_in(key, name), values.get(name), name, source):
             raise TransferInputError(
                 f"{source.uri}: {key!r}: the log states {values.get(name)!r} for the column {name!r}, but the key"
                 f" {found!r}, from which a load reads it: write these rows with another value"
             )
 
 
-def _text(value: Any, name: str, source: Source) -> str | None:
+def _is_value(text: str | None, value: Any, name: str, source: Source) -> bool:
+    """Return whether a text in a key is the value of a column that deltalake has read from the log."""
     if value is None or isinstance(value, str):
-        return value or None  # Delta has no empty text there
+        return text == (value or None)  # Delta has no empty text there
     if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, int):
-        return str(value)
-    if isinstance(value, date) and not isinstance(value, datetime):
-        return value.isoformat()
-    raise TransferInputError(
-        f"{source.uri}: the partition column {name!r} has values of the type {type(value).__name__}: a load reads"
-        " only text, whole numbers, dates and booleans from keys"
-    )
+        return text == str(value).lower()
+    if type(value) not in _VALUES:
+        raise TransferInputError(
+            f"{source.uri}: the partition column {name!r} has values of the type {type(value).__name__}: a load reads"
+            " only text, numbers, booleans, dates and timestamps from keys"
+        )
+    try:
+        return text is not None and bool(_VALUES[type(value)](text, value))
+    except (ValueError, ArithmeticError):  # the text is no value of this type
+        return False
+
+
+def _is_moment(text: str, value: datetime) -> bool:
+    """Return whether a text is a timestamp. If the column has a zone, a text without an offset is in UTC."""
+    found = datetime.fromisoformat(text)
+    return value == (found.replace(tzinfo=value.tzinfo) if found.tzinfo is None else found)
+
+
+def _is_float(text: str, value: float) -> bool:
+    """Return whether a text is a number of 64 bits, or of 32 bits."""
+    found = float(text)
+    narrow = unpack("f", pack("f", found))[0] if abs(found) <= _FLOAT32 else found
+    return value in (found, narrow) or (isnan(value) and isnan(found))
+
+
+# How the text in a key is compared with a value, by its type.
+_VALUES: Mapping[type, Callable[[str, Any], bool]] = {
+    int: lambda text, value: text == str(value),
+    date: lambda text, value: text == value.isoformat(),
+    datetime: _is_moment,
+    Decimal: lambda text, value: Decimal(text) == value,
+    float: _is_float,
+}

@@ -185,7 +185,7 @@ class Transfer:
             aistore_urls.configure(self.client)  # another process may have prepared the load
         if form is not None:
             work = Work(
-                _with_partitions(self.request, prepared), form, self.client, self.plan, uuid.uuid4().hex[:8],
+                _of_snapshot(self.request, prepared), form, self.client, self.plan, uuid.uuid4().hex[:8],
                 self.s3, prepared.push, self.stop,
                 neighbours=self._neighbours, servers=self.servers,
                 recent=self._preparation.recent, mirror=mirror,
@@ -334,11 +334,14 @@ def validation_of(request: Request) -> Validation | None:
     )  # fmt: skip
 
 
-def _with_partitions(request: Request, prepared: Prepared) -> Request:
-    """Return the request with the columns that a Delta table has in keys."""
-    if not prepared.partitions:
-        return request
-    return replace(request, read=replace(request.read, partition_columns=tuple(prepared.partitions)))
+def _of_snapshot(request: Request, prepared: Prepared) -> Request:
+    """Return the request with the columns that a Delta table has in keys, and in its files."""
+    read = request.read
+    if prepared.partitions:
+        read = replace(read, partition_columns=tuple(prepared.partitions))
+    if prepared.columns and not read.columns.select:
+        read = replace(read, columns=replace(read.columns, select=tuple(prepared.columns)))
+    return replace(request, read=read)
 
 
 def _listed(failures: Sequence[tuple[str, str]]) -> str:

@@ -27,7 +27,8 @@ _S3 = ("s3://", "s3a://", "s3n://")
 class Snapshot:
     """One snapshot of the table `uri`: its id, its files with their sizes in bytes by key, and its columns.
 
-    The values of the columns `partitions` are in the keys of the files, not in the files.
+    The values of the columns `partitions` are in the keys of the files, not in the files. With `ignores_others`,
+    readers ignore columns of files that are not in `columns`.
     """
 
     uri: str
@@ -35,6 +36,7 @@ class Snapshot:
     files: Mapping[str, int]
     columns: tuple[Column, ...] = ()
     partitions: tuple[str, ...] = ()
+    ignores_others: bool = False
 
     @property
     def stored(self) -> list[Column]:

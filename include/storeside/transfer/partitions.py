@@ -9,13 +9,16 @@ from urllib.parse import unquote_to_bytes
 from storeside.sql.quoting import literal
 from storeside.transfer.conversion import converted, whole
 from storeside.transfer.errors import LoadObjectError
-from storeside.transfer.schema import Column, nullable
+from storeside.transfer.schema import MOMENT, Column, bare, nullable
 
 # The value that Hive and Spark write for NULL.
 NULL = "__HIVE_DEFAULT_PARTITION__"
 _NULLABLE_TEXT = "Nullable(String)"
 _INTEGER = "^-?[0-9]{1,18}$"
 _DATE = "^[0-9]{4}-[0-9]{2}-[0-9]{2}$"
+# A timestamp of Delta as ISO 8601 in UTC: https://github.com/delta-io/delta/blob/master/PROTOCOL.md
+_CLOCK = r"\1 \2"
+_ISO = "^([0-9-]+)T([0-9:.]+)Z$"
 
 
 def check_key(key: str, names: Sequence[str]) -> None:
@@ -84,13 +87,21 @@ def expressions(columns: Sequence[Column], key: str) -> tuple[list[tuple[str, st
     """
     values, checks = [], []
     for column in columns:
-        value = f"CAST(nullIf({_text(key, column.name)}, {literal(NULL)}), {literal(_NULLABLE_TEXT)})"
+        text = _text(key, column.name)
+        if in_utc(column.type):
+            text = f"replaceRegexpOne({text}, {literal(_ISO)}, {literal(_CLOCK)})"
+        value = f"CAST(nullIf({text}, {literal(NULL)}), {literal(_NULLABLE_TEXT)})"
         values.append((column.name, converted(value, _NULLABLE_TEXT, column.type)))
         fits = whole(value, _NULLABLE_TEXT, nullable(column.type))
         if fits:
             reason = f"column {column.name!r} has a value in the key that {column.type} cannot hold"
             checks.append((f"NOT ({fits})", reason))
     return values, checks
+
+
+def in_utc(kind: str) -> bool:
+    """Return whether a type is a moment that is written and read in UTC."""
+    return MOMENT.fullmatch(bare(kind)) is not None and "'UTC'" in kind
 
 
 def both(names: Iterable[str], partitions: Sequence[str]) -> None:

@@ -34,13 +34,13 @@ from storeside.transfer.looking import Look
 from storeside.transfer.messages import check_schema
 from storeside.transfer.mirror import Mirror
 from storeside.transfer.options import REST, SYSTEM_COLUMNS, refuse_own
-from storeside.transfer.partitions import deduced, shown_by_keys
+from storeside.transfer.partitions import deduced, in_utc, shown_by_keys
 from storeside.transfer.plan import Plan
 from storeside.transfer.planned_columns import check_table, missing, of_new_table
 from storeside.transfer.projection import Readings
 from storeside.transfer.request import Request
 from storeside.transfer.samples import columns_of, recognise
-from storeside.transfer.schema import Column, resolved
+from storeside.transfer.schema import MOMENT, Column, bare, resolved
 from storeside.transfer.servers import NO_SERVERS, Servers
 from storeside.transfer.source import Listed, bucket_uri
 from storeside.transfer.source_listing import record_source
@@ -66,7 +66,8 @@ class Prepared(Unplanned):
     """Format, loader and size of a plan, with which another process can continue; `bytes` counts planned objects.
 
     For a plan of an Iceberg or Delta table, `snapshot` is the id of its snapshot, `partitions` lists the columns with
-    values in keys, and `since` is the time of the ledger's server before the snapshot was looked up, in microseconds.
+    values in keys, `columns` those of its files if other columns of files are ignored, and `since` is the time of the
+    ledger's server before the snapshot was looked up, in microseconds.
     """
 
     format: str
@@ -76,6 +77,7 @@ class Prepared(Unplanned):
     bytes: int
     snapshot: str = ""
     partitions: Sequence[str] = ()
+    columns: Sequence[str] = ()
     since: int = 0
 
     @property
@@ -221,7 +223,26 @@ class Preparation:
             self._complete(destination or self._create(snapshot.stored, form), form)
         else:
             self._of_nothing(destination, prepared)
-        return replace(prepared, snapshot=snapshot.id, partitions=snapshot.partitions, since=since)
+            if destination is None and not prepared.listed and snapshot.columns:
+                form = Format("parquet")
+                self._complete(self._create(snapshot.stored, form), form)
+        if destination is not None:
+            self._refuse_other_zones(snapshot, destination)
+        columns = [c.name for c in snapshot.stored] if snapshot.ignores_others else []
+        return replace(
+            prepared, snapshot=snapshot.id, partitions=snapshot.partitions, columns=columns, since=since
+        )  # fmt: skip
+
+    def _refuse_other_zones(self, snapshot: Snapshot, destination: Destination) -> None:
+        """Raise TransferInputError for a column that would read the UTC timestamps in keys in another zone."""
+        for column in snapshot.columns:
+            kind = destination.type_of(column.name)
+            is_moment = column.name in snapshot.partitions and in_utc(column.type)
+            if is_moment and kind and MOMENT.fullmatch(bare(kind)) and not in_utc(kind):
+                raise TransferInputError(
+                    f"column {column.name!r} of {destination.name} is {kind}, but the keys have timestamps in UTC:"
+                    f" make it {bare(column.type)}"
+                )
 
     def _check_number(self, planned: int) -> None:
         if self.request.at_once and planned > MOST_AT_ONCE:
