@@ -83,7 +83,7 @@ class Found:
         self.files += 1
         read = _read(case, content)
         if isinstance(read, list):
-            self.refused[f"{case.form}: {read[0]}"] += 1
+            self.refused[f"{case.form}: {read[0]}" if case.count else "files of 0 samples"] += 1
             if len(read) < _WAYS:
                 self.differences.append(f"{case}: only a part refuses it: {read}")
             return

@@ -292,6 +292,25 @@ def test_amr_with_pauses_is_not_called_damaged(read: Callable[[Any], Any]) -> No
         read(b"#!AMR\n" + 2 * speech + pause + 2 * speech)
 
 
+@every_reader
+@pytest.mark.parametrize(
+    ("magic", "speech", "gap", "kind"),
+    [
+        (b"#!AMR\n", 7 << 3 | 4, 15 << 3 | 4, "NO_DATA"),
+        (b"#!AMR-WB\n", 8 << 3 | 4, 15 << 3 | 4, "NO_DATA"),
+        (b"#!AMR-WB\n", 8 << 3 | 4, 14 << 3, "SPEECH_LOST"),
+    ],
+)
+def test_amr_frames_without_data_have_their_own_reason(
+    read: Callable[[Any], Any], magic: bytes, speech: int, gap: int, kind: str
+) -> None:
+    frame = bytes([speech]) + bytes(31 if magic == b"#!AMR\n" else 60)
+    with pytest.raises(AudioError, match=rf"a frame without data \({kind}\) after 2 frames is not supported"):
+        read(magic + 2 * frame + bytes([gap]) + frame)
+    if read is probe:
+        assert probe(magic + 3 * frame).samples == 3 * (160 if magic == b"#!AMR\n" else 320)
+
+
 @pytest.mark.parametrize("declared", [0, 0x7FFFFFFF - 36, 0xFFFFFFFF])
 def test_wav_from_a_pipe_is_read_to_its_end(declared: int) -> None:
     content = riff(s16(sine()).tobytes(), 1, 16_000, 2, declared=declared)

@@ -165,6 +165,39 @@ def test_integers_that_do_not_fill_their_bytes_are_refused(read: Read, bits: int
 
 
 @every_reader
+@pytest.mark.parametrize(("bits", "width"), [(24, 4), (16, 4), (24, 3), (32, 4)])
+def test_quicktime_states_bits_and_bytes(read: Read, bits: int, width: int) -> None:
+    content = quicktime(bits, width, packed(width))
+    if bits == 8 * width:
+        read(content)
+        assert probe(content).samples == COUNT
+        assert np.abs(made(audio.transcode(content, AudioFormat(sample_rate=RATE))).astype(int) - S16).max() <= 1
+    else:
+        with pytest.raises(AudioError, match=f"QuickTime with {bits} bits per sample in {width} bytes is not"):
+            read(content)
+
+
+def quicktime(bits: int, width: int, data: bytes) -> bytes:
+    """Return a recording with Apple's `lpcm`: signed integers with the least byte first."""
+    made = corpus.encoded(Base("mov", "pcm_s16le", RATE, 1, "mono", (), COUNT / RATE))
+    at = made.index(b"stsd") + 12
+    size = struct.unpack(">I", made[at : at + 4])[0]
+    flags = 4 | (8 if bits == 8 * width else 16)  # signed; packed, or aligned high
+    form = struct.pack(">IdI4I", 72, RATE, 1, 0x7F000000, bits, flags, width) + struct.pack(">I", 1)
+    entry = made[at + 8 : at + 16] + struct.pack(">HHIHHhHI", 2, 0, 0, 3, 16, -2, 0, 1 << 16) + form
+    entry = struct.pack(">I4s", 8 + len(entry), b"lpcm") + entry
+    grown = made[:at] + entry + made[at + size :]
+    for name in (b"stsd", b"stbl", b"minf", b"mdia", b"trak", b"moov"):
+        place = grown.index(name) - 4
+        old = struct.unpack(">I", grown[place : place + 4])[0]
+        grown = grown[:place] + struct.pack(">I", old + len(entry) - size) + grown[place + 4 :]
+    place = grown.index(b"stsz") + 8
+    grown = grown[:place] + struct.pack(">I", width) + grown[place + 4 :]
+    place = grown.index(b"mdat")
+    return grown[: place - 4] + struct.pack(">I", 8 + len(data)) + b"mdat" + data + grown[place + 4 + 2 * COUNT :]
+
+
+@every_reader
 def test_more_samples_than_declared_are_a_contradiction(read: Read) -> None:
     content = aifc(b"twos", 16, packed(2, ">"), frames=COUNT // 2)
     with pytest.raises(

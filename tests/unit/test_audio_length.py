@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import io
 import random
+import shutil
 import struct
+import subprocess
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import av
@@ -78,6 +81,17 @@ def test_no_cut_recording_is_complete_and_shorter(name: str, part: float) -> Non
     except AudioError:
         return
     assert facts.complete != "yes" or facts.samples == probe(content).samples
+
+
+@pytest.mark.skipif(not shutil.which("lame"), reason="not installed: lame")
+@pytest.mark.parametrize("count", [1, 93, 94, 1_153])
+def test_padding_of_mp3_that_fills_more_than_a_frame_is_cut(tmp_path: Path, count: int) -> None:
+    given, made = tmp_path / "given.wav", tmp_path / "made.mp3"
+    given.write_bytes(riff(s16(sine(count / 16_000)).tobytes(), 1, 16_000, 2))
+    subprocess.run(["lame", "--silent", str(given), str(made)], check=True)
+    content = made.read_bytes()
+    assert (probe(content).samples, probe(content).complete) == (count, "yes")
+    assert len(audio.transcode(content, AudioFormat())) == 44 + 2 * count
 
 
 def test_an_mp3_file_of_fewer_frames_than_its_header_states_is_refused() -> None:

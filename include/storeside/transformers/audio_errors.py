@@ -65,6 +65,14 @@ def damaged_at(what: str, at: int) -> AudioError:
     return AudioError(f"damaged: no {what} at byte {at}")
 
 
+def without_data(kind: str, frames: int) -> AudioError:
+    """Return the error for a frame of AMR, after `frames` others, that stands for silence or for lost speech."""
+    return AudioError(
+        f"AMR with a frame without data ({kind}) after {frames} frames is not supported: convert the object to WAV or"
+        " FLAC with a decoder that fills such gaps"
+    )
+
+
 def no_samples(codec: str) -> AudioError:
     """Return the error for a stream that ends before its first sample."""
     return AudioError(f"the {codec} stream holds no audio samples")

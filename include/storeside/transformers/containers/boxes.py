@@ -41,6 +41,7 @@ def mp4(content: Bytes, at: int) -> Stated:
         end = stop
     if moov is None:
         return Stated(content.size)
+    tracks.require_layout(content, moov)
     if another and not is_open:  # libav reads the first of several recordings, and fragments of all
         end = another
     ignored = bytes_after(content.size - end, "last box")

@@ -106,15 +106,6 @@ def _length(content: Bytes, chunks: _Chunks, sound: bytes, is_unknown: bool) -> 
     return Stated(chunks.rest, ignored, "yes")
 
 
-def _require_layout(what: str, valid: int, bits: int, sample_bytes: int) -> None:
-    """Raise AudioError for integers that do not fill their bytes: libav takes them for shorter ones, and makes noise.
-
-    `bits` is the number in the header, and `valid` that of the bits that count.
-    """
-    if 0 < min(valid, bits) <= 8 * (sample_bytes - 1):
-        raise errors.not_readable(f"{what} with {min(valid, bits)} bits per sample in {sample_bytes} bytes")
-
-
 def _with(stated: Stated, seconds: float | None, is_exact: bool = False, slack: int = 0) -> Stated:
     if stated.complete != "yes" or seconds is None or not 0 <= seconds < math.inf:
         return stated
@@ -145,7 +136,7 @@ def wave(content: Bytes, at: int) -> Stated:
     if code == 1 and kind == b"RIFX" and bits > 8:
         raise errors.not_readable("WAV with the most significant byte first (RIFX)")
     if code == 1 and channels:
-        _require_layout("WAV", valid, bits, block // channels)
+        raw.require_layout("WAV", valid, bits, block // channels)
     stated_length = _length(content, chunks, b"data", is_unknown)
     fact = number(chunks.body(content, b"fact", 4))
     if code in _FIXED and block and rate:
@@ -195,7 +186,7 @@ def wave64(content: Bytes, at: int) -> Stated:
     else:
         valid = bits
     if code == 1 and channels:
-        _require_layout("W64", valid, bits, block // channels)
+        raw.require_layout("W64", valid, bits, block // channels)
     stated = _length(content, chunks, b"data", is_unknown)
     if code in _FIXED and block and rate:
         return _with(stated, size // block / rate, is_exact=True)
@@ -248,7 +239,7 @@ def caf(content: Bytes, at: int) -> Stated:
     packet, frames = big(head[16:20]), big(head[20:24])
     channels, bits = big(head[24:28]), big(head[28:32])
     if head[8:12] == b"lpcm" and channels and frames:
-        _require_layout("CAF", bits, bits, packet // frames // channels)
+        raw.require_layout("CAF", bits, bits, packet // frames // channels)
     stated = _length(content, chunks, b"data", size >= 1 << 63 or size <= 4)
     rate: float = struct.unpack(">d", head[:8])[0] if len(head) >= 8 else 0.0
     if not rate > 0:

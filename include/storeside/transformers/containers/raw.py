@@ -63,3 +63,12 @@ def headed(place: Stated, start: int, head: bytes, frames: int, block: int, rate
         head = _sized(head, frames * block)
     ignored = ", ".join(filter(None, (bytes_after(place.end - end, "samples"), place.ignored)))
     return Stated(end, ignored, "yes", frames / rate, is_exact=True, start=start, head=head)
+
+
+def require_layout(what: str, valid: int, bits: int, sample_bytes: int) -> None:
+    """Raise AudioError for integers that do not fill their bytes: libav takes them for shorter ones, and makes noise.
+
+    `bits` is the number in the header, and `valid` that of the bits that count.
+    """
+    if 0 < min(valid, bits) <= 8 * (sample_bytes - 1):
+        raise errors.not_readable(f"{what} with {min(valid, bits)} bits per sample in {sample_bytes} bytes")

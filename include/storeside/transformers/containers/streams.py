@@ -1,4 +1,4 @@
-"""Streams of frames, with or without a header: FLAC, MP3, WavPack, Monkey's Audio, True Audio.
+"""Streams of frames, with or without a header: FLAC, MP3, AMR, WavPack, Monkey's Audio, True Audio.
 
 Formats: RFC 9639; ISO/IEC 11172-3 with the Xing, LAME and VBRI headers as libavformat's mp3dec.c reads them;
 WavPack 5; Monkey's Audio 3.98; TTA1. Tags: ID3v1, ID3v2, APEv2, Lyrics3v2.
@@ -7,11 +7,11 @@ WavPack 5; Monkey's Audio 3.98; TTA1. Tags: ID3v1, ID3v2, APEv2, Lyrics3v2.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from storeside.transformers import audio_errors as errors
 
-from .stated import Bytes, Stated, big, bytes_after, exactly, little
+from .stated import Buffered, Bytes, Stated, big, bytes_after, exactly, little
 
 _MOST_TAGS = 16
 _WINDOW = 64 << 10
@@ -118,7 +118,10 @@ def mp3(content: Bytes, at: int) -> Stated | None:
     if _is_followed(content, place, end, _stated_bytes(head, frame)):
         samples = 0  # they are those of the first of several recordings
     # Some encoders count the frame that declares the number, and a decoder may drop its first frame.
-    return exactly(end, ignored, samples, frame.form[2], 2 * frame.samples)
+    stated = exactly(end, ignored, samples, frame.form[2], 2 * frame.samples)
+    if samples and _has_stated_frames(content.at(place, min(end - place, _WINDOW)), frame):
+        return replace(stated, kept_seconds=(samples / frame.form[2],))
+    return stated
 
 
 def _first_frame(content: Bytes, at: int) -> tuple[int, _Frame] | None:
@@ -150,6 +153,18 @@ def _stated_samples(head: bytes, frame: _Frame) -> int:
     if head[36:40] == b"VBRI":
         return big(head[50:54]) * frame.samples
     return 0
+
+
+def _has_stated_frames(window: bytes, frame: _Frame) -> bool:
+    """Return whether the frames of a short recording are those that its Xing or Info header counts, and the header's.
+
+    libav cuts padding only in the last frame, but that of some samples fills more than one.
+    """
+    at = 4 + frame.side
+    return (
+        window[at : at + 4] in (b"Xing", b"Info")
+        and big(window[at + 8 : at + 12]) + 1 == _chain(window, 0, None).frames
+    )
 
 
 def _stated_bytes(head: bytes, frame: _Frame) -> int:
@@ -227,6 +242,32 @@ def _chain(window: bytes, at: int, form: _Frame | None) -> _Chain:
         at += frame.size
         frames += 1
     return _Chain(at, frames, 0)
+
+
+# --- AMR
+
+# Bytes of a frame by its type, with the byte that has the type (RFC 4867, 5.3). The last type of both is NO_DATA.
+_NARROW = (13, 14, 16, 18, 20, 21, 27, 32, 6, 1, 1, 1, 1, 1, 1, 1)
+_WIDE = (18, 24, 33, 37, 41, 47, 51, 59, 61, 6, 1, 1, 1, 1, 1, 1)
+_WITHOUT_DATA = {14: "SPEECH_LOST", 15: "NO_DATA"}
+# Frames of 20 ms in 12 hours.
+_MOST_SPEECH = 2_160_000
+
+
+def amr(content: Bytes, at: int) -> Stated:
+    """Read the types of all frames. Raises AudioError for a frame without data: libav cannot decode it."""
+    is_wide = content.at(at, 9) == b"#!AMR-WB\n"
+    data, sizes = Buffered(content, 256 << 10), _WIDE if is_wide else _NARROW
+    at += 9 if is_wide else 6
+    for number in range(_MOST_SPEECH):
+        head = data.at(at, 1)
+        if not head:
+            break
+        kind = head[0] >> 3 & 15
+        if kind in _WITHOUT_DATA and (is_wide or kind == len(_NARROW) - 1):
+            raise errors.without_data(_WITHOUT_DATA[kind], number)
+        at += sizes[kind]
+    return Stated(content.size)
 
 
 # --- others

@@ -15,6 +15,7 @@ _MAGIC: tuple[tuple[bytes, Callable[[Bytes, int], Stated]], ...] = (
     (b"riff\x2e\x91\xcf\x11", chunks.wave64), (b"caff", chunks.caf), (b".snd", chunks.au), (b"DSD ", chunks.dsf),
     (b"FRM8", chunks.dsdiff), (b"wvpk", streams.wavpack), (b"MAC ", streams.ape), (b"TTA1", streams.tta),
     (bytes.fromhex("3026b2758e66cf11"), boxes.asf), (b"NIST_1A\n", sphere.sphere),
+    (b"#!AMR\n", streams.amr), (b"#!AMR-WB\n", streams.amr),
 )  # fmt: skip
 _BOXES = (b"ftyp", b"moov", b"mdat", b"free", b"skip", b"wide", b"pnot", b"styp")
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from . import raw
 from .stated import Bytes, big
 
 _MOST_BOXES = 100_000
@@ -91,6 +92,23 @@ def _audio_tracks(content: Bytes, moov: _Place) -> Iterator[_Place]:
             kind = inside(content, (body, stop), b"mdia", b"hdlr")
             if kind and content.at(kind[0], 12)[8:] == b"soun":
                 yield body, stop
+
+
+def require_layout(content: Bytes, moov: _Place) -> None:
+    """Raise AudioError if the first audio track has PCM of integers that leave a part of their bytes empty.
+
+    Apple's second version of the description (QuickTime File Format, `lpcm`) states bits and bytes; libav reads the
+    bits alone.
+    """
+    track = next(_audio_tracks(content, moov), None)
+    place = inside(content, track, b"mdia", b"minf", b"stbl", b"stsd") if track else None
+    entry = content.at(place[0] + 8, 72) if place else b""
+    channels, bits, flags, packet, frames = (big(entry[at : at + 4]) for at in (48, 56, 60, 64, 68))
+    if entry[4:8] == b"lpcm" and entry[16:18] == b"\0\2" and not flags & _FLOAT and channels and frames:
+        raw.require_layout("QuickTime", bits, bits, packet // frames // channels)
+
+
+_FLOAT = 1
 
 
 def _is_aac(content: Bytes, track: _Place) -> bool:
