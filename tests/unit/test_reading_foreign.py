@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import codecs
 import io
+import random
 import re
+import zipfile
+import zlib
 from decimal import Decimal
 from typing import Any
 
@@ -16,6 +19,7 @@ import pytest
 from pyarrow import orc
 
 from storeside.transfer.columns import Columns
+from storeside.transfer.errors import TransferInputError
 from storeside.transfer.formats import Csv
 from storeside.transfer.options import LoadLimits
 from tests.avro_files import avro
@@ -263,3 +267,43 @@ def encoded_json(encoding: str) -> Refused:
 def test_json_in_another_encoding_fails_alone(reading: Statements, loader: str) -> None:
     refused = {encoding: encoded_json(encoding) for encoding in ("utf-16", "utf-32")}
     reading.cases({**refused, "z": Loaded(jsonl([{"b": 3}]), [(3,)])}, ".jsonl", loader=loader)
+
+
+def _in_zip(name: str) -> bytes:
+    sink = io.BytesIO()
+    with zipfile.ZipFile(sink, "w") as file:
+        file.writestr(name, "a,b\n1,2\n")
+    return sink.getvalue()
+
+
+NO_TEXT = {
+    "zip": (_in_zip("a.csv"), "a ZIP archive: give it the extension .zip"),
+    "xlsx": (_in_zip("xl/worksheets/sheet1.xml"), "a workbook of Excel: save it as CSV"),
+    "pdf": (b"%PDF-1.4\n%\xe2\xe3\xcf\xd3\n1 0 obj,\n", "a PDF document"),
+    "png": (b"\x89PNG\r\n\x1a\n" + bytes(range(256)), "an image"),
+    "zlib": (zlib.compress(b"a,b\n1,2\n"), "compressed with zlib: use gzip"),
+    "unknown": (random.Random(1).randbytes(3000), "binary, perhaps compressed in an unknown way"),  # noqa: S311
+}
+
+
+@pytest.mark.parametrize("kind", NO_TEXT)
+def test_binary_content_is_no_text_in_another_encoding(reading: Statements, kind: str) -> None:
+    content, what = NO_TEXT[kind]
+    reading.put({"a.csv": content})
+    with pytest.raises(TransferInputError, match="it is no text, but ") as e:
+        reading.load(format="csv")
+    assert what in str(e.value)
+    assert "cp1252" not in str(e.value)
+    reading.create("a Int64, b String")
+    if kind != "unknown":
+        reading.load(format="csv", csv=Csv(encoding="cp1252"))
+        assert f"it is no text, but {what}" in reading.reasons()["a.csv"]
+
+
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
+def test_utf_16_without_a_mark_is_named(reading: Statements, encoding: str) -> None:
+    reading.put({"a.csv": "name,s\n1,x\n".encode(encoding)})
+    with pytest.raises(TransferInputError, match=f'set csv.encoding to "{encoding}"'):
+        reading.load(format="csv")
+    reading.load(format="csv", csv=Csv(encoding=encoding))
+    assert reading.rows() == [(1, "x")]

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO, Literal, cast
 
+from storeside.transfer.damage import broken
 from storeside.transfer.errors import LoadObjectError, TransferError, in_member
 from storeside.transfer.formats import TYPED, Csv, compression_of, format_by_name, is_array
 from storeside.transfer.json_array import peeked
@@ -143,9 +144,9 @@ class Archive:
                     raise in_member(LoadObjectError(member.refusal), member.name)
                 yield member.name, archive.pieces(member)
         except TarError as e:
-            raise LoadObjectError(f"the archive is broken: {e}") from e
+            raise LoadObjectError(broken("the archive", e)) from e
         except OSError as e:
-            raise LoadObjectError(f"its compressed content is broken: {e}") from e
+            raise LoadObjectError(broken("its compressed content", e)) from e
 
     def _zip(self) -> Iterator[tuple[str, Iterator[bytes]]]:
         try:
@@ -153,7 +154,7 @@ class Archive:
         except TransferError:
             raise
         except _ZIP_ERRORS as e:
-            raise LoadObjectError(f"the archive is broken: {e}") from e
+            raise LoadObjectError(broken("the archive", e)) from e
         for info in archive.infolist():
             if info.is_dir() or not self._wants(info.filename):
                 continue
@@ -263,7 +264,7 @@ def _naming(name: str) -> Iterator[None]:
     except LoadObjectError as e:
         raise in_member(e, name) from e
     except (TarError, *_ZIP_ERRORS) as e:
-        raise in_member(LoadObjectError(f"its content is broken: {e}"), name) from e
+        raise in_member(LoadObjectError(broken("its content", e)), name) from e
 
 
 def _unmarked(text: Iterable[bytes]) -> Iterator[bytes]:

@@ -49,7 +49,7 @@ class ColumnarObject:
         ahead = {"arrowstream": _Stream, "arrow": _Ahead}.get(self.form)
         file = pa.PythonFile(ahead(self.content) if ahead else self.content, mode="r")
         name = {"orc": "ORC", "arrow": "Arrow"}.get(self.form, "Arrow stream")
-        with faults(f"not a whole {name} file: "):
+        with faults(unreadable=name):
             if self.form == "orc":
                 return orc.ORCFile(file)
             if self.form == "arrow":

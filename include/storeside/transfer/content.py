@@ -13,6 +13,7 @@ from storeside.copying.errors import passes
 from storeside.copying.s3 import head_object
 from storeside.transfer.aistore_objects import open_object
 from storeside.transfer.archives import Archive, Members, kind_by_name
+from storeside.transfer.damage import broken
 from storeside.transfer.errors import (
     ARCHIVED,
     DELETED,
@@ -255,7 +256,7 @@ class Content(io.RawIOBase):
             if content or len(raw) == self.size:
                 break
         if error and not content:
-            raise LoadObjectError(f"its {kind} content is broken: {error}")
+            raise LoadObjectError(broken(f"its {kind} content", error))
         if len(raw) == self.size and len(content) < most and not error:
             return content
         return content[: content.rfind(b"\n") + 1] or content

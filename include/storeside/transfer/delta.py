@@ -6,6 +6,7 @@ it there: so S3 is read with the client of the load, and its credentials are giv
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -23,6 +24,7 @@ from deltalake.exceptions import DeltaError
 
 from storeside.transfer import lakes
 from storeside.transfer.arrow_types import arrow_columns
+from storeside.transfer.damage import words
 from storeside.transfer.errors import LoadObjectError, TransferError, TransferInputError
 from storeside.transfer.lakes import Snapshot, below, check_number, key_of, read, too_large
 from storeside.transfer.parquet_pages import require_below
@@ -63,7 +65,25 @@ def snapshot(client: S3Client, source: Source) -> Snapshot:
         except TransferError:
             raise
         except (DeltaError, ValueError, OSError) as e:
-            raise TransferInputError(f"{source.uri}: version {version} of the table cannot be read: {e}") from e
+            fault = (
+                _damaged(Path(place) / "_delta_log", names) or f"{words(e)}: restore its log, or load another version"
+            )
+            raise TransferInputError(f"{source.uri}: version {version} of the table cannot be read: {fault}") from e
+
+
+def _damaged(log: Path, names: Iterable[str]) -> str:
+    """Return which line of a commit is not JSON; empty if all are. deltalake names neither line nor commit."""
+    for name in filter(_COMMIT.fullmatch, names):
+        try:
+            lines = (log / name).read_bytes().splitlines()
+        except OSError:  # it was not copied
+            continue
+        for number, line in enumerate(lines, 1):
+            try:
+                json.loads(line)
+            except ValueError as e:
+                return f"line {number} of its commit {name!r} is damaged ({e}): restore this commit"
+    return ""
 
 
 def _version(log: Iterable[str], source: Source) -> int:

@@ -24,6 +24,7 @@ from enum import StrEnum
 from typing import Any, NamedTuple
 
 from storeside.errors import BadInput, Cancelled, Partial, StoresideError, Transient
+from storeside.transfer import damage
 
 
 class FailureKind(StrEnum):
@@ -168,7 +169,7 @@ _START = re.compile(
 )
 _NAME = re.compile(r"[A-Z][A-Z_0-9]+")
 _NOISE = re.compile(
-    r"\(for url [^()]*\)|Code: \d+\. DB::Exception: |\(version [^()]*+(?:\([^()]*+\)\))?\)?"
+    rf"{damage.NOISE}|" + r"\(for url [^()]*\)|\(version [^()]*+(?:\([^()]*+\)\))?\)?"
     r"|While reading from: [^:]*:|:? ?While executing \w+"
     r"| in the schema file '__cache__/\w*+-?\w*+\.proto'|Cannot parse '__cache__/\w*+-?\w*+\.proto' file, "
     r"|: The table structure cannot be extracted from a \w+ format file\. You can specify the structure manually\."
@@ -202,8 +203,6 @@ _REMEDIES = {
     32: "it is cut off, upload it again, or `format` is not that of the object",
     436: "add the value to the enum in the schema, or correct the type of the field",
     444: "it is damaged, or `format`, schema or message are not those of the object",
-    354: "upload it again",
-    554: "upload it again",
 }
 _MOST = 600
 _EXAMINED = 2048  # characters of a part in which patterns are looked for
@@ -328,7 +327,7 @@ def plain(error: BaseException, first_row: int = 0) -> str:
     Rows are numbered from 0, like the column `_row_number`; the statement began with row `first_row`.
     """
     what, row, column, why, name = said(error)
-    what = _NOISE.sub("", what[:_EXAMINED]).strip(_BLANK)
+    what = damage.explained(_NOISE.sub("", what[:_EXAMINED]).strip(_BLANK), name)
     if why is not None:
         because = _NOISE.sub("", why[:_EXAMINED]).strip(_BLANK)
         text = f"row {row - 1 + first_row}, column {column!r}: {what}{because and f': {because}'}"
@@ -348,7 +347,7 @@ def shown(name: str) -> str:
 
 def remedy(text: str, error: BaseException) -> str:
     """Return the text of an error with a remedy for the user, if ClickHouse's code determines one."""
-    found = _REMEDIES.get(code_of(_cause(error)), "")
+    found = _REMEDIES.get(code_of(_cause(error)), "") or damage.remedy_of(text)
     return f"{text}: {found}" if found else text
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from storeside.transfer.content import Content
+from storeside.transfer.damage import AGAIN
 from storeside.transfer.errors import LoadObjectError
 from storeside.transfer.footer_schema import BYTE_ARRAY, Leaf, leaves
 from storeside.transfer.thrift import Decoder, Struct
@@ -50,8 +51,10 @@ class Footer:
             self._groups: list[tuple[int, list[Struct]]] = [
                 (int(group[3][1]), [dict(chunk[3][1]) for chunk in group[1][1][1]]) for group in footer[4][1][1]
             ]
-        except (ValueError, LookupError, TypeError, AttributeError) as e:
-            raise LoadObjectError(f"its footer is broken: {e}") from e
+        except (LookupError, TypeError, AttributeError) as e:
+            raise LoadObjectError(f"its footer is broken: a field is missing or has another type: {AGAIN}") from e
+        except ValueError as e:
+            raise LoadObjectError(f"its footer is broken: {e}: {AGAIN}") from e
 
     def check(self) -> None:
         """Compare numbers of rows and values, types and levels. Raises LoadObjectError for a contradiction."""

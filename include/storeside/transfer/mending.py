@@ -26,6 +26,7 @@ from storeside.transfer.errors import (
 )
 from storeside.transfer.formats import BY_WORKER, Format, compression_by_name, typed_format
 from storeside.transfer.inference import merge, wider
+from storeside.transfer.lines import with_line
 from storeside.transfer.loads import Loaded, Planned
 from storeside.transfer.lock import Hold, locked
 from storeside.transfer.messages import message_columns
@@ -76,7 +77,7 @@ class Mending:
             error = classify(e) if isinstance(e, DatabaseError) else e  # type: ignore[assignment]
             if isinstance(error, TransferTransientError) and not by_size(e):
                 raise error from e
-        reason = f"{self._with_row(o, str(error))}{self._hint(o)}{self._remedy(str(error))}"
+        reason = f"{self._with_place(o, str(error))}{self._hint(o)}{self._remedy(str(error))}"
         log.warning("%r: %s", o.key, reason)
         self.work.loads.record_failed([(o, kind_of(error), reason)])
         return None
@@ -250,6 +251,19 @@ class Mending:
         rejected.forget_earlier()
         log.info("%r: %d rows loaded, %d rejected", o.key, staged.loaded[0].rows, rejected.count)
         return staged
+
+    def _with_place(self, o: Planned, reason: str) -> str:
+        """Add the row to a reason that states a column, and the line to one that states a row.
+
+        The worker has read an object whose text cannot be parsed, but not one with a wrong value.
+        """
+        if _OF_A_VALUE.match(reason):
+            return self._with_row(o, reason)
+        try:
+            content = self.work.content(o)
+            return reason if content.archive else with_line(reason, content.plain(), self.work.form)
+        except TransferError:  # the reason tells more
+            return reason
 
     def _with_row(self, o: Planned, reason: str) -> str:
         """Add the row to a reason that states a column of CSV, because the checks of values do not know their row.

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from storeside.transfer import damage
 from storeside.transfer.arrow_types import arrow_columns, field_type
 from storeside.transfer.content import Content
 from storeside.transfer.errors import LoadObjectError, TransferInputError
@@ -91,7 +92,7 @@ class ParquetObject:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        with faults("not a whole Parquet file: "):
+        with faults(unreadable="Parquet"):
             return pq.ParquetFile(pa.BufferReader(self._tail))
 
     def facts(self) -> Facts:
@@ -150,14 +151,17 @@ def batches_of(reader: Any) -> Iterator[Any]:
 
 
 @contextlib.contextmanager
-def faults(what: str = "") -> Iterator[None]:
-    """Turn pyarrow's errors about corrupt content into a LoadObjectError with the prefix `what`."""
+def faults(what: str = "", *, unreadable: str = "") -> Iterator[None]:
+    """Turn pyarrow's errors about corrupt content into a LoadObjectError with the prefix `what`.
+
+    With `unreadable`, the format's name, pyarrow opens a file.
+    """
     import pyarrow as pa
 
     try:
         yield
     except (pa.ArrowException, OSError, UnicodeError) as e:
-        raise LoadObjectError(f"{what}{e}") from e
+        raise LoadObjectError(damage.unreadable(e, unreadable) if unreadable else f"{what}{damage.words(e)}") from e
 
 
 def renamed(schema: Any) -> Any:

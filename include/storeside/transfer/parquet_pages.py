@@ -5,6 +5,7 @@ https://github.com/apache/parquet-format/blob/master/src/main/thrift/parquet.thr
 
 from __future__ import annotations
 
+from storeside.transfer.damage import broken
 from storeside.transfer.errors import LoadObjectError
 from storeside.transfer.footer import Footer
 from storeside.transfer.thrift import Decoder, Struct
@@ -28,7 +29,7 @@ def require_below(content: bytes, most: int) -> int:
             try:
                 page = decoder.struct()
             except ValueError as e:
-                raise LoadObjectError(f"a page of it is broken: {e}") from e
+                raise LoadObjectError(broken("a page of it", e)) from e
             plain, packed, values = _sizes(page)
             total += _PAGE + plain + values * _VALUE
             if total > most:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Literal
 
 from storeside.transfer import strict_json
+from storeside.transfer.damage import broken
 from storeside.transfer.errors import LoadObjectError
 from storeside.transfer.formats import Csv, Format, is_array
 from storeside.transfer.json_array import peeked
@@ -32,7 +33,7 @@ def records(file: Any, form: Format, *, cut: bool = False) -> Iterator[Record]:
     gets the name `UNNAMED`. With `cut`, the last row of CSV is left out if it ends within quotes.
     """
     if form.name == "csv":
-        yield from _csv_records(file, form.csv, cut=cut)
+        yield from ((number, record) for number, _, record in csv_lines(file, form.csv, cut=cut))
         return
     number = 0
     head, pieces = peeked(_pieces(file))
@@ -45,15 +46,33 @@ def records(file: Any, form: Format, *, cut: bool = False) -> Iterator[Record]:
             number += 1
 
 
-def _csv_records(file: Any, dialect: Csv, *, cut: bool) -> Iterator[Record]:
-    number = 0
+def csv_lines(file: Any, dialect: Csv, *, cut: bool = False) -> Iterator[tuple[int, int, bytes]]:
+    """Yield the rows of CSV as `records` does, each with its number and its first line; editors count from 1."""
+    number, line = 0, dialect.skip_rows + 1
     has_one = len(dialect.names) == 1
     for record in _joined(file, dialect, cut=cut):
         is_header = not number and not dialect.names
         if record.strip(_BLANK if is_header else b"\r\n") or has_one:
             has_one = one_column(record, dialect) if is_header else has_one
-            yield number, _ended(_named_header(record, dialect) if is_header else record)
+            yield number, line, _ended(_named_header(record, dialect) if is_header else record)
             number += 1
+        line += record.count(b"\n")
+
+
+def documents(file: Any) -> Iterator[tuple[int, int]]:
+    """Yield the number of each document of JSON Lines, from 0, and its first line, from 1; none for an array."""
+    head, pieces = peeked(_pieces(file))
+    number = depth = begin = 0
+    for line, raw in enumerate(() if is_array(head) else lines(pieces), 1):
+        if not begin and not raw.strip(_BLANK):
+            continue
+        begin = begin or line
+        depth += strict_json.depth_of(raw)
+        if depth <= 0:
+            yield number, begin
+            number, depth, begin = number + 1, 0, 0
+    if begin:
+        yield number, begin
 
 
 def one_column(header: bytes, dialect: Csv) -> bool:
@@ -110,8 +129,7 @@ def is_untidy(file: Any, form: Format) -> bool:
 def _joined(file: Any, dialect: Csv, *, cut: bool = False) -> Iterator[bytes]:
     """Yield the rows of CSV after the skipped lines, each with all its lines; for `cut` see `records`."""
     quote = dialect.quote.encode()
-    opening = re.compile(rb"(?:^|%b)%b" % (re.escape(dialect.delimiter.encode()), re.escape(quote)))
-    escaped = re.compile(rb"%b." % re.escape(dialect.escape.encode()), re.DOTALL) if dialect.escape else None
+    opening, escaped = _quoting(dialect)
     pending: list[bytes] = []
     size = number = 0
     inside = False
@@ -133,6 +151,21 @@ def _joined(file: Any, dialect: Csv, *, cut: bool = False) -> Iterator[bytes]:
         pending, size = [], 0
     if pending and not cut:
         yield b"".join(pending)
+
+
+def is_open(row: bytes, dialect: Csv) -> bool:
+    """Return whether a row of CSV ends within quotes."""
+    opening, escaped = _quoting(dialect)
+    text = escaped.sub(b"\0\0", row) if escaped else row
+    return bool(dialect.quote) and _ends_inside(text, opening, dialect.quote.encode(), inside=False)
+
+
+def _quoting(dialect: Csv) -> tuple[re.Pattern[bytes], re.Pattern[bytes] | None]:
+    """Return the expressions for a quote that opens, and for an escaped character."""
+    quote = dialect.quote.encode()
+    opening = re.compile(rb"(?:^|%b)%b" % (re.escape(dialect.delimiter.encode()), re.escape(quote)))
+    escaped = re.compile(rb"%b." % re.escape(dialect.escape.encode()), re.DOTALL) if dialect.escape else None
+    return opening, escaped
 
 
 def _ended(record: bytes) -> bytes:
@@ -163,7 +196,7 @@ def _pieces(file: Any) -> Iterator[bytes]:
         try:
             piece = file.read(CHUNK)
         except OSError as e:
-            raise LoadObjectError(f"its compressed content is broken: {e}") from e
+            raise LoadObjectError(broken("its compressed content", e)) from e
         if not piece:
             return
         yield piece

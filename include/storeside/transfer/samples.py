@@ -21,6 +21,7 @@ from storeside.transfer.encoding import in_utf8, refuse_encoding
 from storeside.transfer.errors import LoadObjectError, TransferInputError, is_transient, plain
 from storeside.transfer.formats import BY_SCHEMA, Csv, Format, FormatName, format_of, is_array
 from storeside.transfer.inference import NoTypeError, listed, merge
+from storeside.transfer.lines import with_line
 from storeside.transfer.members import about_member, members_of
 from storeside.transfer.messages import message_columns
 from storeside.transfer.parquet import ParquetObject
@@ -124,7 +125,8 @@ def _of_most(
         try:
             taken[content.key] = _taken(request, form, content)
         except LoadObjectError as e:
-            reasons[content.key] = str(e)
+            is_plain = form.is_text and not content.archive
+            reasons[content.key] = with_line(str(e), content.plain(), form) if is_plain else str(e)
 
     def together(keys: Sequence[str]) -> list[Column]:
         return columns([taken[key] for key in keys])

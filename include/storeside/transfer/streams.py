@@ -10,6 +10,7 @@ import zlib
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from storeside.transfer.damage import broken
 from storeside.transfer.errors import LimitError, LoadObjectError, TransferError
 from storeside.transfer.snappy import Snappy
 from storeside.transfer.watch import excess
@@ -185,4 +186,4 @@ def pieces(file: Any) -> Iterator[bytes]:
         while piece := file.read(CHUNK):
             yield piece
     except OSError as e:
-        raise LoadObjectError(f"its compressed content is broken: {e}") from e
+        raise LoadObjectError(broken("its compressed content", e)) from e

@@ -1,0 +1,45 @@
+"""Adds the line to a reason that states a row of a text object; editors count lines from 1."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from storeside.transfer.errors import LoadObjectError
+from storeside.transfer.formats import Format
+from storeside.transfer.records import csv_lines, documents, is_open
+
+_ROW = re.compile(r"^row (\d{1,18})\b|: \(row (\d{1,18})\)|\brow (\d{1,18}) is not JSON")
+
+
+def with_line(reason: str, file: Any, form: Format) -> str:
+    """Return a reason with the line on which its row begins, or about the quote that is not closed in that row.
+
+    `file` is the decompressed text, which is read up to the row. A reason without a row is unchanged.
+    """
+    if not (form.is_text and form.is_native and (found := _ROW.search(reason))):
+        return reason
+    row = int(next(filter(None, found.groups())))
+    try:
+        line, is_closed = _line_of(file, form, row)
+    except LoadObjectError:  # the reason tells more
+        return reason
+    if not line:
+        return reason
+    if not is_closed:
+        return (
+            f"row {row} (line {line}) has a quote that is not closed: close it, or set csv.quote to an empty text if"
+            " quotes are parts of values"
+        )
+    return f"{reason} (line {line})"
+
+
+def _line_of(file: Any, form: Format, row: int) -> tuple[int, bool]:
+    """Return the line of a row, and whether its quotes are closed; 0 for a row that the text does not have."""
+    if form.name == "jsonl":
+        return next((line for number, line in documents(file) if number == row), 0), True
+    number = row if form.csv.names else row + 1
+    for found, line, raw in csv_lines(file, form.csv):
+        if found == number:
+            return line, not is_open(raw, form.csv)
+    return 0, True
