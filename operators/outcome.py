@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowFailException
@@ -34,8 +36,7 @@ def log_load(log: Any, source: str, table: str, report: dict[str, Any]) -> None:
     )  # fmt: skip
     for key, reason in report["failures"]:
         log.warning("failed: %r: %s", key, reason, object=key)
-    for key, reason in report["known_failures"]:
-        log.warning("failed before, and not tried again: %r: %s", key, reason, object=key)
+    _log_known(log, report["known_failures"])
 
 
 def with_short_verdict(report: dict[str, Any]) -> dict[str, Any]:
@@ -60,12 +61,7 @@ def fail_for_objects(report: dict[str, Any], run: str) -> None:
             f" '{run}'. {others} this task to try the failed ones again."
         )
     if report["known_bad"]:
-        key, reason = report["known_failures"][0]
-        raise AirflowFailException(
-            f"{report['known_bad']} of {report['listed']} objects are not loaded, because they failed for good in"
-            f" earlier runs, such as {key!r}: {reason}. Correct the cause and set `retry_failed`, or accept that they"
-            " are missing with the command storeside.transfer --accept-failed."
-        )
+        raise _known_failures(report["known_bad"], report["listed"], report["known_failures"][0], "loaded")
     if report["left"]:
         key, reason = report["left_objects"][0]
         raise AirflowFailException(
@@ -75,6 +71,21 @@ def fail_for_objects(report: dict[str, Any], run: str) -> None:
         )
 
 
+def _log_known(log: Any, known: Sequence[Sequence[str]]) -> None:
+    for name, reason in known:
+        log.warning("failed before, and not tried again: %r: %s", name, reason, object=name)
+
+
+def _known_failures(count: int, listed: int, example: Sequence[str], done: str) -> AirflowFailException:
+    """Return the error of a task that left out objects because they failed for good in earlier runs."""
+    name, reason = example
+    return AirflowFailException(
+        f"{count} of {listed} objects are not {done}, because they failed for good in earlier runs, such as {name!r}:"
+        f" {reason}. Correct the cause and set `retry_failed`, or accept that they are missing with the command"
+        " storeside.transfer --accept-failed."
+    )
+
+
 def finish(
     operator: MovementOperator, context: Context, tables: Ledger, kind: str, summary: Summary,
     on_failed_objects: str, done: str = "done", **told: Any,
@@ -82,7 +93,8 @@ def finish(
     """Record, log and return the outcome of a bucket's objects.
 
     `done` is the participle for processed objects in the log, and `told` overrides columns in metrics and assets.
-    Raises AirflowFailException when objects failed and `on_failed_objects` is ``fail``.
+    Raises AirflowFailException if objects failed, now or for good in earlier runs, and `on_failed_objects` is
+    ``fail``.
     """
     row = {
         name: getattr(summary, name)
@@ -92,16 +104,21 @@ def finish(
         )
     }  # fmt: skip
     operator.record_end(
-        context, tables, {"kind": kind, "state": "partial" if summary.failed else "done", **row}, **told
-    )
+        context, tables,
+        {
+            "kind": kind, "state": "partial" if summary.failed or summary.known_bad else "done", **row,
+            "detail": json.dumps({"known_bad": summary.known_bad}),
+        },
+        **told,
+    )  # fmt: skip
     operator.log.info(
-        "%s -> %s: %d %s, %d failed, %d unchanged, %d skipped because they failed before; %.1f MB in, %.1f MB out,"
-        " %.1f s",
-        summary.source, summary.destination, summary.done, done, summary.failed, summary.skipped, summary.known_bad,
+        "%s -> %s: %d %s, %d failed, %d failed for good before, %d unchanged; %.1f MB in, %.1f MB out, %.1f s",
+        summary.source, summary.destination, summary.done, done, summary.failed, summary.known_bad, summary.skipped,
         summary.bytes_in / 1e6, summary.bytes_out / 1e6, summary.seconds,
     )  # fmt: skip
     for name, reason in summary.examples:
         operator.log.warning("failed: %r: %s", name, reason, object=name)
+    _log_known(operator.log, summary.known_failures)
     if summary.failed and on_failed_objects == "fail":
         name, reason = summary.examples[0]
         raise AirflowFailException(
@@ -109,4 +126,6 @@ def finish(
             " All of them: SELECT object, reason FROM storeside.objects FINAL WHERE status = 'failed' AND run_id ="
             f" '{run_key(context)}'. The others are {done}; clear this task to try the failed ones again."
         )
+    if summary.known_bad and on_failed_objects == "fail":
+        raise _known_failures(summary.known_bad, summary.listed, summary.known_failures[0], done)
     return dict(plain(summary.to_dict()))

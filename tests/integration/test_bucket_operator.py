@@ -12,7 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from airflow.sdk.exceptions import AirflowTaskTimeout, TaskDeferred
+from airflow.sdk.exceptions import AirflowFailException, AirflowTaskTimeout, TaskDeferred
 
 from storeside.aistore import jobs
 from storeside.aistore.buckets import Bucket
@@ -25,10 +25,13 @@ from storeside.operators import (
     following,
 )
 from storeside.operators import bucket_job as operators
+from storeside.operators.shared import run_key
 from storeside.stack import airflow
 from storeside.stack.settings import Stack
+from storeside.transfer.__main__ import main
 from storeside.transform import bucket_job
 from tests.support import put, read, small_spec, task_context, unique, until
+from tests.transfers import environment
 
 pytestmark = pytest.mark.usefixtures("no_etl_is_left")
 
@@ -153,3 +156,41 @@ def test_a_timeout_in_the_worker_ends_its_job(
     assert jobs.running_between(aistore, source, destination)
     task.on_kill()  # as Airflow does when the exception has left `execute`
     until(lambda: not jobs.running_between(aistore, source, destination), 20, "the end of the job")
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+def test_a_known_failure_fails_each_run_until_it_is_accepted(
+    stack: Stack, task: AISTransformBucketOperator, aistore: Any, clickhouse: Any, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str], in_place: bool,
+) -> None:  # fmt: skip
+    task.etl, task.deferrable, task.in_place = small_spec("upper"), False, in_place
+    put(aistore, Bucket.parse(task.source), {"broken.txt": b"bad"})
+    if in_place:
+        task.destination = task.source
+
+    def numbers(**changed: Any) -> tuple[int, int, int, int]:
+        task.etl = small_spec("upper", **changed)
+        found = task.execute(task_context("transform"))
+        parts = found["done"], found["failed"], found["known_bad"], found["skipped"]
+        assert sum(parts) == found["listed"] == 4
+        assert [name for name, _ in found["known_failures"]] == ["broken.txt"] * found["known_bad"]
+        return parts
+
+    assert numbers() == (3, 1, 0, 0)
+    assert numbers() == (0, 0, 1, 3)
+    run = task_context("transform")
+    task.on_failed_objects = "fail"
+    with pytest.raises(
+        AirflowFailException, match=r"^1 of 4 objects are not done.*'broken\.txt': this object is bad"
+    ):
+        task.execute(run)
+    recorded = "SELECT state, detail FROM storeside.runs FINAL WHERE run_id = {run:String}"
+    rows = clickhouse.query(recorded, parameters={"run": run_key(run)}).result_rows
+    assert rows == [("partial", '{"known_bad": 1}')]
+    for name, value in environment(stack).items():
+        monkeypatch.setenv(name, value)
+    assert main([f"{task.source}/b", task.destination, "--accept-failed", "ada"]) == 0
+    assert capsys.readouterr().out == "1 failed objects are accepted by ada\n"
+    assert numbers() == (0, 0, 0, 4)
+    task.on_failed_objects = "report"
+    assert numbers(object_timeout=299) == (0, 1, 0, 3)

@@ -71,6 +71,13 @@ class Bucket:
             raise AIStoreInputError(f"bucket {uri!r}: only ais:// buckets have namespaces")
         return cls(scheme, name, namespace)
 
+    @classmethod
+    def split(cls, uri: str) -> tuple[Bucket, str]:
+        """Return the bucket and the prefix of a URI such as ``ais://speech/2026/``. Raises AIStoreInputError."""
+        parts = uri.split("/")
+        until = 4 if parts[2:3] and parts[2][:1] in ("@", "#") else 3
+        return cls.parse("/".join(parts[:until])), "/".join(parts[until:])
+
     def __str__(self) -> str:
         namespace = f"{self.namespace.removesuffix('#')}/" if self.namespace else ""
         return f"{self.scheme}://{namespace}{self.name}"

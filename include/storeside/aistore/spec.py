@@ -254,6 +254,11 @@ class EtlSpec:
         text = json.dumps(effects if self.then else effects[0])
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
+    @property
+    def limits(self) -> list[tuple[int, dict[str, dict[str, str]]]]:
+        """The time-out and the resources of each stage: with other limits, an object that failed may succeed."""
+        return [(s.object_timeout, {name: dict(of) for name, of in sorted(s.resources.items())}) for s in self.stages]
+
     def of_members(self, members: str, extensions: Mapping[str, str] | None = None) -> EtlSpec:
         """Return the same ETL for tar shards: it transforms members instead of whole objects.
 

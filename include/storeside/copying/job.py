@@ -249,6 +249,7 @@ class CopyJob:
             self._copied -= self.ledger.taken_back(self.scope)
         totals = self.ledger.totals(self.scope)
         examples = self.ledger.failures(self.scope, limit=20)
+        known = self.ledger.known_failures(self.scope, limit=20) if plan.known_bad else []
         self.ledger.forget_listings(self.scope)
         return Summary(
             source=self.source.name,
@@ -263,4 +264,5 @@ class CopyJob:
             bytes_out=self.mover.bytes,
             seconds=round(time.time() - self.started, 3),
             examples=tuple(examples),
+            known_failures=tuple(known),
         )

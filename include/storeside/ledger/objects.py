@@ -15,6 +15,7 @@ from storeside import sql
 from storeside.errors import StoresideError, Transient
 from storeside.ledger.listing import Row
 from storeside.ledger.scope import Pending, Plan, Scope, Totals
+from storeside.sql.acceptance import accept
 from storeside.sql.answers import first_row
 from storeside.sql.migrate import migrate
 
@@ -27,8 +28,8 @@ _RUN = dict.fromkeys(("listed", "skipped", "done", "failed", "bytes_in", "bytes_
 _RUN |= dict.fromkeys(("seconds", "job_seconds"), "Float64")
 # `planned` marks a complete plan. It is deleted first, because a task resumes only complete plans.
 _PLANNED = (
-    "planned", "pending", "known_bad", "refused", "accepted", "changed", "reason", "final", "member", "reported",
-    "submitted",
+    "planned", "pending", "known_bad", "forgiven", "refused", "accepted", "changed", "reason", "final", "member",
+    "reported", "submitted",
 )  # fmt: skip
 _BATCH = 20_000
 _SYNCHRONOUS = {"async_insert": 0}
@@ -89,7 +90,8 @@ class Ledger:
         """Compute the plan from the recorded listings, and store it as the job's ``pending`` side.
 
         With `keeps_result`, an object is done only if its result still exists at the destination. With
-        `trusts_failures`, earlier failures were caused by the objects, not by their server, and are not retried.
+        `trusts_failures`, earlier failures were caused by the objects, not by their server, and are not retried,
+        unless the scope's effect or options differ.
         Unless `record` is off, objects with names that AIStore cannot store, and objects whose results would have the
         same name as those of others, are recorded as failed; see `storeside.ledger.owners`. With `splits`, so are
         shards whose members could get the names of others.
@@ -109,7 +111,7 @@ class Ledger:
         if record:
             self.client.command(sql.query("settle_refused"), parameters=scope.parameters)
             shared = ("", "") if keeps_result else (_whole(scope).job, scope.selection)
-            self.insert_listing([(scope.job, "planned", shared[0], "", 0, "", shared[1])])
+            self.insert_listing([(scope.job, "planned", shared[0], "", 0, scope.options, shared[1])])
         return self._plan(self._sides(scope))
 
     def distrust(self, scope: Scope) -> None:
@@ -147,7 +149,8 @@ class Ledger:
         """
         query = (
             "SELECT count(), min(object), argMin(reason, object) FROM storeside.listings"
-            " WHERE job = {job:String} AND side IN ('refused', 'known_bad') AND reason != '' AND object NOT IN"
+            " WHERE job = {job:String} AND side IN ('refused', 'known_bad', 'forgiven') AND reason != ''"
+            " AND object NOT IN"
             " (SELECT object FROM storeside.listings WHERE job = {job:String} AND side = 'source' AND reason != '')"
         )
         count, name, reason = first_row(self.client.query(query, parameters=scope.parameters))
@@ -161,11 +164,11 @@ class Ledger:
         """
         whole = _whole(scope)
         rows = self.client.query(
-            "SELECT DISTINCT reason FROM storeside.listings"
-            " WHERE side = 'planned' AND (object = {job:String} OR job = {job:String}) ORDER BY reason",
+            "SELECT DISTINCT reason, version FROM storeside.listings"
+            " WHERE side = 'planned' AND (object = {job:String} OR job = {job:String}) ORDER BY reason, version",
             parameters={"job": whole.job},
         ).result_rows
-        return [replace(whole, selection=selection) for (selection,) in rows]
+        return [replace(whole, selection=selection, options=options) for selection, options in rows]
 
     def _sides(self, scope: Scope) -> dict[str, int]:
         """Return the number of rows on each side of the job's listings."""
@@ -328,6 +331,33 @@ class Ledger:
                 sql.query("failures"), parameters={**scope.parameters, "limit": limit}
             ).result_rows
         ]
+
+    def known_failures(self, scope: Scope, limit: int) -> list[tuple[str, str]]:
+        """Return up to `limit` objects that the plan leaves out because they failed for good before, with reasons."""
+        rows = self.client.query(
+            "SELECT object, reason FROM storeside.objects FINAL"
+            " WHERE source = {source:String} AND destination = {destination:String}"
+            " AND prepend IN ({prepend:String}, '') AND status = 'failed' AND object IN"
+            " (SELECT object FROM storeside.listings WHERE job = {job:String} AND side = 'known_bad')"
+            " ORDER BY object, prepend DESC LIMIT 1 BY object LIMIT {limit:UInt32}",
+            parameters={**scope.parameters, "limit": limit},
+        ).result_rows
+        return [(name, reason) for name, reason in rows]
+
+    def accept_failed(self, source: str, destination: str, who: str, *, prefix: str = "", prepend: str = "") -> int:
+        """Accept that objects below `prefix` have no results, because they failed for good; return their number.
+
+        `source` and `destination` are the URIs of buckets. With `prepend`, only results with this prefix are meant.
+        `who` is recorded in the ledger. A new version of an object is processed as any other. Copies are tried again
+        by each run, unless the destination cannot store an object under its name.
+        """
+        those = (
+            "source = {source:String} AND destination = {destination:String} AND startsWith(object, {prefix:String})"
+            " AND startsWith(prepend, {prepend:String}) AND status = 'failed' AND version != ''"
+            " AND (effect != '' OR destination_object = '') AND accepted_by = ''"
+        )
+        asked = {"source": source, "destination": destination, "prefix": prefix, "prepend": prepend}
+        return accept(self.client, "storeside.objects", those, asked, who)
 
     def empty_results(self, scope: Scope, after: str, limit: int) -> list[str]:
         """Return up to `limit` names, greater than `after`, of empty objects that this job left behind."""

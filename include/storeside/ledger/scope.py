@@ -23,7 +23,8 @@ class Scope:
 
     `selection` identifies the selected source objects, because tasks of one run may divide a bucket between them.
     `prepend` is the prefix of the names of the results: the ledger has one outcome of an object for each. It is empty
-    for intermediate results, whose prefix is another in each run.
+    for intermediate results, whose prefix is another in each run. `options` is a digest of what decides, beside the
+    effect, whether an object can be processed.
     """
 
     source: str
@@ -32,6 +33,7 @@ class Scope:
     run_id: str
     selection: str = ""
     prepend: str = ""
+    options: str = ""
 
     @property
     def job(self) -> str:
@@ -47,6 +49,7 @@ class Scope:
             "destination": self.destination,
             "prepend": self.prepend,
             "effect": self.effect,
+            "options": self.options,
             "run_id": self.run_id,
             "job": self.job,
         }

@@ -2,11 +2,12 @@
 -- and the destination still lists the recorded result with the same size and the same version or content. AIStore's
 -- versions are ``counter/checksum``: an equal checksum means the same content. The version of an object without a
 -- checksum has the size in its place; then the counters are compared. Objects that failed for good in another run are
--- skipped; without `trusts_failures`, only those with an impossible name are. Objects with impossible names are
--- refused. If the results of several objects would have the same name, all but one are refused: the owner of an existing
--- result (see claim_results.sql), if it exists and keeps this name, else the first of the listing. An object is refused,
--- too, if its result would overwrite that of another source bucket (see claim_results_of_others.sql), unless it is a copy
--- and the destination has its content, which another name of the same bucket may have stored. If a split would
+-- skipped under the same options; without `trusts_failures`, only those with an impossible name are. Those that a user
+-- accepted are `forgiven`, the others `known_bad`. Objects with impossible names are refused. If the results of several
+-- objects would have the same name, all but one are refused: the owner of an existing result (see claim_results.sql), if
+-- it exists and keeps this name, else the first of the listing. An object is refused, too, if its result would overwrite
+-- that of another source bucket (see claim_results_of_others.sql), unless it is a copy and the destination has its
+-- content, which another name of the same bucket may have stored. If a split would
 -- store the members of one shard in a folder of other shards (`a.tar`, `a/b.tar`), the first is refused, even if it was
 -- split before: `a/b/c` could be a member of both.
 -- An object that was refused only for the sake of another one is tried again when that is gone.
@@ -35,15 +36,17 @@ WITH
     h.object != ''
         AND if(h.version = '' OR s.version = '', h.size != s.size, NOT has(splitByChar('\n', h.version), s.version))
         AS is_stale,
+    l.status = 'failed' AND l.version = s.version AND l.effect = {effect:String} AND l.options IN ('', {options:String})
+        AND l.run_id != {run_id:String} AND NOT {retry_failed:Bool}
+        AND ({trusts_failures:Bool} OR s.reason != '') AND (is_refused OR NOT was_refused)
+        AND (is_refused OR NOT is_stale)
+        AS is_known_bad,
     startsWith(l.reason, 'its result would be named ') OR startsWith(l.reason, 'its members would be stored in the folder ')
         AS was_refused
 SELECT
     {job:String},
     multiIf(
-        l.status = 'failed' AND l.version = s.version AND l.effect = {effect:String}
-            AND l.run_id != {run_id:String} AND NOT {retry_failed:Bool}
-            AND ({trusts_failures:Bool} OR s.reason != '') AND (is_refused OR NOT was_refused)
-            AND (is_refused OR NOT is_stale), 'known_bad',
+        is_known_bad, if(l.accepted_by = '', 'known_bad', 'forgiven'),
         is_refused, 'refused',
         'pending'
     ),
@@ -117,12 +120,14 @@ LEFT JOIN
 ) AS d ON d.destination_object = s.destination_object
 LEFT JOIN
 (
-    SELECT object, version, effect, toString(status) AS status, reason, run_id, bytes_out, result_version, destination_object
+    SELECT object, version, effect, toString(status) AS status, reason, run_id, bytes_out, result_version, destination_object,
+        options, accepted_by
     FROM storeside.objects FINAL
     WHERE source = {source:String} AND destination = {destination:String}
         AND prepend = {prepend:String}
     UNION ALL
-    SELECT object, version, effect, toString(status) AS status, reason, run_id, bytes_out, result_version, destination_object
+    SELECT object, version, effect, toString(status) AS status, reason, run_id, bytes_out, result_version, destination_object,
+        options, accepted_by
     FROM storeside.objects FINAL
     WHERE source = {source:String} AND destination = {destination:String}
         AND {prepend:String} != '' AND prepend = '' AND startsWith(destination_object, {prepend:String})

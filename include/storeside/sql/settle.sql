@@ -3,14 +3,14 @@
 -- refused an object, its failure is recorded without a version, and the next run tries it again.
 INSERT INTO storeside.objects
     (source, destination, prepend, object, version, effect, destination_object, status, reason, bytes_in, bytes_out,
-    result_version, listed_at, run_id)
+    result_version, listed_at, run_id, options)
 SELECT
     {source:String}, {destination:String}, {prepend:String}, r.object,
     if(r.fresh OR e.refused OR NOT {remote:Bool}, r.version, ''), {effect:String}, r.destination_object,
     if(r.fresh, 'done', 'failed'),
     multiIf(r.fresh, '', e.why != '', e.why, {no_reason:String}),
     r.size, if(r.fresh, r.result_size, 0), if(r.fresh, r.result_version, ''),
-    (SELECT min(listed_at) FROM storeside.listings WHERE job = {job:String} AND side = 'listing'), {run_id:String}
+    (SELECT min(listed_at) FROM storeside.listings WHERE job = {job:String} AND side = 'listing'), {run_id:String}, {options:String}
 FROM (SELECT * FROM storeside.results(job = {job:String}, effect = {effect:String})) AS r
 LEFT JOIN
 (

@@ -4,7 +4,7 @@
 -- the checksum of what it wrote.
 INSERT INTO storeside.objects
     (source, destination, prepend, object, version, effect, destination_object, status, reason, bytes_in, bytes_out,
-    result_version, listed_at, run_id)
+    result_version, listed_at, run_id, options)
 WITH c.is_copied = 1 AND a.destination_object != '' AND a.size = p.size
     AND if(c.written = '', a.version != b.version OR startsWith(a.version, '/'), a.version = c.written) AS is_there
 SELECT
@@ -13,7 +13,7 @@ SELECT
     multiIf(is_there, '', e.why != '', e.why,
         'the destination does not list the written version: another client overwrote or deleted it'),
     p.size, if(is_there, a.size, 0), if(is_there, a.version, ''),
-    (SELECT min(listed_at) FROM storeside.listings WHERE job = {job:String} AND side = 'listing'), {run_id:String}
+    (SELECT min(listed_at) FROM storeside.listings WHERE job = {job:String} AND side = 'listing'), {run_id:String}, {options:String}
 FROM (SELECT * FROM storeside.listings WHERE job = {job:String} AND side = 'pending') AS p
 LEFT JOIN
 (

@@ -1,11 +1,11 @@
 -- Records objects with an invalid manifest row as failed, with the expectations that they do not meet.
 INSERT INTO storeside.objects
     (source, destination, prepend, object, version, effect, destination_object, status, reason, bytes_in, bytes_out,
-    listed_at, run_id)
+    listed_at, run_id, options)
 SELECT
     {source:String}, {destination:String}, {prepend:String}, r.object, r.version, {effect:String}, r.destination_object,
     'failed', concat('its manifest row is not valid: ', i.reason), r.size, 0,
-    (SELECT min(listed_at) FROM storeside.listings WHERE job = {job:String} AND side = 'listing'), {run_id:String}
+    (SELECT min(listed_at) FROM storeside.listings WHERE job = {job:String} AND side = 'listing'), {run_id:String}, {options:String}
 FROM (SELECT * FROM storeside.results(job = {job:String}, effect = {effect:String})) AS r
 INNER JOIN
 (

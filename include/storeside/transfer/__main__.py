@@ -15,6 +15,8 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 
+from storeside.aistore.buckets import Bucket
+from storeside.ledger.objects import Ledger
 from storeside.transfer.cli import (
     S3_SOURCE,
     clickhouse,
@@ -41,7 +43,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--retry-failed", action="store_true", help="retry objects that failed for good before")
     parser.add_argument(
         "--accept-failed", type=_who, metavar="WHO",
-        help="load nothing: accept that the objects that failed for good are missing, in the name of WHO",
+        help="load nothing: accept that the objects that failed for good are missing, in the name of WHO; with a"
+        " bucket instead of the table, such as ais://results, of a transform into this bucket",
     )  # fmt: skip
     parser.add_argument(
         "--inventory",
@@ -58,6 +61,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _transfer(given: argparse.Namespace) -> int:
+    if given.accept_failed and "://" in given.table:
+        return _accepted(_accept_results(given), given.accept_failed)
     wanted = request(given)
     wanted = replace(
         wanted,
@@ -75,9 +80,7 @@ def _transfer(given: argparse.Namespace) -> int:
     )
     if given.accept_failed:
         transfer.loads.create()
-        count = transfer.loads.accept(given.accept_failed)
-        print(f"{count} failed objects are accepted by {given.accept_failed}")
-        return 0
+        return _accepted(transfer.loads.accept(given.accept_failed), given.accept_failed)
     report = transfer.run(transfer.prepare())
     print(report_text(report, as_json=given.json))
     if report.verdict and not given.json:
@@ -95,6 +98,22 @@ def _transfer(given: argparse.Namespace) -> int:
             file=sys.stderr,
         )
     return 1 if report.failed or report.known_bad or report.left else 0
+
+
+def _accept_results(given: argparse.Namespace) -> int:
+    """Accept the failures of a transform between two buckets; return their number.
+
+    Raises AIStoreInputError for a URI without a bucket.
+    """
+    (source, prefix), (to, prepend) = Bucket.split(given.source), Bucket.split(given.table)
+    tables = Ledger(ledger() or clickhouse())
+    tables.create()
+    return tables.accept_failed(str(source), str(to), given.accept_failed, prefix=prefix, prepend=prepend)
+
+
+def _accepted(count: int, who: str) -> int:
+    print(f"{count} failed objects are accepted by {who}")
+    return 0
 
 
 def _who(text: str) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from storeside.sql.acceptance import accept
 from storeside.sql.answers import first_row
 from storeside.sql.migrate import migrate
 from storeside.sql.quoting import literal
@@ -326,19 +327,7 @@ class Loads:
             "destination = {destination:String} AND bucket = {bucket:String} AND startsWith(key, {prefix:String})"
             " AND match(key, {regex:String}) AND state = 'failed' AND kind = 'object' AND accepted_by = ''"
         )
-        count = first_row(
-            self.client.query(f"SELECT count() FROM storeside.loads FINAL WHERE {those}", parameters=self.parameters)
-        )
-        names = ", ".join(_LEDGER)
-        # A microsecond later than the failure, so that a record of another run meanwhile stays the newest row.
-        self.client.command(
-            f"INSERT INTO storeside.loads ({names}, accepted_by, accepted_at, recorded_at) SELECT {names},"
-            " {who:String}, now64(3), recorded_at + toIntervalMicrosecond(1)"
-            f" FROM storeside.loads FINAL WHERE {those}",
-            parameters={**self.parameters, "who": who},
-            settings=SYNCHRONOUS,
-        )
-        return int(count[0])
+        return accept(self.client, "storeside.loads", those, self.parameters, who)
 
     def failures(self, limit: int) -> list[tuple[str, str]]:
         """Return up to `limit` objects that this run could not load, with their reasons."""

@@ -19,6 +19,8 @@ After a kill, the next try follows the job that still runs and reuses the listin
 
 from __future__ import annotations
 
+import hashlib
+import json
 import logging
 import time
 from collections.abc import Callable, Iterable
@@ -99,7 +101,8 @@ class BucketJob:
         selection = repr((self.options.prefix, list(self.options.names or ()), self.naming))
         prepend = self.naming.prepend if self.options.keeps_result else ""
         effect = spec.effect if spec else ""
-        self.scope = scope or Scope(str(source), str(destination), effect, run_id, selection, prepend)
+        options_digest = decisive(spec, self.naming) if spec else ""
+        self.scope = scope or Scope(str(source), str(destination), effect, run_id, selection, prepend, options_digest)
         self.in_shards = spec is not None and spec.in_shards
         self._listings = (members.ShardListings if self.in_shards else self.listings)(
             client, ledger, self.scope, source, destination, self.naming, self.options, list_source
@@ -287,6 +290,7 @@ class BucketJob:
             done, bytes_in, bytes_out = self.ledger.fresh_results(self.scope)
             totals = replace(totals, done=done, bytes_in=bytes_in, bytes_out=bytes_out)
         examples = self.ledger.failures(self.scope, limit=20)
+        known = self.ledger.known_failures(self.scope, limit=20) if state.known_bad else []
         if self.in_shards and state.pending:
             count, failed = members.settle(self.ledger, self.scope)
             totals, examples = replace(totals, failed=totals.failed + count), [*examples, *failed][:20]
@@ -306,6 +310,7 @@ class BucketJob:
             seconds=round(time.time() - state.started, 3),
             job_seconds=round(state.job_seconds, 3),
             examples=tuple(examples),
+            known_failures=tuple(known),
         )
 
     def _require_apart(self) -> None:
@@ -340,6 +345,12 @@ class BucketJob:
         if missing:
             count = f"{len(missing)} or more" if len(missing) == REASONS else str(len(missing))
             raise copies.not_copied(count, missing[0].object, self.source, self.destination)
+
+
+def decisive(spec: EtlSpec, naming: Naming) -> str:
+    """Return a digest of what decides, beside the effect, whether an object can be transformed."""
+    text = json.dumps([spec.limits, sorted(naming.extensions.items())])
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def acknowledge(ledger: Ledger, scope: Scope, before_closing: Callable[[Scope], None]) -> None:

@@ -28,7 +28,7 @@ from storeside.aistore.spec import EtlSpec
 from storeside.ledger.listing import Row, destination_rows
 from storeside.ledger.objects import Ledger
 from storeside.ledger.scope import Scope
-from storeside.transform.bucket_job import BucketJob
+from storeside.transform.bucket_job import BucketJob, decisive
 from storeside.transform.listings import Listings
 from storeside.transform.naming import Naming
 from storeside.transform.state import Options, State, Summary
@@ -104,7 +104,10 @@ class InPlaceJob:
         require_reports(self.spec, "a transform in place")
         self.options = options
         selection = repr((options.prefix, list(options.names or ()), naming))
-        self.scope = Scope(str(bucket), str(bucket), self.spec.effect, run_id, selection)
+        self.scope = Scope(
+            str(bucket), str(bucket), self.spec.effect, run_id, selection,
+            options=decisive(self.spec, naming or Naming()),
+        )  # fmt: skip
         self.work = Bucket("ais", _work_prefix(bucket) + self.scope.job)
         self._make = _Make(
             client, ledger, bucket, self.work, run_id=run_id, spec=self.spec, naming=naming,

@@ -58,7 +58,8 @@ class State:
 class Summary:
     """The outcome of a bucket job. `job_seconds` is the part of `seconds` that AIStore's jobs took.
 
-    `examples` are (object, reason) of the first failures; the ledger has all of them.
+    `examples` are (object, reason) of the first failures, and `known_failures` of the first `known_bad` objects,
+    which failed for good in earlier runs; the ledger has all of them.
     """
 
     source: str
@@ -74,6 +75,7 @@ class Summary:
     seconds: float
     job_seconds: float = 0
     examples: tuple[tuple[str, str], ...] = ()
+    known_failures: tuple[tuple[str, str], ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Return the summary as a dictionary of bounded size."""
