@@ -24,7 +24,13 @@ from storeside.operators.hooks.transfer import (
     source,
 )
 from storeside.operators.literals import check_instant, check_literals, check_load, check_s3_bucket, literal_errors
-from storeside.operators.outcome import check_policy, fail_for_objects, log_load, with_short_verdict
+from storeside.operators.outcome import (
+    check_policy,
+    fail_for_objects,
+    known_detail,
+    log_load,
+    with_short_verdict,
+)
 from storeside.operators.selecting import SelectingOperator
 from storeside.operators.shared import as_bool, as_object, ledger, plain, record_running, run_columns, run_key
 from storeside.operators.triggers.clickhouse import S3ToClickHouseTrigger
@@ -338,8 +344,8 @@ class S3ToClickHouseOperator(LoadOperator):
 
     def _report(self, context: Context, report: dict[str, Any]) -> dict[str, Any]:
         verdict = report.get("verdict")
-        detail = {name: report[name] for name in ("rows", "rejected", "filtered", "handled", "left", "known_bad")}
-        detail |= {"loader": self._loader, **({"verdict": verdict} if verdict else {})}
+        detail = {name: report[name] for name in ("rows", "rejected", "filtered", "handled", "left")}
+        detail |= {**known_detail(report), "loader": self._loader, **({"verdict": verdict} if verdict else {})}
         if report["snapshot"]:
             detail |= {name: report[name] for name in ("snapshot", "removed")}
         tables = ledger(self.clickhouse_conn_id)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowFailException
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
     from storeside.ledger.objects import Ledger
     from storeside.operators.movement import MovementOperator
     from storeside.transform.state import Summary
+
+# Characters of a reason that the detail of a run keeps for the pages.
+_LONGEST_REASON = 300
 
 
 def check_policy(value: str, name: str = "on_failed_objects") -> None:
@@ -71,6 +75,15 @@ def fail_for_objects(report: dict[str, Any], run: str) -> None:
         )
 
 
+def known_detail(report: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what ``storeside.runs`` keeps, for the pages, of the objects that failed for good before the run.
+
+    `report` is a `Report` or `Summary` of the engine as a dictionary.
+    """
+    known = [[name, reason[:_LONGEST_REASON]] for name, reason in report["known_failures"]]
+    return {"known_bad": report["known_bad"], **({"known_failures": known} if known else {})}
+
+
 def _log_known(log: Any, known: Sequence[Sequence[str]]) -> None:
     for name, reason in known:
         log.warning("failed before, and not tried again: %r: %s", name, reason, object=name)
@@ -107,7 +120,7 @@ def finish(
         context, tables,
         {
             "kind": kind, "state": "partial" if summary.failed or summary.known_bad else "done", **row,
-            "detail": json.dumps({"known_bad": summary.known_bad}),
+            "detail": json.dumps(known_detail(asdict(summary)) | {"prepend": summary.prepend}),
         },
         **told,
     )  # fmt: skip

@@ -13,7 +13,18 @@ from starlette.exceptions import HTTPException as AnyHTTPException
 
 from storeside.errors import BadInput
 from storeside.pages.tables import UnavailableError
-from storeside.plugins.pages import audio, benchmarks, etls, movement, objects, overview, quality, queues, storage
+from storeside.plugins.pages import (
+    audio,
+    benchmarks,
+    etls,
+    failures,
+    movement,
+    objects,
+    overview,
+    quality,
+    queues,
+    storage,
+)
 from storeside.plugins.pages.access import require_names, require_read
 from storeside.plugins.pages.limits import page_place, stream_place
 from storeside.plugins.pages.render import render
@@ -31,7 +42,7 @@ HEADERS = {
 LARGEST_FORM = 64 << 10
 
 app = FastAPI(title="Storeside", docs_url=None, redoc_url=None, openapi_url=None)
-for part in (overview, movement, objects, queues, quality, etls, storage, benchmarks):
+for part in (overview, movement, failures, objects, queues, quality, etls, storage, benchmarks):
     # The place is taken first: `require_read` needs a thread, too. It is free again when the page is made.
     required = (Depends(page_place, scope="function"), Depends(require_read), Depends(require_names))
     app.include_router(part.router, dependencies=required)

@@ -28,10 +28,10 @@ SQS_PATIENCE = {"connect_timeout": 3, "read_timeout": 10, "retries": {"total_max
 log = logging.getLogger(__name__)
 
 
-def clickhouse() -> Any:
+def clickhouse(role: str = roles.PAGES) -> Any:
     """Return a ClickHouse client. Like the others here, it raises UnavailableError with the cause."""
     with _leads_to("ClickHouse", CLICKHOUSE):
-        connection = of_role(roles.PAGES, BaseHook.get_connection(CLICKHOUSE))
+        connection = of_role(role, BaseHook.get_connection(CLICKHOUSE))
         connection.extra = json.dumps({**connection.extra_dejson, **PATIENCE})
         return clickhouse_client(connection)
 

@@ -13,7 +13,7 @@ from airflow.api_fastapi.core_api.security import GetUserDep
 from fastapi import APIRouter, HTTPException, Request, Response
 
 from storeside.operators.hooks.aistore import AIStoreHook
-from storeside.pages import charts, datapath
+from storeside.pages import charts, datapath, failures
 from storeside.pages import movement as movements
 from storeside.pages import progress as progresses
 from storeside.pages.movement import Movement
@@ -98,6 +98,7 @@ def live(
 def run(
     request: Request, tables: TablesDep, user: GetUserDep, dag: str, run: str,
     task: str = "", map_index: str = "", status: str = "", after: str = "", back: str = "",
+    accepted: int | None = None,
 ) -> Response:  # fmt: skip
     """Show one run: its tasks, its data flow, and the objects of one stage."""
     if not tables.may_read(dag) or not may_read_runs(user, dag):
@@ -122,7 +123,7 @@ def run(
         picture=datapath.data_path(stages, movements.published(tables, run_id)),
         now=_now(tables, user, movements.Filter(), run_id),
         page=movements.outcomes(tables, stage, status, At(after, back)) if stage else None,
-        rejected=_rejected(tables, stage),
+        rejected=_rejected(tables, stage), known=failures.known(tables, stage) if stage else [], accepted=accepted,
         may_run=may_run(user, dag), may_stop=may_stop(user, dag),
     )  # fmt: skip
 

@@ -182,6 +182,8 @@ def test_a_viewer_sees_and_does_not_touch(site: Site) -> None:
     own = {"Origin": site.airflow, "Sec-Fetch-Site": "same-origin"}
     form = {"queue": queue, "message": "m"}
     assert site.session("viewer").post(site.url("redrive"), data=form, headers=own, timeout=30).status_code == 403
+    form = {"dag": DAG, "run": site.run, "task": "load", "failure": "f"}
+    assert site.session("viewer").post(site.url("accept"), data=form, headers=own, timeout=30).status_code == 403
 
 
 @pytest.mark.parametrize(
@@ -189,10 +191,13 @@ def test_a_viewer_sees_and_does_not_touch(site: Site) -> None:
     [{}, {"Origin": "https://else.where"}, {"Sec-Fetch-Site": "cross-site"}, {"Sec-Fetch-Site": "same-site"}],
 )
 def test_what_other_sites_send_is_turned_away(site: Site, headers: dict[str, str]) -> None:
-    form = {"queue": "q", "message": "m"}
-    answer = site.session("admin").post(site.url("redrive"), data=form, headers=headers, timeout=30)
-    assert answer.status_code == 403
-    assert "own pages" in answer.text
+    for to, form in (
+        ("redrive", {"queue": "q", "message": "m"}),
+        ("accept", {"dag": DAG, "run": site.run, "task": "load", "failure": "f"}),
+    ):
+        answer = site.session("admin").post(site.url(to), data=form, headers=headers, timeout=30)
+        assert answer.status_code == 403
+        assert "own pages" in answer.text
 
 
 def test_a_queue_that_is_not_ours_is_not_touched(site: Site) -> None:
@@ -568,6 +573,46 @@ def test_a_job_of_aistore_is_followed(site: Site, tab: Page, aistore: Any) -> No
     finally:
         jobs.abort(aistore, job)
         etls.discard(aistore, etl)
+
+
+def test_known_failures_are_accepted(site: Site, tab: Page) -> None:
+    migrate(site.clickhouse)
+    bucket, run, names = unique("known"), unique("failed"), ("a <b>&.csv", "b.csv", "since.csv")
+    kept = {"version": "v", "reason": "no <b>table</b>", "run_id": "pages/before"}
+    for name in names[:2]:
+        for table, row in (
+            ("loads", {"destination": "d.t", "bucket": bucket, "key": name, "state": "failed", "kind": "object"}),
+            ("objects", {"source": f"s3://{bucket}", "destination": "ais://to", "object": name, "status": "failed",
+                         "effect": "e", "prepend": "x/"}),
+        ):  # fmt: skip
+            row |= kept
+            site.clickhouse.insert(f"storeside.{table}", [list(row.values())], column_names=list(row))
+    detail = {"known_bad": 25, "known_failures": [[name, kept["reason"]] for name in names], "prepend": "x/"}
+    for task, to in (("load", "clickhouse://d.t"), ("transform", "ais://to")):
+        Ledger(site.clickhouse).record_run({
+            "run_id": f"pages/{run}", "dag_id": "pages", "task_id": task, "kind": task, "source": f"s3://{bucket}",
+            "destination": to, "state": "partial", "listed": 30, "skipped": 5, "seconds": 1.0,
+            "detail": json.dumps(detail),
+        })  # fmt: skip
+    for task, table, name in (("load", "loads", "key"), ("transform", "objects", "object")):
+        tab.goto(site.url("run", dag="pages", run=run, task=task))
+        section = tab.get_by_role("region", name="Failed for good before")
+        assert section.get_by_text("processed since").count() == 1
+        tab.screenshot(path=f"/tmp/known-{task}.png", full_page=True)
+        tab.set_viewport_size(PHONE)
+        tab.screenshot(path=f"/tmp/known-{task}-phone.png", full_page=True)
+        tab.set_viewport_size(DESK)
+        section.get_by_role("row", name="a <b>&.csv").get_by_role("checkbox").check()
+        tab.get_by_role("button", name="Accept the chosen failures").click()
+        tab.get_by_text("1 failure accepted").wait_for()
+        section.get_by_role("row", name="a <b>&.csv").get_by_text("by admin").wait_for()
+        tab.screenshot(path=f"/tmp/known-{task}-after.png", full_page=True)
+        rows = site.clickhouse.query(
+            f"SELECT {name}, accepted_by FROM storeside.{table} FINAL ORDER BY 1"
+        ).result_rows
+        assert [row for row in rows if row[0] in names] == [(names[0], "admin"), (names[1], "")]
+    tab.goto(site.url("movement", dag="pages"))
+    tab.screenshot(path="/tmp/known-movement.png", full_page=True)
 
 
 @pytest.mark.parametrize("way", ["queues", "run"])

@@ -141,8 +141,9 @@ def tables(monkeypatch: pytest.MonkeyPatch, airflow: Airflow) -> Tables:
     monkeypatch.setitem(app.dependency_overrides, access.tables, lambda: found)
     for let_in in (access.require_read, access.require_same_origin):
         monkeypatch.setitem(app.dependency_overrides, let_in, lambda: None)
-    monkeypatch.setitem(app.dependency_overrides, get_user, lambda: SimpleNamespace(get_id=lambda: "ada"))
-    for module in ("movement", "queues"):
+    user = SimpleNamespace(get_id=lambda: "7", get_name=lambda: "ada")
+    monkeypatch.setitem(app.dependency_overrides, get_user, lambda: user)
+    for module in ("movement", "queues", "failures"):
         monkeypatch.setattr(f"storeside.plugins.pages.{module}.may_run", lambda *_: True)
     for may in ("may_stop", "may_read_logs", "may_read_runs"):
         monkeypatch.setattr(movement, may, lambda *_: True)
@@ -520,6 +521,55 @@ def test_failed_objects_are_for_those_who_may_start_runs_or_clear_tasks(
         monkeypatch.setattr(movement, "may_stop", lambda *_, may=may_stop: may)
         is_disabled = re.search(r'data-action="retry"[^>]* disabled', run_page(pages)) is not None
         assert is_disabled == (not may_run and not may_stop)
+
+
+class Ledger:
+    """A ClickHouse client that keeps the parameters of statements."""
+
+    def __init__(self) -> None:
+        self.asked: list[dict[str, Any]] = []
+
+    def query(self, text: str, parameters: dict[str, Any]) -> Any:
+        return SimpleNamespace(result_rows=[(1,)], first_row=(1,))
+
+    def command(self, text: str, parameters: dict[str, Any]) -> None:
+        self.asked.append(parameters)
+
+
+@pytest.mark.parametrize("kind", ["load", "transform"])
+def test_known_failures_are_accepted_in_the_name_of_the_visitor(
+    pages: TestClient, tables: Tables, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    known = [[name, "it is <b>bad</b>"] for name in ("a\nb", "open", "by bob", "since")]
+    tables.run("t[2]", "partial", kind, known_bad=30, known_failures=known)
+    now = [
+        {"object": name, "is_open": is_open, "accepted_by": who, "accepted_ms": 1000}
+        for name, is_open, who in (("a\nb", 1, ""), ("open", 1, ""), ("by bob", 0, "bob"))
+    ]
+    tables.answers |= {"pages_known_loads": now, "pages_known_results": now}
+    ledger, roles = Ledger(), []
+    monkeypatch.setattr("storeside.plugins.pages.failures.clickhouse", lambda role: roles.append(role) or ledger)
+    page = run_page(pages)
+    assert "did not try 30 objects again" in page
+    assert "it is &lt;b&gt;bad" in page
+    assert "by bob, <time" in page
+    ids = re.findall(r'name="failure" value="(\w+)"', page)
+    assert len(ids) == 2
+    form = {"dag": "d", "run": "r", "task": "t[2]", "failure": [ids[0], "of another"]}
+    answer = pages.post("/accept", data=form)
+    assert (answer.status_code, roles) == (303, ["ledger_conn_id"])
+    ((asked,),) = [ledger.asked]
+    assert (asked["who"], asked.get("keys", asked.get("names"))) == ("ada", ["a\nb"])
+    assert "1 failure accepted" in pages.get(answer.headers["location"].removeprefix("/storeside")).text
+    for status, changed in (
+        (404, {"task": "t"}), (404, {"failure": ["of another"]}), (404, {"run": "x"}), (400, {"failure": []}),
+    ):  # fmt: skip
+        assert pages.post("/accept", data={**form, **changed}).status_code == status
+    monkeypatch.setattr("storeside.plugins.pages.failures.may_run", lambda *_: False)
+    assert pages.post("/accept", data=form).status_code == 403
+    monkeypatch.setattr(movement, "may_run", lambda *_: False)
+    assert re.search(r"<button disabled[^>]*>Accept", run_page(pages))
+    assert len(ledger.asked) == 1
 
 
 def test_a_task_names_its_queue_and_the_page_knows_its_url(

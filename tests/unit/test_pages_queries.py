@@ -13,7 +13,7 @@ from clickhouse_connect.driver.binding import bind_query, quote_identifier
 from clickhouse_connect.driver.exceptions import DatabaseError
 
 from storeside import sql
-from storeside.pages import benchmarks, etls, movement, objects, overview, progress, quality, queues
+from storeside.pages import benchmarks, etls, failures, movement, objects, overview, progress, quality, queues
 from storeside.pages.datapath import data_path
 from storeside.pages.movement import SORTS, Filter, Movement, Sort
 from storeside.pages.objects import Place, Search
@@ -117,6 +117,13 @@ def run_row(client: Client, run: str, task: str = "t", at: str = "2026-01-01 00:
     )
 
 
+def known(tables: Tables, name: str = "x") -> list[failures.Known]:
+    """Return the known failures of a transform and of a load that left out this object."""
+    detail = {"known_failures": [[name, "bad"]]}
+    load = stage(kind="load", source="s3://b/", destination="clickhouse://db.table", detail=detail)
+    return [*failures.known(tables, stage(detail=detail)), *failures.known(tables, load)]
+
+
 def everything(tables: Tables) -> list[Any]:
     """Call every function that reads; each returns an empty value if there is nothing."""
     load = stage(kind="load", source="s3://b/", destination="clickhouse://db.table", detail={"rejected": 1})
@@ -132,7 +139,7 @@ def everything(tables: Tables) -> list[Any]:
         benchmarks.charts(tables), movement.totals(tables, Filter()), movement.places(tables),
         objects.count(tables, Search()), objects.count_loads(tables, Search()), queues.count(tables, "q"),
         overview.pipelines(tables), overview.open_failures(tables), etls.uses(tables),
-        movement.replaced(tables),
+        movement.replaced(tables), [one for one in known(tables) if one.is_open],
     ]  # fmt: skip
 
 
@@ -213,6 +220,9 @@ def fill_all(client: Client, dag: str, name: str = "x") -> None:
 
 def test_rows_of_dags_that_one_may_not_read_are_not_there(changed: Client) -> None:
     fill_all(changed, "secret")
+    failed = {"version": "v", "run_id": "secret/r"}
+    changed.fill("objects", source="ais://a", destination="ais://b", object="bad", status="failed", **failed)
+    changed.fill("loads", destination="db.table", bucket="b", key="bad", state="failed", kind="object", **failed)
     changed.command("CREATE TABLE IF NOT EXISTS storeside.table_rejected (key String) ENGINE = Memory")
 
     def seen(tables: Tables) -> list[bool]:
@@ -229,7 +239,7 @@ def test_rows_of_dags_that_one_may_not_read_are_not_there(changed: Client) -> No
             bool(movement.outcomes(tables, load("secret/r"), "failed").rows),
             bool(objects.count(tables, Search("x"))), bool(objects.count_loads(tables, Search("x"))),
             bool(queues.count(tables, "q")), bool(overview.pipelines(tables)), bool(overview.open_failures(tables)),
-            bool(etls.uses(tables)),
+            bool(etls.uses(tables)), all(one.is_open for one in known(tables, "bad")),
         ]  # fmt: skip
 
     def load(run: str) -> Movement:
@@ -504,6 +514,52 @@ def test_failures_of_a_run_stay_when_a_later_run_replaces_its_outcomes(client: C
     assert failed("d/first") == [before] * 2
     everything = movement.outcomes(tables, stage(run_id="d/second", source="s3://b")).rows
     assert [(row["object"], row["status"]) for row in everything] == [("bad", "done"), ("worse", "done")]
+
+
+@pytest.mark.parametrize("accepted", [False, True])
+@pytest.mark.parametrize("name", ["a", "new\nline", "{names:Array(String)}', 'x"])
+def test_known_failures_are_open_until_they_are_accepted_or_processed(
+    client: Client, name: str, accepted: bool
+) -> None:
+    who = {"accepted_by": "ada", "accepted_at": "2026-01-01 00:00:00"} if accepted else {}
+    at, outcome = "2100-01-01 00:00:01", {"version": "v", "reason": "bad", "run_id": "d/earlier", **who}
+    client.fill(
+        "objects", source="ais://a", destination="ais://b", object=name, status="failed", recorded_at=at, **outcome
+    )
+    client.fill(
+        "loads",
+        destination="db.table",
+        bucket="b",
+        key=name,
+        state="failed",
+        kind="object",
+        recorded_at=at,
+        **outcome,
+    )
+    found = known(Tables(client), name)
+    assert [(one.object, one.reason, one.is_open, one.accepted_by) for one in found] == [
+        (name, "bad", not accepted, "ada" if accepted else "")
+    ] * 2
+    assert {one.accepted_at for one in found} == {1767225600.0 if accepted else 0.0}
+    settle(client, "d/other", 3)
+    client.fill(
+        "objects", source="ais://a", destination="ais://b", object=name, status="done", recorded_at="2100-01-02"
+    )
+    client.fill(
+        "loads", destination="db.table", bucket="b", key=name, version="v", state="loaded", recorded_at="2100-01-02"
+    )
+    assert not any(one.is_open or one.accepted_by for one in known(Tables(client), name))
+
+
+@pytest.mark.parametrize("table", ["objects", "loads"])
+def test_the_overview_does_not_count_accepted_failures(client: Client, table: str) -> None:
+    settle(client, "d/first", 1, bad="failed")
+    client.command(
+        f"INSERT INTO storeside.{table} SELECT * REPLACE ('ada' AS accepted_by, recorded_at + 1 AS recorded_at)"
+        f" FROM (SELECT * FROM storeside.{table})"
+    )
+    (row,) = overview.open_failures(Tables(client))
+    assert row["objects"] == 1
 
 
 def test_the_overview_counts_failures_that_no_run_has_mended(client: Client) -> None:

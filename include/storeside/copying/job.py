@@ -265,4 +265,5 @@ class CopyJob:
             seconds=round(time.time() - self.started, 3),
             examples=tuple(examples),
             known_failures=tuple(known),
+            prepend=self.prepend,
         )

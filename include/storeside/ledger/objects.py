@@ -6,7 +6,7 @@ neither the memory nor the time of a worker grows with the number of objects.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -344,19 +344,27 @@ class Ledger:
         ).result_rows
         return [(name, reason) for name, reason in rows]
 
-    def accept_failed(self, source: str, destination: str, who: str, *, prefix: str = "", prepend: str = "") -> int:
+    def accept_failed(
+        self, source: str, destination: str, who: str, *,
+        prefix: str = "", prepend: str | None = None, names: Collection[str] = (),
+    ) -> int:  # fmt: skip
         """Accept that objects below `prefix` have no results, because they failed for good; return their number.
 
-        `source` and `destination` are the URIs of buckets. With `prepend`, only results with this prefix are meant.
-        `who` is recorded in the ledger. A new version of an object is processed as any other. Copies are tried again
-        by each run, unless the destination cannot store an object under its name.
+        `source` and `destination` are the URIs of buckets. With `prepend`, only results with this prefix are meant,
+        and with `names`, only these objects. `who` is recorded in the ledger. A new version of an object is processed
+        as any other. Copies are tried again by each run, unless the destination cannot store an object under its
+        name.
         """
         those = (
             "source = {source:String} AND destination = {destination:String} AND startsWith(object, {prefix:String})"
-            " AND startsWith(prepend, {prepend:String}) AND status = 'failed' AND version != ''"
+            " AND (prepend = {prepend:String} OR {any_prepend:Bool}) AND status = 'failed' AND version != ''"
             " AND (effect != '' OR destination_object = '') AND accepted_by = ''"
         )
-        asked = {"source": source, "destination": destination, "prefix": prefix, "prepend": prepend}
+        those += " AND object IN {names:Array(String)}" if names else ""
+        asked = {
+            "source": source, "destination": destination, "prefix": prefix, "names": list(names),
+            "prepend": prepend or "", "any_prepend": prepend is None,
+        }  # fmt: skip
         return accept(self.client, "storeside.objects", those, asked, who)
 
     def empty_results(self, scope: Scope, after: str, limit: int) -> list[str]:

@@ -75,6 +75,16 @@ class Movement:
         return self.bytes_in / self.seconds if self.seconds else 0.0
 
     @property
+    def known_bad(self) -> int:
+        """Objects that were not tried again, because they failed for good in earlier runs."""
+        return int(self.detail.get("known_bad", 0))
+
+    @property
+    def prepend(self) -> str:
+        """The prefix of the names of the results."""
+        return str(self.detail.get("prepend", ""))
+
+    @property
     def is_load(self) -> bool:
         """Whether the task loads objects into rows."""
         return self.kind in ("load", "events")

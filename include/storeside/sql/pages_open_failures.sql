@@ -1,5 +1,6 @@
 -- Objects of each DAG that failed in the last `days` days and that no run has processed since, and the newest run that
--- they failed in. The newest failures of each DAG are looked at, up to `most`; `more` is true if a DAG may have others.
+-- they failed in. Accepted failures do not count. The newest failures of each DAG are looked at, up to `most`; `more` is
+-- true if a DAG may have others.
 -- The newest row of an object counts; FINAL, and a comparison of whole keys with each row, would take twice as long. An
 -- object that failed to be loaded counts as processed when any version of it is loaded: a user corrects it with a new one.
 WITH recent AS
@@ -26,7 +27,7 @@ WHERE (source, destination, object, prepend) NOT IN
     WHERE object IN (SELECT object FROM recent)
         AND (source, destination, object, prepend) IN (SELECT source, destination, object, prepend FROM recent)
     GROUP BY source, destination, object, prepend
-    HAVING argMax(status, objects.recorded_at) = 'done'
+    HAVING argMax(status = 'done' OR accepted_by != '', objects.recorded_at)
 )
     AND (destination, source, object) NOT IN
     (
@@ -39,6 +40,6 @@ WHERE (source, destination, object, prepend) NOT IN
             WHERE startsWith(destination, 'clickhouse://')
         )
         GROUP BY destination, bucket, key
-        HAVING argMax(state, loads.recorded_at) != 'failed'
+        HAVING argMax(state != 'failed' OR accepted_by != '', loads.recorded_at)
     )
 GROUP BY dag_id

@@ -108,7 +108,7 @@ def _accept_results(given: argparse.Namespace) -> int:
     (source, prefix), (to, prepend) = Bucket.split(given.source), Bucket.split(given.table)
     tables = Ledger(ledger() or clickhouse())
     tables.create()
-    return tables.accept_failed(str(source), str(to), given.accept_failed, prefix=prefix, prepend=prepend)
+    return tables.accept_failed(str(source), str(to), given.accept_failed, prefix=prefix, prepend=prepend or None)
 
 
 def _accepted(count: int, who: str) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -318,16 +318,18 @@ class Loads:
         known = tuple((key, reason) for key, reason, _ in rows)
         return Unplanned(known_bad=int(rows[0][2]) if rows else 0, known_failures=known)
 
-    def accept(self, who: str) -> int:
+    def accept(self, who: str, keys: Collection[str] = ()) -> int:
         """Accept all failures for good of the source's objects: runs skip them and state it no longer.
 
-        Returns their number. `who` is recorded in the ledger. A new version of an object is loaded as any other.
+        With `keys`, only those of these objects. Returns their number. `who` is recorded in the ledger. A new version
+        of an object is loaded as any other.
         """
         those = (
             "destination = {destination:String} AND bucket = {bucket:String} AND startsWith(key, {prefix:String})"
             " AND match(key, {regex:String}) AND state = 'failed' AND kind = 'object' AND accepted_by = ''"
         )
-        return accept(self.client, "storeside.loads", those, self.parameters, who)
+        those += " AND key IN {keys:Array(String)}" if keys else ""
+        return accept(self.client, "storeside.loads", those, {**self.parameters, "keys": list(keys)}, who)
 
     def failures(self, limit: int) -> list[tuple[str, str]]:
         """Return up to `limit` objects that this run could not load, with their reasons."""

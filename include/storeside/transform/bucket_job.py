@@ -311,6 +311,7 @@ class BucketJob:
             job_seconds=round(state.job_seconds, 3),
             examples=tuple(examples),
             known_failures=tuple(known),
+            prepend=self.scope.prepend,
         )
 
     def _require_apart(self) -> None:

@@ -59,7 +59,7 @@ class Summary:
     """The outcome of a bucket job. `job_seconds` is the part of `seconds` that AIStore's jobs took.
 
     `examples` are (object, reason) of the first failures, and `known_failures` of the first `known_bad` objects,
-    which failed for good in earlier runs; the ledger has all of them.
+    which failed for good in earlier runs; the ledger has all of them. `prepend` is the prefix of the results' names.
     """
 
     source: str
@@ -76,6 +76,7 @@ class Summary:
     job_seconds: float = 0
     examples: tuple[tuple[str, str], ...] = ()
     known_failures: tuple[tuple[str, str], ...] = ()
+    prepend: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the summary as a dictionary of bounded size."""
