@@ -129,6 +129,8 @@ def finish(
         summary.source, summary.destination, summary.done, done, summary.failed, summary.known_bad, summary.skipped,
         summary.bytes_in / 1e6, summary.bytes_out / 1e6, summary.seconds,
     )  # fmt: skip
+    if summary.ignored:
+        operator.log.info("ignored markers: %s", ", ".join(f"{n} of {kind}" for kind, n in summary.ignored.items()))
     for name, reason in summary.examples:
         operator.log.warning("failed: %r: %s", name, reason, object=name)
     _log_known(operator.log, summary.known_failures)

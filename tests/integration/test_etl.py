@@ -303,11 +303,17 @@ def test_folder_markers_of_a_remote_bucket_are_left_out(
 
 def test_folder_markers_in_the_cluster_are_left_out(aistore: Any, clickhouse: Any, drive: Drive) -> None:
     source = Bucket("ais", unique("in"))
-    put(aistore, source, {"x/one": b"one", "x_$folder$": b""})
+    markers = {"_SUCCESS": b"", "x/_committed_1": b"bad", "x/.one.crc": b"bad"}
+    put(aistore, source, {"x/one": b"one", "_x/two": b"two", "x_$folder$": b"", **markers})
     run = job(aistore, clickhouse, source, spec("upper"))
     found = drive(run)
-    assert (found.listed, found.done, found.failed) == (1, 1, 0), found
-    assert set(sizes(aistore, run.destination)) == {"x/one"}
+    assert (found.listed, found.done, found.failed) == (2, 2, 0), found
+    assert found.ignored == {"_*": 2, ".*": 1}
+    assert set(sizes(aistore, run.destination)) == {"x/one", "_x/two"}
+    copied = drive(job(aistore, clickhouse, source, None))
+    assert (copied.listed, copied.done, copied.ignored) == (5, 5, {}), copied
+    chosen = drive(job(aistore, clickhouse, source, spec("upper"), prefix="x/_c"))
+    assert (chosen.listed, chosen.failed, chosen.ignored) == (1, 1, {}), chosen
     named = job(aistore, clickhouse, source, None, names=["x_$folder$"])
     assert drive(named).done == 1
     assert set(sizes(aistore, named.destination)) == {"x_$folder$"}

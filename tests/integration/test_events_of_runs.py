@@ -482,9 +482,12 @@ def test_folder_markers_start_no_run_and_end_none(mailbox: Mailbox, run: Run, le
     mailbox.arrive(1)
     for key in markers:  # if the event does not state the size of the object
         mailbox.send(mailbox.record(key, size=None))
-    assert run.lease() == 4
-    assert run.settle() == Settled(deleted=3, released=1)  # an empty recording is not one of them
+    mailbox.s3.put_object(Bucket=mailbox.bucket, Key="x/_SUCCESS")
+    mailbox.arrive(1)
+    assert run.lease() == 5
+    assert run.settle() == Settled(deleted=4, released=1)  # an empty recording is not one of them
     assert mailbox.dead() == {}
+    assert mailbox.events()["x/_SUCCESS", "ObjectCreated:Put"][0][0] == "skipped"
     skipped = ("skipped", "it is a folder marker")
     for key in markers:
         assert mailbox.events()[key, "ObjectCreated:Put"] == [skipped] * 2

@@ -18,6 +18,7 @@ from clickhouse_connect.driver.binding import bind_query
 
 from storeside import sql
 from storeside.aistore.buckets import Bucket, StoredObject
+from storeside.aistore.markers import NONE
 from storeside.events.drained import Drained
 from storeside.events.ledger import EventLedger
 from storeside.events.runs import WANTED
@@ -35,7 +36,6 @@ from storeside.stack.settings import CHECKOUT
 from storeside.stack.speech_corpus import HOSTILE_NAMES
 from storeside.transfer.errors import TransferInputError
 from storeside.transfer.loads import Loads
-from storeside.transfer.markers import NONE
 from storeside.transfer.plan import Plan
 from storeside.transfer.source import WILD, Source, pattern
 from storeside.transformers.audio import AudioFacts

@@ -35,7 +35,7 @@ UNTRIED = Outcome("untried")
 LOADED = Outcome("loaded")
 _OWN = Outcome("skipped", "Storeside wrote the object to test or measure the bucket")
 FOLDER = Outcome("skipped", "it is a folder marker")
-MARKER = Outcome("skipped", "its name is that of a marker, such as _SUCCESS: to load it, name it in keys")
+MARKER = Outcome("skipped", "its name is that of a marker, such as _SUCCESS: to process it, name it in the keys")
 
 
 @dataclass

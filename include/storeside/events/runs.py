@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from storeside.aistore.markers import marker, named_by
 from storeside.aistore.names import is_folder_marker
 from storeside.events.batches import Batches
 from storeside.events.current import Found, listed_around, look_at
-from storeside.events.deliveries import FOLDER, UNTRIED, Delivery, Outcome
+from storeside.events.deliveries import FOLDER, MARKER, UNTRIED, Delivery, Outcome
 from storeside.events.ledger import EventLedger
 from storeside.events.notifications import S3Event
 from storeside.events.queue import Queue
@@ -56,6 +57,8 @@ class Taken:
             return _GONE
         if isinstance(found, Listed) and is_folder_marker(key, found.size):
             return FOLDER
+        if marker(key, named_by(self.prefix)):
+            return MARKER
         if elsewhere := outcome_elsewhere(bucket, key, self.source, self.prefix):
             return elsewhere
         if not self.complete:

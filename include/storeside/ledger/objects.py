@@ -65,6 +65,17 @@ class Ledger:
             raise LedgerTransientError(f"ClickHouse stored {arrived} of {sent} listed objects: list again")
         return sent
 
+    def record_ignored(self, scope: Scope, counts: Mapping[str, int]) -> None:
+        """Store how many objects the listing of the source leaves out, by the pattern of their names."""
+        self.drop(scope, "ignored")
+        if counts:
+            self.insert_listing((scope.job, "ignored", name, "", count, "", "") for name, count in counts.items())
+
+    def ignored(self, scope: Scope) -> dict[str, int]:
+        """Return the numbers that `record_ignored` stored."""
+        query = "SELECT object, size FROM storeside.listings WHERE job = {job:String} AND side = 'ignored'"
+        return dict(self.client.query(query, parameters={"job": scope.job}).result_rows)
+
     def insert_listing(self, rows: Iterable[tuple[Any, ...]]) -> int:
         """Add rows to ``storeside.listings`` in batches; return their number."""
         count = 0
@@ -398,7 +409,8 @@ class Ledger:
 
     def forget_listings(self, scope: Scope) -> None:
         """Delete the job's plan, so that no task resumes it, and then its listings; the outcomes stay."""
-        for side in (*_PLANNED, "listing", "source", "held", "claimed", "found", "rival", "before", "after", "now"):
+        sides = "listing", "source", "ignored", "held", "claimed", "found", "rival", "before", "after", "now"
+        for side in (*_PLANNED, *sides):
             self.drop(scope, side)
 
     def _count(self, query: str, scope: Scope) -> int:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 class Known:
     """An object that failed for good before the task; `accepted_at` is in seconds since the epoch.
 
-    `is_open` states whether it is still without a result or rows, and nobody has accepted that.
+    `is_open` states whether it is still without a result or rows, and no user has accepted that.
     """
 
     object: str

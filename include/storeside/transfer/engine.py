@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from clickhouse_connect.driver.exceptions import DatabaseError, OperationalError
 
+from storeside.aistore.markers import NONE
 from storeside.transfer import aistore_urls, queries
 from storeside.transfer.batch import BatchLoad
 from storeside.transfer.errors import (
@@ -30,7 +31,6 @@ from storeside.transfer.errors import (
 )
 from storeside.transfer.leftovers import sweep
 from storeside.transfer.loads import Loads, Totals, Unplanned
-from storeside.transfer.markers import NONE
 from storeside.transfer.mirror import Mirror
 from storeside.transfer.plan import Batch, Plan
 from storeside.transfer.preparation import MOST_FAILURES, Preparation, Prepared

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from storeside.aistore.markers import NONE
 from storeside.sql.acceptance import accept
 from storeside.sql.answers import first_row
 from storeside.sql.migrate import migrate
 from storeside.sql.quoting import literal
 from storeside.transfer.errors import FailureKind, TransferTransientError
-from storeside.transfer.markers import NONE
 from storeside.transfer.source import Source
 
 if TYPE_CHECKING:

@@ -9,11 +9,11 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from storeside import sql
+from storeside.aistore.markers import MARKERS
 from storeside.sql.answers import first_row
 from storeside.sql.quoting import literal
 from storeside.transfer.errors import TransferInputError, TransferTransientError
 from storeside.transfer.loads import NOW, SYNCHRONOUS, Loads, Planned, Unplanned
-from storeside.transfer.markers import MARKERS
 from storeside.transfer.source import WILD, Listed, Source, uri_of
 
 if TYPE_CHECKING:

@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from storeside.aistore.buckets import Bucket, common_prefix
+from storeside.aistore.markers import markers_of
 from storeside.copying.s3_access import REQUESTER_PAYS, Access
 from storeside.sql.quoting import literal
 from storeside.transfer import aistore_urls
 from storeside.transfer.errors import TransferInputError, named_file
-from storeside.transfer.markers import markers_of
 
 # Keys that ClickHouse misreads. It interprets these characters as patterns, even if they are escaped, and refuses
 # `//`. With the name of an archive it looks for an entry in the archive. It does not detect truncated zstd and lz4

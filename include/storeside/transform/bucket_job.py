@@ -294,6 +294,7 @@ class BucketJob:
         if self.in_shards and state.pending:
             count, failed = members.settle(self.ledger, self.scope)
             totals, examples = replace(totals, failed=totals.failed + count), [*examples, *failed][:20]
+        ignored = self.ledger.ignored(self.scope)
         if options.keeps_result:
             self.ledger.forget_listings(self.scope)
         return Summary(
@@ -312,6 +313,7 @@ class BucketJob:
             examples=tuple(examples),
             known_failures=tuple(known),
             prepend=self.scope.prepend,
+            ignored=ignored,
         )
 
     def _require_apart(self) -> None:

@@ -12,6 +12,7 @@ from storeside.aistore.buckets import Bucket
 from storeside.aistore.errors import AIStoreInputError, AIStoreTransientError, said
 from storeside.aistore.existence import require_bucket
 from storeside.aistore.existing import described, require_reports
+from storeside.aistore.markers import marker, named_by
 from storeside.aistore.pods import PodWatch
 from storeside.aistore.spec import EtlSpec
 from storeside.transform.journal import failures
@@ -59,6 +60,8 @@ class Inspection:
     def failures(self, job_id: str) -> dict[str, str]:
         """Return the reason for each object that could not be transformed, and release the ETL.
 
+        Markers of writers are left out, as a transform leaves them out.
+
         Raises AIStoreTransientError if the failures cannot be read, for example because another task deleted the ETL,
         and AIStoreInputError if they may be too many to be listed.
         """
@@ -79,7 +82,8 @@ class Inspection:
             ) from e
         finally:
             self.release()
-        return reasons
+        named = named_by(self.prefix)
+        return {name: reason for name, reason in reasons.items() if not marker(name, named)}
 
     def _add_errors(self, etl_name: str, job_id: str, reasons: dict[str, str]) -> None:
         """Add AIStore's errors of an ETL to the `reasons` from its log, which only Storeside's server writes."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from storeside.aistore.buckets import Bucket, StoredObject, common_prefix, find_aistore, list_aistore, list_held
+from storeside.aistore.markers import MARKERS, marker, named_by
 from storeside.aistore.names import is_folder_marker
 from storeside.ledger.listing import Row, destination_rows, source_row
 from storeside.ledger.objects import Ledger
@@ -18,7 +20,13 @@ if TYPE_CHECKING:
 
 
 class Listings:
-    """Lists the buckets of one job into the ledger. `list_source` replaces AIStore's listing of the source."""
+    """Lists the buckets of one job into the ledger. `list_source` replaces AIStore's listing of the source.
+
+    A transform has no use for markers of writers; a copy takes them, because tables such as those of Delta consist of
+    them.
+    """
+
+    takes_markers = False
 
     def __init__(
         self,
@@ -39,7 +47,9 @@ class Listings:
         self._naming = naming
         self._options = options
         self._list_source = list_source or self._by_aistore
-        self.left_out = 0  # folder markers in the latest listing of the source
+        # In the latest listing of the source: folder markers, and markers of writers by their patterns.
+        self.left_out = 0
+        self.ignored = Counter[str]()
 
     @property
     def is_remote(self) -> bool:
@@ -47,8 +57,9 @@ class Listings:
         return self._source.is_remote
 
     def source(self) -> None:
-        """Record the objects of the source."""
+        """Record the objects of the source, and the numbers of ignored markers."""
         self._ledger.record_listing(self._scope, "source", self.rows())
+        self._ledger.record_ignored(self._scope, self.ignored)
 
     def held(self) -> None:
         """Record the copies of the source's objects in the cluster, and their versions."""
@@ -87,13 +98,21 @@ class Listings:
     def rows(self) -> Iterator[Row]:
         """Yield the source's rows, without folder markers unless names select them.
 
+        A transform also leaves out markers of writers, unless its prefix or names select them.
+
         A name that AIStore cannot store, or whose result it cannot store, has a reason and no destination.
         """
         wanted = set(self._options.names or ())
-        self.left_out = 0
+        self.left_out, self.ignored = 0, Counter()
+        all_named = self._options.names is not None
+        takes_all = all_named or self.takes_markers or not self._scope.effect
+        named = MARKERS if takes_all else named_by(self._options.prefix)
         for found in self._list_source():
-            if self._options.names is None and is_folder_marker(found.name, found.size):
+            if not all_named and is_folder_marker(found.name, found.size):
                 self.left_out += 1
+                continue
+            if kind := marker(found.name, named):
+                self.ignored[kind] += 1
                 continue
             wanted.discard(found.name)
             yield source_row(found, self._naming.destination(found.name), self._naming.refusal(found.name))

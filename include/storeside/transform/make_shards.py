@@ -49,6 +49,8 @@ _THREADS = 4
 class _Checked(Listings):
     """Listings in which a shard counts after a job only if it has the planned members."""
 
+    takes_markers = True  # the name of a plan is that of its shard
+
     def results(self, side: str, prefix: str) -> Iterator[StoredObject]:
         """Leave shards with other members out of the listing after a job, and record the difference."""
         found = super().results(side, prefix)

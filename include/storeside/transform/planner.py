@@ -89,9 +89,9 @@ class Planner:
             log.info("this run has stored %d results together with their objects, %d are missing", there, missing)
         if not missing:
             return _state(Phase.DONE, plan)
-        # AIStore's pass over a bucket includes folder markers; over a remote one, it leaves out objects that the
+        # AIStore's pass over a bucket includes markers; over a remote one, it leaves out objects that the
         # cluster has not cached
-        differs = self._listings.is_remote or self._listings.left_out
+        differs = self._listings.is_remote or self._listings.left_out or self._listings.ignored
         whole = self._scope.effect and self._options.names is None and missing == plan.listed and not differs
         return _state(Phase.BUCKET if whole else Phase.OBJECTS, plan)
 

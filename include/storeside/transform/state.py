@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -60,6 +60,7 @@ class Summary:
 
     `examples` are (object, reason) of the first failures, and `known_failures` of the first `known_bad` objects,
     which failed for good in earlier runs; the ledger has all of them. `prepend` is the prefix of the results' names.
+    `ignored` has the numbers of markers, which are not listed, by their patterns, such as ``_*``.
     """
 
     source: str
@@ -77,6 +78,7 @@ class Summary:
     examples: tuple[tuple[str, str], ...] = ()
     known_failures: tuple[tuple[str, str], ...] = ()
     prepend: str = ""
+    ignored: Mapping[str, int] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the summary as a dictionary of bounded size."""
