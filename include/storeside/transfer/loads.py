@@ -305,9 +305,13 @@ class Loads:
     def known_bad(self, selected: str, parameters: Mapping[str, Any], limit: int) -> Unplanned:
         """Return the failures for good of earlier runs that keep listed objects from being planned.
 
+        Objects that failed in another run after the plan was made are in this plan: they count as this run's.
         `selected` is a condition for rows of the listing, with `parameters`. Accepted failures are left out.
         """
-        listed = f"FROM storeside.load_listings WHERE transfer = {{transfer:String}} AND {selected}"
+        listed = (
+            f"FROM storeside.load_listings WHERE transfer = {{transfer:String}} AND {selected} AND (key, etag) NOT IN"
+            " (SELECT key, version FROM storeside.load_plan WHERE transfer = {transfer:String})"
+        )
         bad = f"(SELECT key, version FROM storeside.loads FINAL WHERE {_KNOWN_BAD})"
         rows = self.client.query(
             f"SELECT key, reason, count() OVER () FROM storeside.loads FINAL WHERE {_KNOWN_BAD}"

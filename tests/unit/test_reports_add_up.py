@@ -1,0 +1,112 @@
+"""Two loads of the same objects at the same time: each report counts each listed object once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from storeside.sql.migrate import migrations
+from storeside.transfer.errors import FailureKind
+from storeside.transfer.loads import Loaded, Loads
+from storeside.transfer.plan import Plan
+from storeside.transfer.source import Listed, Source
+from tests.unit.test_sql import Engine
+
+KEYS = "ab"
+
+
+class Connection:
+    """A clickhouse-connect client on the engine in the process."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+
+    def command(self, text: str, parameters: Mapping[str, Any] | None = None, settings: Any = None) -> None:
+        self.engine.run(text, parameters)
+
+    def query(self, text: str, parameters: Mapping[str, Any] | None = None, settings: Any = None) -> Any:
+        rows = [tuple(row) for row in self.engine.run(text, parameters)]
+        return SimpleNamespace(result_rows=rows, first_row=rows[0] if rows else None)
+
+    def insert(
+        self, table: str, data: Sequence[Sequence[Any]], column_names: Sequence[str], column_oriented: bool = False,
+        **_: Any,
+    ) -> None:  # fmt: skip
+        rows = zip(*data, strict=True) if column_oriented else data
+        values = ", ".join(f"({', '.join(map(_literal, row))})" for row in rows)
+        name = table if "." in table else f"storeside.{table}"
+        self.engine.run(f"INSERT INTO {name} ({', '.join(column_names)}) VALUES {values}")
+
+
+def _literal(value: Any) -> str:
+    return (
+        str(value) if isinstance(value, int) else f"'{value:%F %T}'" if isinstance(value, datetime) else f"'{value}'"
+    )
+
+
+@pytest.fixture(scope="module")
+def connection() -> Iterator[Connection]:
+    engine = Engine()
+    for migration in migrations():
+        for statement in migration.statements:
+            engine.run(statement)
+    yield Connection(engine)
+    engine.session.close()
+
+
+def load(connection: Connection, run: str, outcomes: Sequence[bool | None]) -> Iterator[tuple[int, ...] | None]:
+    """Load all objects in steps; an object fails (False), is loaded, or is left to another try (None).
+
+    The last step yields the parts of the report, and the number of listed objects.
+    """
+    loads = Loads(connection, run, "db.table", Source("bucket", ""), run)  # type: ignore[arg-type]
+    plan = Plan(loads)
+    plan.record_listing([[Listed(key, "v", 1, "") for key in KEYS]])
+    yield None
+    listed, *_ = plan.make(batch_bytes=100, batch_objects=4, push=False, retry_failed=False)
+    yield None
+    known = plan.known_bad(9)
+    yield None
+    for planned in plan.unfinished():
+        outcome = outcomes[KEYS.index(planned.key)]
+        if outcome:
+            loads.record([Loaded(planned, 1)], "publishing")
+            yield None
+            loads.record([Loaded(planned, 1)], "loaded")
+        elif outcome is not None:
+            loads.record_failed([(planned, FailureKind.OBJECT, "bad")])
+        yield None
+    totals = loads.totals()
+    assert len(known.known_failures) == known.known_bad
+    yield totals.loaded, totals.failed, known.known_bad, listed
+
+
+OUTCOMES = st.lists(st.sampled_from([True, False, None]), min_size=len(KEYS), max_size=len(KEYS))
+# Which of the two loads takes the next step; the rest is in order.
+ORDER = st.lists(st.integers(0, 1), max_size=12)
+
+
+@settings(max_examples=12)
+@example([False] * 2, [False] * 2, [0, 0, 1, 1, 1, 1, 1, 1, 0])  # an object fails after the other plan was made
+@given(OUTCOMES, OUTCOMES, ORDER)
+def test_the_parts_of_each_report_add_up_to_what_was_listed(
+    connection: Connection, one: list[bool | None], other: list[bool | None], order: list[int]
+) -> None:
+    for table in ("loads", "load_listings", "load_plan"):
+        connection.command(f"TRUNCATE TABLE storeside.{table}")
+    running = [load(connection, "one", one), load(connection, "other", other)]
+    reports: list[tuple[int, ...] | None] = [None, None]
+    for number in [*order, *[0] * 9, *[1] * 9]:
+        reports[number] = next(running[number], reports[number])
+    for report in reports:
+        assert report is not None
+        loaded, failed, known_bad, listed = report
+        assert listed == len(KEYS)
+        # the rest was loaded by the other run, or is left to another try
+        assert loaded + failed + known_bad <= listed, reports
