@@ -579,14 +579,11 @@ def test_known_failures_are_accepted(site: Site, tab: Page) -> None:
     migrate(site.clickhouse)
     bucket, run, names = unique("known"), unique("failed"), ("a <b>&.csv", "b.csv", "since.csv")
     kept = {"version": "v", "reason": "no <b>table</b>", "run_id": "pages/before"}
-    for name in names[:2]:
-        for table, row in (
-            ("loads", {"destination": "d.t", "bucket": bucket, "key": name, "state": "failed", "kind": "object"}),
-            ("objects", {"source": f"s3://{bucket}", "destination": "ais://to", "object": name, "status": "failed",
-                         "effect": "e", "prepend": "x/"}),
-        ):  # fmt: skip
-            row |= kept
-            site.clickhouse.insert(f"storeside.{table}", [list(row.values())], column_names=list(row))
+    loaded = {"destination": "d.t", "bucket": bucket, "state": "failed", "kind": "object"}
+    made = {"source": f"s3://{bucket}", "destination": "ais://to", "status": "failed", "effect": "e", "prepend": "x/"}
+    for table, column, row in (("loads", "key", loaded), ("objects", "object", made)):
+        rows = [[*row.values(), *kept.values(), name] for name in names[:2]]
+        site.clickhouse.insert(f"storeside.{table}", rows, column_names=[*row, *kept, column])
     detail = {"known_bad": 25, "known_failures": [[name, kept["reason"]] for name in names], "prepend": "x/"}
     for task, to in (("load", "clickhouse://d.t"), ("transform", "ais://to")):
         Ledger(site.clickhouse).record_run({
@@ -598,21 +595,16 @@ def test_known_failures_are_accepted(site: Site, tab: Page) -> None:
         tab.goto(site.url("run", dag="pages", run=run, task=task))
         section = tab.get_by_role("region", name="Failed for good before")
         assert section.get_by_text("processed since").count() == 1
-        tab.screenshot(path=f"/tmp/known-{task}.png", full_page=True)
-        tab.set_viewport_size(PHONE)
-        tab.screenshot(path=f"/tmp/known-{task}-phone.png", full_page=True)
-        tab.set_viewport_size(DESK)
         section.get_by_role("row", name="a <b>&.csv").get_by_role("checkbox").check()
         tab.get_by_role("button", name="Accept the chosen failures").click()
         tab.get_by_text("1 failure accepted").wait_for()
         section.get_by_role("row", name="a <b>&.csv").get_by_text("by admin").wait_for()
-        tab.screenshot(path=f"/tmp/known-{task}-after.png", full_page=True)
         rows = site.clickhouse.query(
             f"SELECT {name}, accepted_by FROM storeside.{table} FINAL ORDER BY 1"
         ).result_rows
         assert [row for row in rows if row[0] in names] == [(names[0], "admin"), (names[1], "")]
     tab.goto(site.url("movement", dag="pages"))
-    tab.screenshot(path="/tmp/known-movement.png", full_page=True)
+    assert tab.get_by_text("25 before").count() == 2
 
 
 @pytest.mark.parametrize("way", ["queues", "run"])

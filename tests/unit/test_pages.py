@@ -551,6 +551,8 @@ def test_known_failures_are_accepted_in_the_name_of_the_visitor(
     monkeypatch.setattr("storeside.plugins.pages.failures.clickhouse", lambda role: roles.append(role) or ledger)
     page = run_page(pages)
     assert "did not try 30 objects again" in page
+    assert "30 objects failed for good before; this task found all others up to date" in page
+    assert "everything was up to date" not in page
     assert "it is &lt;b&gt;bad" in page
     assert "by bob, <time" in page
     ids = re.findall(r'name="failure" value="(\w+)"', page)
