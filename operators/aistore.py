@@ -51,8 +51,8 @@ class AISCopyBucketOperator(BucketJobOperator):
     :param destination: bucket URI; a missing ``ais://`` bucket is created
     :param prefix: process only objects whose names start with this
     :param prepend: prefix for the name of every copy or result
-    :param on_failed_objects: ``fail`` the task when objects failed, now or for good in earlier runs, or ``report`` them
-        and succeed
+    :param on_failed_objects: ``fail`` the task when objects failed, now or for good in earlier runs, or ``report``
+        them and succeed
     :param continue_on_error: False aborts the job at the first object that fails
     :param retry_failed: also try objects that failed for good in an earlier run
     :param latest: AIStore checks a remote source for newer versions of objects

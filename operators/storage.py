@@ -42,8 +42,8 @@ class StorageCopyBucketOperator(MovementOperator, SelectingOperator):
     :param destination: bucket URI with one of the same schemes; a missing ``ais://`` bucket is created
     :param prefix: copy only objects whose names start with this
     :param prepend: prefix for the names of all objects at the destination
-    :param on_failed_objects: ``fail`` the task when objects failed, now or for good in earlier runs, or ``report`` them
-        and succeed
+    :param on_failed_objects: ``fail`` the task when objects failed, now or for good in earlier runs, or ``report``
+        them and succeed
     :param retry_failed: also try objects that failed for good in an earlier run
     :param multipart: ``threshold`` and ``part_size`` in bytes, and ``concurrency``; by default the values in the
         extra ``multipart`` of the destination's connection, otherwise the results of `StorageTuneOperator`

@@ -74,7 +74,8 @@ class Ledger:
     def ignored(self, scope: Scope) -> dict[str, int]:
         """Return the numbers that `record_ignored` stored."""
         query = "SELECT object, size FROM storeside.listings WHERE job = {job:String} AND side = 'ignored'"
-        return dict(self.client.query(query, parameters={"job": scope.job}).result_rows)
+        rows = self.client.query(query, parameters={"job": scope.job}).result_rows
+        return {name: int(count) for name, count in rows}
 
     def insert_listing(self, rows: Iterable[tuple[Any, ...]]) -> int:
         """Add rows to ``storeside.listings`` in batches; return their number."""
