@@ -84,8 +84,8 @@ def whole_query(form: str, table: str) -> str:
 
 def unreadable_query(table: str) -> str:
     """Return the query that counts the rows which readers of the file would not find."""
-    name = "export_unreadable_utterances" if table else "export_unreadable_recordings"
-    return sql.query(name).replace("EXPORTED", _rows(table))
+    query = sql.query("export_unreadable_utterances") if table else sql.query("export_unreadable_recordings")
+    return query.replace("EXPORTED", _rows(table))
 
 
 def _rows(table: str) -> str:
