@@ -80,6 +80,15 @@ PARAMS = {
         section="Audio",
         description="1 for mono, 2 for stereo, more if the codec supports it",
     ),
+    "channel": Param(
+        "all",
+        type="string",
+        enum=["all", "left", "right"],
+        values_display={"all": "All channels, mixed", "left": "Only the left one", "right": "Only the right one"},
+        title="Channel of the recordings",
+        section="Audio",
+        description="Telephone stereo has one speaker on each channel. One channel alone needs 1 for Channels",
+    ),
     "keep_extension": Param(
         SETTINGS["keep_extension"],
         type="boolean",
@@ -157,6 +166,7 @@ changed recordings. To list failed objects with their reasons:
         codec="{{ params.codec }}",
         sample_rate="{{ params.sample_rate }}",
         channels="{{ params.channels }}",
+        channel="{{ None if params.channel == 'all' else params.channel }}",
         keep_extension="{{ params.keep_extension }}",
         communication="{{ params.communication }}",
         facts=FACTS,

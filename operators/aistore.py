@@ -276,6 +276,7 @@ class AISTranscodeAudioOperator(AISTransformBucketOperator):
     :param duration_seconds: maximum seconds of audio; leave out the rest
     :param trim_silence_dbfs: remove leading and trailing audio that is quieter than this
     :param loudness_lufs: integrated loudness (EBU R 128) of the results
+    :param channel: transcode only this channel: ``left``, ``right``, or its number from 1. Recordings without it fail
     :param keep_extension: append the new extension instead of replacing the old one (``a.flac.wav``, not ``a.wav``),
         so that recordings whose names differ only in their extensions have different results
     :param facts: URI of a bucket for the facts about the results. The transformer writes them in the same pass, and
@@ -299,6 +300,7 @@ class AISTranscodeAudioOperator(AISTransformBucketOperator):
         trim_silence_dbfs: float | str | None = None,
         loudness_lufs: float | str | None = None,
         keep_extension: bool | str = False,
+        channel: int | str | None = None,
         facts: str = "",
         **kwargs: Any,
     ) -> None:
@@ -313,6 +315,7 @@ class AISTranscodeAudioOperator(AISTransformBucketOperator):
         self.trim_silence_dbfs = trim_silence_dbfs
         self.loudness_lufs = loudness_lufs
         self.keep_extension = keep_extension
+        self.channel = channel
         self.facts = facts
         check_literals(self, facts=Bucket.parse)
         if all(is_literal(getattr(self, name)) for name in _AUDIO_OPTIONS):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from storeside.transformers.formats import CODECS, AudioFormat
 from storeside.transformers.settings import Settings
 from tests.fuzz.differential import audio_corpus as corpus
 from tests.fuzz.differential.audio_corpus import UNSPECIFIED, Base
-from tests.unit.test_audio import Convert, every_transcoder, needs_native
+from tests.unit.test_audio import Convert, every_transcoder, needs_native, riff
 
 CONTAINERS = [
     ("wav", "pcm_s16le"), ("flac", "flac"), ("w64", "pcm_s16le"), ("caf", "pcm_s16be"), ("mov", "pcm_s16be"),
@@ -152,3 +153,51 @@ def test_the_ffmpeg_command_keeps_them_too(count: int, layout: str) -> None:
     )
     content = corpus.encoded(base("wav", "pcm_s16le", count, layout))
     assert samples(transformer.transform(content, "", "")) == source(count)
+
+
+# --- one channel
+
+
+@pytest.mark.pairwise("convert", "muxer", "channel")
+@every_transcoder
+@pytest.mark.parametrize("count", [1, 2, 6])
+@pytest.mark.parametrize("channel", ["left", "right", "1", "6"])
+@pytest.mark.parametrize(("muxer", "encoder"), [*CONTAINERS, ("wav", "pcm_s24le"), ("ipod", "alac")])
+def test_one_channel_is_transcoded_alone(
+    convert: Convert, muxer: str, encoder: str, channel: str, count: int
+) -> None:
+    target = AudioFormat(channel=channel)
+    content = corpus.encoded(base(muxer, encoder, count, corpus.LAYOUTS[count][0]))
+    number = target.channel_index
+    assert number is not None
+    if number < count:
+        every = np.frombuffer(source(count), "<i2").reshape(-1, count)
+        assert samples(convert(content, target, Limits())) == every[:, number].tobytes()
+    else:
+        with pytest.raises(AudioError, match=f"the recording has no channel {number + 1}: it has {count}"):
+            convert(content, target, Limits())
+
+
+@pytest.mark.parametrize("codec", ["flac", "opus", "aac"])
+def test_one_channel_is_resampled_trimmed_and_encoded_as_mono_is(codec: str) -> None:
+    both = np.frombuffer(source(2), "<i2").reshape(-1, 2)
+    content, alone = (riff(part.tobytes(), part.shape[1], 16_000, 2) for part in (both, both[:, 1:]))
+    for options in ({}, {"loudness_lufs": -20.0}, {"trim_silence_dbfs": -40.0}, {"start_seconds": 0.05}):
+        values = {"codec": codec, "sample_rate": 8_000, **options}
+        made = bytes(
+            audio_libav.transcode(content, AudioFormat.from_values({**values, "channel": "right"}), Limits())
+        )
+        assert made == bytes(audio_libav.transcode(alone, AudioFormat.from_values(values), Limits()))
+
+
+@pytest.mark.parametrize("engine", [audio_libav, pytest.param(audio_native, marks=needs_native)])
+def test_facts_describe_the_channel_that_is_transcoded(engine: ModuleType) -> None:
+    speech = np.frombuffer(source(1), "<i2")
+    both = np.stack([speech, np.zeros_like(speech)], axis=1)
+    content = riff(both.tobytes(), 2, 16_000, 2)
+    shares = []
+    for channel in ("left", "right"):
+        _, facts, seconds = engine.transcode_and_measure(content, AudioFormat(channel=channel), Limits())
+        assert seconds == len(speech) / 16_000
+        shares.append(facts.silence_share)
+    assert shares == [0.0, 1.0]

@@ -55,6 +55,19 @@ def test_formats_that_do_not_exist_name_the_remedy(arguments: tuple[Any, ...], m
         AudioFormat(*arguments)
 
 
+@pytest.mark.parametrize("channel", ["middle", "0", "65", "1.5", "-1", "²"])
+def test_channels_that_cannot_be_chosen_name_the_choice(channel: str) -> None:
+    with pytest.raises(ValueError, match=f"channel '{channel}': use left, right, or a number from 1 to 64"):
+        AudioFormat(channel=channel)
+
+
+def test_one_channel_makes_mono() -> None:
+    with pytest.raises(ValueError, match="channel left is one channel: set channels to 1"):
+        AudioFormat(channels=2, channel="left")
+    assert AudioFormat.from_values({"channel": 2}) == AudioFormat(channel="2")
+    assert [AudioFormat(channel=name).channel_index for name in ("left", "right", "3")] == [0, 1, 2]
+
+
 @pytest.mark.parametrize(("container", "codec", "rate"), LISTED_RATES)
 def test_listed_rates_of_encoders_work(container: str, codec: str, rate: int) -> None:
     facts = probe(transcode(WAV, AudioFormat(container, codec, rate)))
@@ -93,6 +106,8 @@ def options(codec: Any) -> st.SearchStrategy[dict[str, Any]]:
             "trim_silence_dbfs": st.floats(-120, -1),
             "loudness_lufs": st.floats(-70, -5),
             "keep_extension": st.booleans(),
+            # Only formats of one channel have it.
+            "channel": st.sampled_from(["left", "right", "1", "64"]),
         },
     )
 
@@ -100,6 +115,8 @@ def options(codec: Any) -> st.SearchStrategy[dict[str, Any]]:
 @given(st.sampled_from(FORMS).flatmap(lambda form: st.tuples(st.just(form), options(CODECS[form[0]][form[1]]))))
 def test_environment_round_trip(given_form: tuple[tuple[str, str], dict[str, Any]]) -> None:
     form, chosen = given_form
+    if "channel" in chosen:
+        chosen = {**chosen, "channels": 1}
     audio = AudioFormat(*form, **chosen)
     environment = audio.environment()
     assert all(name.startswith("AUDIO_") and isinstance(value, str) for name, value in environment.items())

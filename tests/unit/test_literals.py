@@ -136,6 +136,8 @@ WRONG: list[tuple[Any, dict[str, Any], str]] = [
     (AISDeleteEtlOperator, {"etl": EtlSpec.existing("my-etl")}, "my-etl is an existing ETL"),
     (AISTranscodeAudioOperator, {**PAIR, "codec": "opus"}, "container wav cannot contain codec 'opus'"),
     (AISTranscodeAudioOperator, {**PAIR, "sample_rate": 10}, "sample rate 10 Hz is outside"),
+    (AISTranscodeAudioOperator, {**PAIR, "channel": "middle"}, "channel 'middle': use left, right, or a number"),
+    (AISTranscodeAudioOperator, {**PAIR, "channel": 1, "channels": 2}, "channel 1 is one channel: set channels to 1"),
     (AISTranscodeAudioOperator, {**PAIR, "facts": "facts"}, "facts: bucket 'facts'"),
     (AISCutUtterancesOperator, {**PAIR, "container": "mp3"}, "codec 'flac'"),
     (AISCutUtterancesOperator, {**PAIR, "threshold": 2}, "threshold 2.0 is outside 0.2 to 0.95"),

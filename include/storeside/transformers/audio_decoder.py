@@ -39,11 +39,16 @@ def reason(error: Exception) -> str:
 class Decoder:
     """Decodes the first audio stream of one object into frames; damage raises `AudioError`.
 
-    `samples` is the number of samples decoded per channel.
+    `samples` is the number of samples decoded per channel. With `channel`, a number from 0, frames have only this
+    channel.
     """
 
-    def __init__(self, data: Input, limits: Limits) -> None:
+    def __init__(self, data: Input, limits: Limits, channel: int | None = None) -> None:
         self._stated = data.stated
+        self._channel = channel
+        # Not `channelmap`: it leaves the planes of the other channels in its frames, and PyAV returns them.
+        picked = [("pan", f"mono|c0=c{channel}")]
+        self._picked = None if channel is None else filters.Filters(lambda _: picked)
         edges = {"advanced_editlist": "0"} if data.stated.keeps_edges else {}
         try:
             self.container: Any = av.open(
@@ -88,7 +93,7 @@ class Decoder:
             for decoded in self._decoded():
                 if decoded.samples and (frame := self._kept(decoded)):
                     self.samples += frame.samples
-                    yield frame
+                    yield from self._picked.process(frame) if self._picked else (frame,)
                     if self.samples > self.limits.seconds * self.rate:
                         raise errors.too_long(self.limits.seconds)
                     if self.samples >= seconds * self.rate:
@@ -136,6 +141,8 @@ class Decoder:
         form = (frame.sample_rate, frame.format.name, frame.layout.name)
         if self._form is None:
             _require_rate(frame.sample_rate)
+            if self._channel is not None and self._channel >= len(frame.layout.channels):
+                raise errors.no_channel(self._channel + 1, len(frame.layout.channels))
             self._form = form
         elif form != self._form:
             raise errors.form_changed(self.codec, self.samples)

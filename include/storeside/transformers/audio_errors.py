@@ -118,6 +118,11 @@ def not_transcodable(codec: str, channels: int, rate: int, samples: int, reason:
     )
 
 
+def no_channel(number: int, channels: int) -> AudioError:
+    """Return the error for a recording of `channels` channels that lacks the one with this number, from 1."""
+    return AudioError(f"the recording has no channel {number}: it has {channels}")
+
+
 def form_changed(codec: str, samples: int) -> AudioError:
     """Return the error for a stream whose rate, channels or sample format change."""
     return AudioError(f"the {codec} stream changes its rate, channels or sample format after {samples} samples")

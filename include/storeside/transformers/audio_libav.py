@@ -45,7 +45,7 @@ def _transcode(
     written = io.BytesIO()
     steps = _filters(source, target, limits)
     with open_input(source) as data:
-        decoder = Decoder(data, limits)
+        decoder = Decoder(data, limits, target.channel_index)
         try:
             # Bit-exact: the result depends only on the audio, not on the version of the library that writes it.
             muxer = MUXERS.get(target.container, target.container)

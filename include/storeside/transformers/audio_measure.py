@@ -50,7 +50,7 @@ def measure(source: str | bytes | bytearray, target: AudioFormat, limits: Limits
 
     graph = filters.Filters(chain_of_filters)
     with open_input(source) as data:
-        decoder = Decoder(data, limits)
+        decoder = Decoder(data, limits, target.channel_index)
         try:
             for frame in chain(decoder.frames(target.end_seconds), (None,)):
                 for made in graph.process(frame):

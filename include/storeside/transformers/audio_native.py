@@ -90,6 +90,7 @@ def _target(target: AudioFormat, limits: Limits, stated: Stated) -> Target:
         kept_seconds=sum(stated.kept_seconds) if stated.kept_seconds else -1,
         keeps_edges=stated.keeps_edges,
         keeps_packets=stated.keeps_packets,
+        channel=-1 if target.channel_index is None else target.channel_index,
         head=stated.head,
         head_bytes=len(stated.head),
     )
@@ -153,6 +154,7 @@ _MEANING: dict[Status, Callable[[ConversionError, AudioFormat, Limits], errors.A
         e.codec, e.channels, e.rate, e.samples, e.reason
     ),
     Status.FORM_CHANGED: lambda e, _target, _limits: errors.form_changed(e.codec, e.samples),
+    Status.NO_CHANNEL: lambda e, target, _limits: errors.no_channel((target.channel_index or 0) + 1, e.channels),
     Status.TOO_LONG: lambda _e, _target, limits: errors.too_long(limits.seconds),
     Status.TOO_LARGE: lambda _e, _target, limits: errors.too_large(limits.result_bytes),
     Status.TOO_SHORT: lambda e, target, _limits: errors.too_short(e.samples, target.sample_rate),

@@ -19,6 +19,10 @@ EXTENSIONS = (
 # libav's names of muxers that differ from the containers' names.
 MUXERS = {"m4a": "ipod"}
 
+# Numbers of channels from 0, and the names of those of stereo.
+_CHANNELS = range(64)
+_SIDES = {"left": "1", "right": "2"}
+
 _AAC_RATES = (8_000, 11_025, 12_000, 16_000, 22_050, 24_000, 32_000, 44_100, 48_000, 64_000, 88_200, 96_000)
 _MP3_RATES = (8_000, 11_025, 12_000, 16_000, 22_050, 24_000, 32_000, 44_100, 48_000)
 _OPUS_RATES = (8_000, 12_000, 16_000, 24_000, 48_000)
@@ -75,6 +79,9 @@ class AudioFormat:
     exceed -1 dBTP, and unchanged if its loudness cannot be measured, as with silence or less than 0.4 seconds. Either
     of these two options makes the transform decode the recording twice.
 
+    `channel` is the only channel of the recording to transcode: "left" (the first), "right" (the second), or its
+    number from 1. A result of one channel of telephone stereo has one speaker.
+
     With `keep_extension`, a result's name keeps the extension of its recording: ``a.flac`` becomes ``a.flac.wav``, so
     that ``a.wav`` and ``a.mp3`` have results with different names.
 
@@ -91,6 +98,7 @@ class AudioFormat:
     trim_silence_dbfs: float | None = None
     loudness_lufs: float | None = None
     keep_extension: bool = False
+    channel: str | None = None
 
     def __post_init__(self) -> None:
         if self.container not in CODECS:
@@ -101,6 +109,10 @@ class AudioFormat:
         self._require_form()
         self._require_bit_rate()
         self._require_processing()
+        if self.channel is not None and self.channels != 1:
+            raise ValueError(f"channel {self.channel} is one channel: set channels to 1")
+        if self.channel_index not in (None, *_CHANNELS):
+            raise ValueError(f"channel {self.channel!r}: use left, right, or a number from 1 to {len(_CHANNELS)}")
 
     def _require_form(self) -> None:
         if self.sample_rate not in SAMPLE_RATES:
@@ -201,6 +213,14 @@ class AudioFormat:
         return self.trim_silence_dbfs is not None or self.loudness_lufs is not None
 
     @property
+    def channel_index(self) -> int | None:
+        """The number of the only channel to transcode, from 0; None for all, and -1 for none that exists."""
+        if self.channel is None:
+            return None
+        number = _SIDES.get(self.channel, self.channel)
+        return int(number) - 1 if number.isdecimal() and number.isascii() else -1
+
+    @property
     def extensions(self) -> dict[str, str]:
         """The extension of the result for each extension of recordings, for AIStore's case-sensitive mapping."""
         names = [e for known in EXTENSIONS for e in (known, known.upper()) if e != self.container]
@@ -237,4 +257,5 @@ _VARIABLES: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "trim_silence_dbfs": ("AUDIO_TRIM_SILENCE_DBFS", float),
     "loudness_lufs": ("AUDIO_LOUDNESS_LUFS", float),
     "keep_extension": ("AUDIO_KEEP_EXTENSION", _flag),
+    "channel": ("AUDIO_CHANNEL", str),
 }

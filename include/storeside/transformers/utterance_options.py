@@ -94,9 +94,10 @@ def utterance_format(values: Mapping[str, Any]) -> AudioFormat:
     target = AudioFormat.from_values(given)
     if target.codec not in ("flac", "pcm_s16le"):
         raise ValueError(f"codec {target.codec!r}: utterances are written as flac or pcm_s16le, both of 16 bits")
-    if not target.is_whole:
+    if not target.is_whole or target.channel:
         raise ValueError(
-            "start_seconds, duration_seconds, trim_silence_dbfs, loudness_lufs: utterances cannot have these options"
+            "start_seconds, duration_seconds, trim_silence_dbfs, loudness_lufs, channel:"
+            " utterances cannot have these options"
         )
     return target
 

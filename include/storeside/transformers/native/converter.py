@@ -43,6 +43,7 @@ class Status(IntEnum):
     TOO_LARGE = 11
     TOO_SHORT = 12
     NO_MEMORY = 13
+    NO_CHANNEL = 14
 
 
 class Target(ctypes.Structure):
@@ -50,6 +51,7 @@ class Target(ctypes.Structure):
 
     `cells` and `other_forms` are those of `audio_engines.native_cells`. With `measures`, the conversion also computes
     the source's `SignalFacts`.
+    `channel` is the number of the only channel to convert, from 0, or -1 for all.
     `expected_seconds` is the exact length that the container declares, or 0. Damage after that length is not part of
     the recording. Samples after `kept_seconds` are dropped, unless it is -1, and `keeps_packets` and `keeps_edges`
     prevent libav from dropping any. libav reads the `head_bytes` of `head` before the recording.
@@ -70,6 +72,7 @@ class Target(ctypes.Structure):
         ("measures", ctypes.c_int),
         ("keeps_packets", ctypes.c_int),
         ("keeps_edges", ctypes.c_int),
+        ("channel", ctypes.c_int),
         ("kept_seconds", ctypes.c_double),
         ("head", ctypes.c_char_p),
         ("head_bytes", ctypes.c_int64),

@@ -54,6 +54,7 @@ typedef enum {
     TOO_LARGE,      /* more than `max_bytes` */
     TOO_SHORT,      /* no sample is left at the target's rate */
     NO_MEMORY,
+    NO_CHANNEL,     /* `channels` of the source, none of which is the target's `channel` */
 } Status;
 
 /* The wanted result and the accepted input. Sizes are in bytes and include `headroom`, the space for a header. */
@@ -69,6 +70,7 @@ typedef struct {
     int measures; /* whether to fill `signal` of the outcome */
     int keeps_packets;   /* whether libav must not drop samples that the container calls padding */
     int keeps_edges;     /* whether libav must not cut at the end of an edit list */
+    int channel;         /* the only channel to convert, from 0, or -1 for all */
     double kept_seconds; /* the length after which only padding follows, or -1 */
     const char *head; /* read before the recording, in place of a header that libav does not know */
     int64_t head_bytes;
@@ -93,7 +95,7 @@ typedef struct {
 /* State that is reused for the next object. */
 typedef struct {
     AVPacket *packet;
-    AVFrame *frame;
+    AVFrame *frame, *picked;
     SwrContext *resampler;
     Signal *signal;
     AVChannelLayout from_layout, to_layout;
@@ -120,6 +122,7 @@ typedef struct {
     AVStream *stream;
     AVChannelLayout first_layout;
     int first_rate, first_format;
+    int channels; /* of the decoded frames, before one is picked */
     int64_t kept; /* samples per channel to keep */
 } Job;
 
@@ -422,6 +425,34 @@ static void drop_delay(AVFrame *frame)
     frame->nb_samples -= delay;
 }
 
+/* Copy the target's channel of a frame into `picked`. */
+static Status pick_channel(Job *job, const AVFrame *frame)
+{
+    AVFrame *picked = job->converter->picked;
+    int channel = job->target->channel, channels = frame->ch_layout.nb_channels;
+    int bytes = av_get_bytes_per_sample(frame->format), error;
+    job->outcome->channels = channels;
+    if (channel >= channels)
+        return fail(job, NO_CHANNEL, 0);
+    if (job->channels && job->channels != channels)
+        return fail(job, FORM_CHANGED, 0);
+    job->channels = channels;
+    av_frame_unref(picked);
+    picked->format = frame->format;
+    picked->sample_rate = frame->sample_rate;
+    picked->nb_samples = frame->nb_samples;
+    picked->ch_layout = (AVChannelLayout)AV_CHANNEL_LAYOUT_MONO;
+    if ((error = av_frame_get_buffer(picked, 0)) < 0)
+        return error == AVERROR(ENOMEM) ? NO_MEMORY : fail(job, NOT_MIXABLE, error);
+    if (av_sample_fmt_is_planar(frame->format)) {
+        memcpy(picked->data[0], frame->extended_data[channel], (size_t)bytes * frame->nb_samples);
+    } else {
+        for (int64_t i = 0; i < frame->nb_samples; i++)
+            memcpy(picked->data[0] + i * bytes, frame->data[0] + (i * channels + channel) * bytes, bytes);
+    }
+    return OK;
+}
+
 static Status take_frame(Job *job, AVFrame *frame)
 {
     Status status = OK;
@@ -430,6 +461,11 @@ static Status take_frame(Job *job, AVFrame *frame)
         drop_delay(frame);
     if (!frame->nb_samples)
         return OK;
+    if (job->target->channel >= 0) {
+        if ((status = pick_channel(job, frame)) != OK)
+            return status;
+        frame = job->converter->picked;
+    }
     if (!job->first_rate)
         status = start(job, frame);
     else if (!same_form(job, frame))
@@ -559,6 +595,7 @@ PUBLIC void storeside_close(Converter *converter)
         return;
     av_packet_free(&converter->packet);
     av_frame_free(&converter->frame);
+    av_frame_free(&converter->picked);
     swr_free(&converter->resampler);
     signal_close(converter->signal);
     av_channel_layout_uninit(&converter->from_layout);
@@ -574,8 +611,9 @@ PUBLIC Converter *storeside_open(void)
     av_log_set_level(AV_LOG_QUIET); /* affects only this library's libav; errors are returned to the caller */
     converter->packet = av_packet_alloc();
     converter->frame = av_frame_alloc();
+    converter->picked = av_frame_alloc();
     converter->signal = signal_open();
-    if (converter->packet && converter->frame && converter->signal)
+    if (converter->packet && converter->frame && converter->picked && converter->signal)
         return converter;
     storeside_close(converter);
     return NULL;
@@ -592,6 +630,7 @@ PUBLIC int storeside_convert(Converter *converter, const Target *target, const u
     outcome->size = target->headroom;
     Status status = run(&job);
     av_frame_unref(converter->frame);
+    av_frame_unref(converter->picked);
     av_packet_unref(converter->packet);
     avcodec_free_context(&job.codec);
     close_format(&job);
