@@ -65,7 +65,7 @@ def fail_for_objects(report: dict[str, Any], run: str) -> None:
             f" '{run}'. {others} this task to try the failed ones again."
         )
     if report["known_bad"]:
-        raise _known_failures(report["known_bad"], report["listed"], report["known_failures"][0], "loaded")
+        raise _known_failures(report["known_bad"], report["listed"], report["known_failures"], "loaded")
     if report["left"]:
         key, reason = report["left_objects"][0]
         raise AirflowFailException(
@@ -89,13 +89,16 @@ def _log_known(log: Any, known: Sequence[Sequence[str]]) -> None:
         log.warning("failed before, and not tried again: %r: %s", name, reason, object=name)
 
 
-def _known_failures(count: int, listed: int, example: Sequence[str], done: str) -> AirflowFailException:
-    """Return the error of a task that left out objects because they failed for good in earlier runs."""
-    name, reason = example
+def _known_failures(count: int, listed: int, known: Sequence[Sequence[str]], done: str) -> AirflowFailException:
+    """Return the error of a task that left out objects because they failed for good in earlier runs.
+
+    `known` has the first of them. It is empty if another run has processed all of them meanwhile.
+    """
+    such = "".join(f", such as {name!r}: {reason}" for name, reason in known[:1])
     return AirflowFailException(
-        f"{count} of {listed} objects are not {done}, because they failed for good in earlier runs, such as {name!r}:"
-        f" {reason}. Correct the cause and set `retry_failed`, or accept that they are missing with the command"
-        " storeside.transfer --accept-failed."
+        f"{count} of {listed} objects are not {done}, because they failed for good in earlier runs{such}. Correct the"
+        " cause and set `retry_failed`, or accept that they are missing with the command storeside.transfer"
+        " --accept-failed, or on the page of the run."
     )
 
 
@@ -142,5 +145,5 @@ def finish(
             f" '{run_key(context)}'. The others are {done}; clear this task to try the failed ones again."
         )
     if summary.known_bad and on_failed_objects == "fail":
-        raise _known_failures(summary.known_bad, summary.listed, summary.known_failures[0], done)
+        raise _known_failures(summary.known_bad, summary.listed, summary.known_failures, done)
     return dict(plain(summary.to_dict()))

@@ -1,0 +1,32 @@
+"""The end of a task whose plan left out objects that failed for good before."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from airflow.sdk.exceptions import AirflowFailException
+
+from storeside.operators.outcome import finish
+from storeside.transform.state import Summary
+
+
+@pytest.mark.parametrize("known", [(("a.wav", "no audio"),), ()], ids=["still", "processed by another run meanwhile"])
+def test_known_failures_fail_a_task_unless_it_only_reports_them(known: tuple[tuple[str, str], ...]) -> None:
+    rows: list[dict[str, Any]] = []
+    quiet = SimpleNamespace(info=lambda *_: None, warning=lambda *_, **__: None)
+    operator: Any = SimpleNamespace(record_end=lambda context, tables, row: rows.append(row), log=quiet)
+    summary = Summary("ais://a", "ais://b", "e", 3, 2, 1, 0, 0, 0, 0, 1.0, known_failures=known, ignored={"_*": 1})
+
+    def end(policy: str) -> dict[str, Any]:
+        return finish(operator, {}, None, "transform", summary, policy)  # type: ignore[arg-type]
+
+    assert end("report")["known_failures"] == [list(one) for one in known]
+    with pytest.raises(
+        AirflowFailException, match=r"1 of 3 objects are not done.*in earlier runs(, such as 'a.wav': no)?"
+    ):
+        end("fail")
+    assert [row["state"] for row in rows] == ["partial"] * 2
+    assert json.loads(rows[0]["detail"])["known_bad"] == 1
