@@ -249,7 +249,7 @@ def _valid_text(text: str, b: str, target: str) -> list[str]:
         return []
     valid = []
     if INTEGERS.fullmatch(b):
-        valid.append(f"isNotNull({_integer(text, b)})")
+        valid.append(_is_integer(text, b))
     elif MOMENT.fullmatch(b):
         moment = f"CAST({text}, {literal(_parsed(b))})"
         valid.append(
@@ -271,14 +271,22 @@ def guessed(value: str, source: str, target: str, *, padded: bool = False) -> st
 
 
 def _integer(text: str, b: str) -> str:
-    """Return the expression for the integer in a text, which may have a fraction of zeros, or an exponent.
-
-    It is NULL if the type `b` does not hold it: a cast to a plain integer wraps, 300 becomes 44.
-    """
+    """Return the expression for the integer in a text that `_is_integer` accepts; others have any value."""
     plain = _parsed_integer(text, b)
-    exact = _parsed_integer(f"toString(CAST({text}, 'Nullable(Decimal({_MOST_DIGITS}, 0))'))", b)
+    return f"if(isNull({plain}), {_parsed_decimal(text, b)}, {plain})"
+
+
+def _is_integer(text: str, b: str) -> str:
+    """Return the condition that a text is an integer of type `b`, with a fraction of zeros, or an exponent.
+
+    A cast to a plain integer wraps: 300 becomes 44. A cast to a Nullable type returns NULL.
+    """
     is_whole = f"match({text}, {literal(_DECIMAL)}) AND {_has_few_digits(text, 0)}"
-    return f"if(isNull({plain}), if({is_whole}, {exact}, NULL), {plain})"
+    return f"(isNotNull({_parsed_integer(text, b)}) OR {is_whole} AND isNotNull({_parsed_decimal(text, b)}))"
+
+
+def _parsed_decimal(text: str, b: str) -> str:
+    return _parsed_integer(f"toString(CAST({text}, 'Nullable(Decimal({_MOST_DIGITS}, 0))'))", b)
 
 
 def _parsed_integer(text: str, b: str) -> str:
@@ -307,13 +315,13 @@ def _has_few_digits(text: str, scale: int) -> str:
 
     Zeros at its end do not count, except in an integer with an exponent: 100e-2 has two digits.
     """
-    digits = "if(position({0}, '.') = 0, 0, length(trim(TRAILING '0' FROM {0})) - position({0}, '.'))"
-    mantissa = f"extract({text}, '^[^eE]*')"
+    point = f"position({text}, '.')"
+    digits = f"if({point} = 0, 0, length(trim(TRAILING '0' FROM {text})) - {point})"
+    plain = f"{digits} <= {scale}" if scale else f"NOT match({text}, '[.][0-9]*[1-9]')"
+    digits = f"length(trim(TRAILING '0' FROM extract({text}, '[.]([0-9]*)')))"
     exponent = f"toInt32OrDefault(extract({text}, '[eE][+]?(.*)'), toInt32({_NO_EXPONENT}))"
-    return (
-        f"if(positionCaseInsensitive({text}, 'e') = 0, {digits.format(text)} <= {scale},"
-        f" NOT match({mantissa}, '[1-9]') OR {digits.format(mantissa)} - {exponent} <= {scale})"
-    )
+    scaled = f"NOT match({text}, '^[^eE]*[1-9]') OR {digits} - {exponent} <= {scale}"
+    return f"if(positionCaseInsensitive({text}, 'e') = 0, {plain}, {scaled})"
 
 
 def _has_short_fraction(text: str, kind: str) -> str:
@@ -347,8 +355,8 @@ def is_cut(a: str, b: str) -> bool:
 def converted(value: str, source: str, target: str, *, padded: bool = False) -> str:
     """Return the expression that converts a value of type `source` to type `target`, or fails.
 
-    It never wraps or truncates a value, or replaces it with a default. With `padded`, text that is converted to
-    another type may have spaces and tabs around it.
+    It never wraps or truncates a value that `whole` accepts, or replaces it with a default. With `padded`, text that
+    is converted to another type may have spaces and tabs around it.
     """
     a, b = bare(source), bare(target)
     if same(a, b) and (is_nullable(target) or not is_nullable(source)):

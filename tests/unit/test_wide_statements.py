@@ -1,0 +1,42 @@
+"""The length of the statements that load wide CSV: ClickHouse's analysis takes time for each function."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, cast
+
+import pytest
+
+from storeside.transfer.formats import Csv, Format
+from storeside.transfer.schema import Column
+from storeside.transfer.statement import text_reading
+from storeside.transfer.table import Destination
+
+# The most calls of functions for a column of a type, in its expression and its checks.
+MOST = {
+    "Nullable(String)": 3,
+    "Nullable(Float64)": 0,
+    "Nullable(Int64)": 45,
+    "Nullable(Date32)": 34,
+    "Nullable(DateTime64(6))": 34,
+    "Nullable(Decimal(10, 2))": 37,
+}
+TEXT = re.compile(r"'(?:[^'\\]|\\.)*'")
+
+
+def statement(kind: str, columns: int) -> str:
+    """Return the statement that reads CSV into a table with this number of columns of a type, without its texts."""
+    names = [f"c{n:05}" for n in range(columns)]
+    columns_of_table = tuple(Column(name, kind) for name in names)
+    table = Destination(cast("Any", None), "data", "t", columns_of_table, "", "", "", "default", True, {})
+    reading = text_reading(Format("csv", csv=Csv()), table)
+    return TEXT.sub("''", reading.insert("staging", [], "input()", key="_path"))
+
+
+@pytest.mark.parametrize("kind", MOST)
+def test_a_statement_grows_with_the_columns_alone(kind: str) -> None:
+    one, narrow, wide = (statement(kind, columns) for columns in (1, 101, 1_001))
+    each = (len(narrow) - len(one)) / 100
+    assert len(wide) - len(one) == 1_000 * each
+    calls = narrow.count("(") - one.count("(")
+    assert calls <= 100 * MOST[kind], calls / 100
