@@ -116,11 +116,11 @@ def mp3(content: Bytes, at: int) -> Stated | None:
     ignored = ", ".join(filter(None, (before, bytes_after(tags_at - end, "last frame"), tags)))
     samples = _stated_samples(head, frame)
     if _is_followed(content, place, end, _stated_bytes(head, frame)):
-        samples = 0  # they are those of the first of several recordings
+        samples = None  # they are those of the first of several recordings
     # Some encoders count the frame that declares the number, and a decoder may drop its first frame.
-    stated = exactly(end, ignored, samples, frame.form[2], 2 * frame.samples)
-    if samples and _has_stated_frames(content.at(place, min(end - place, _WINDOW)), frame):
-        return replace(stated, kept_seconds=(samples / frame.form[2],))
+    stated = exactly(end, ignored, samples or 0, frame.form[2], 2 * frame.samples)
+    if samples is not None and _has_stated_frames(content.at(place, min(end - place, _WINDOW)), frame):
+        return replace(stated, complete="yes", kept_seconds=(samples / frame.form[2],))
     return stated
 
 
@@ -139,20 +139,20 @@ def _first_frame(content: Bytes, at: int) -> tuple[int, _Frame] | None:
     return None
 
 
-def _stated_samples(head: bytes, frame: _Frame) -> int:
-    """Return the samples per channel in a Xing, Info or VBRI header, minus those that players cut; 0 without one."""
+def _stated_samples(head: bytes, frame: _Frame) -> int | None:
+    """Return the samples per channel in a Xing, Info or VBRI header without those that players cut, or None."""
     at = 4 + frame.side
     if head[at : at + 4] in (b"Xing", b"Info"):
         flags, frames = big(head[at + 4 : at + 8]), big(head[at + 8 : at + 12])
         if not flags & 1 or not frames:
-            return 0
+            return None
         after = at + 8 + 4 * (flags & 1) + 4 * (flags >> 1 & 1) + 100 * (flags >> 2 & 1) + 4 * (flags >> 3 & 1)
         delay = head[after + 21 : after + 24]
         cut = (big(delay) >> 12) + (big(delay) & 0xFFF) if head[after : after + 4] in _GAPLESS else 0
-        return max(1, frames * frame.samples - cut)
+        return max(0, frames * frame.samples - cut)
     if head[36:40] == b"VBRI":
         return big(head[50:54]) * frame.samples
-    return 0
+    return None
 
 
 def _has_stated_frames(window: bytes, frame: _Frame) -> bool:
