@@ -168,7 +168,7 @@ def test_rows_are_named_with_their_lines(reading: Statements, loader: str) -> No
         "value.csv": Refused(b'n,s\n1,"a\nb"\n1,y,z\n', re.compile(r"^row 1\b.*\(line 4\)", re.DOTALL)),
     }, "", "csv/", loader=loader, format="csv")  # fmt: skip
     reading.cases({
-        "span.jsonl": Refused(b'{"n": 1,\n"s": "a"}\n\n{"n": 2, "s": x}\n', re.compile(r"row 1\b.*\(line 4\)")),
+        "span.jsonl": Refused(b'{"n": 1,\n"s": "a"}\n\n{"n": "x", "s": "b"}\n', re.compile(r"row 1\b.*\(line 4\)")),
     }, "", "json/", loader=loader, format="jsonl")  # fmt: skip
 
 
@@ -177,7 +177,8 @@ def test_rows_are_named_with_their_lines(reading: Statements, loader: str) -> No
     [
         ("row 0, column 'n': x", b"skip\nn\n1\n", "csv", 3),
         ("Cannot parse: (row 1) (CODE)", b"a,b\n1,2\n\n3,4\n", "csv", 4),
-        ("row 2 is not JSON (RFC 8259): x", b"{}\n\n{\n}\n{x}\n", "jsonl", 5),
+        ("column 'n': x: (row 2) (CODE)", b"{}\n\n{\n}\n{x}\n", "jsonl", 5),
+        ("row 2 is not JSON (RFC 8259): x", b"{}\n{}\n{x}\n", "jsonl", 0),
         ("member 'row 3': x", b"{}\n{}\n{}\n{}\n{}\n", "jsonl", 0),
         ("row 9, column 'n': x", b"n\n1\n", "csv", 0),
         ("row 0, column 'n': x", b'[{"n": 1}]', "jsonl", 0),

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from storeside.transfer.errors import LoadObjectError
+from storeside.transfer.errors import LoadObjectError, TransferInputError
 from storeside.transfer.formats import Csv
 from storeside.transfer.strict_json import checked
 from tests.statements import Statements
@@ -420,3 +420,38 @@ def test_an_array_is_divided_without_holding_it() -> None:
         text = '[{"é😀": "\\u00e9"}, {"n": [1, {"x": "]"}]} ]\n'.encode()
         parts = [text[at : at + size] for at in range(0, len(text), size)]
         assert list(checked(parts)) == ['{"é😀": "\\u00e9"}\n'.encode(), b'{"n": [1, {"x": "]"}]}\n']
+
+
+JOINED = b'{"a":1,"s":"x}{"}{"a":2,"s":"y"} {"a":3,\n"s":"z"}'
+
+
+@pytest.mark.parametrize("loader", LOADERS)
+@pytest.mark.parametrize("has_table", [True, False])
+def test_documents_without_line_feeds_load_by_an_option(reading: Statements, loader: str, has_table: bool) -> None:
+    if has_table:
+        reading.create("a Int64, s String")
+    long = b"".join(b'{"a":%d,"s":"A}{"}' % n for n in range(30_000))  # longer than a sample
+    reading.put({"a.json": JOINED, "long.json": long})
+    options = {"loader": loader, "system_columns": ("_row_number",), "joined": True}
+    assert reading.load(**options).rows == 30_003
+    assert reading.rows("a, s, _row_number", "s DESC")[:3] == [(3, "z", 2), (2, "y", 1), (1, "x}{", 0)]
+    assert reading.query(f"SELECT countIf(a = _row_number) FROM {reading.table}") == [(30_000,)]
+    reading.put({"b.json": JOINED + b'{"a":"z","s":""}{"a":9,"s":"end"}'})
+    assert reading.load(**options, on_bad_rows="keep").rejected == 1
+    assert (9, "end", 4) in reading.rows("a, s, _row_number")
+    reading.put({"c.json": JOINED + b'{"a":012}'})
+    reading.load(**options)
+    assert "row 3 is not JSON" in reading.reasons()["c.json"]
+
+
+@pytest.mark.parametrize("on_bad_rows", ["fail", "keep"])
+@pytest.mark.parametrize("loader", LOADERS)
+def test_the_option_for_documents_without_line_feeds_is_named(
+    reading: Statements, loader: str, on_bad_rows: str
+) -> None:
+    reading.put({"a.json": JOINED.replace(b"\n", b"")})
+    with pytest.raises(TransferInputError, match=r"set read\.joined to true"):
+        reading.load(loader=loader, on_bad_rows=on_bad_rows)
+    reading.create("a Int64, s String")
+    reading.load(loader=loader, on_bad_rows=on_bad_rows)
+    assert "set read.joined to true" in reading.reasons()["a.json"]

@@ -172,13 +172,19 @@ class MessageSchema:
 
 @dataclass(frozen=True)
 class Format:
-    """A format with its options; ``tsv`` is ``csv`` with a tab as the delimiter."""
+    """A format with its options; ``tsv`` is ``csv`` with a tab as the delimiter.
+
+    `joined` documents of JSON are not divided into lines.
+    """
 
     name: FormatName
     csv: Csv = field(default_factory=Csv)
     schema: MessageSchema = field(default_factory=MessageSchema)
+    joined: bool = False
 
     def __post_init__(self) -> None:
+        if self.name != "jsonl":
+            object.__setattr__(self, "joined", False)
         if self.name == "tsv":
             object.__setattr__(self, "name", "csv")
             object.__setattr__(self, "csv", replace(self.csv, delimiter="\t"))

@@ -26,11 +26,15 @@ def peeked(pieces: Iterable[bytes]) -> tuple[bytes, Iterator[bytes]]:
 
 
 def elements(pieces: Iterable[bytes], decoder: json.JSONDecoder) -> Iterator[bytes]:
-    """Yield the objects of an array as they are written, with a line feed after each.
+    """Yield the objects of an array, or of a text of objects alone, as they are written, with a line feed after each.
 
-    Raises LoadObjectError with the number of the object, from 0, if the text is not one array of objects.
+    Raises LoadObjectError with the number of the object, from 0, if the text is neither.
     """
     text = _Text(pieces, decoder)
+    if text.next() != "[":
+        while text.next():
+            yield text.object()
+        return
     text.expect("[")
     if text.next() == "]":
         text.end()

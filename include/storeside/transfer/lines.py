@@ -9,7 +9,8 @@ from storeside.transfer.errors import LoadObjectError
 from storeside.transfer.formats import Format
 from storeside.transfer.records import csv_lines, documents, is_open
 
-_ROW = re.compile(r"^row (\d{1,18})\b|: \(row (\d{1,18})\)|\brow (\d{1,18}) is not JSON")
+# What is not JSON has its row and character.
+_ROW = re.compile(r"^row (\d{1,18})\b(?! is not JSON)|: \(row (\d{1,18})\)")
 
 
 def with_line(reason: str, file: Any, form: Format) -> str:
@@ -17,7 +18,7 @@ def with_line(reason: str, file: Any, form: Format) -> str:
 
     `file` is the decompressed text, which is read up to the row. A reason without a row is unchanged.
     """
-    if not (form.is_text and form.is_native and (found := _ROW.search(reason))):
+    if not (form.is_text and form.is_native and not form.joined and (found := _ROW.search(reason))):
         return reason
     row = int(next(filter(None, found.groups())))
     try:

@@ -88,6 +88,8 @@ class ReadOptions:
     :param codes: for text in CSV that a column of numbers does not keep, such as ``02134`` or ``+49``: ``refuse``
         fails the object, ``number`` loads the number; ``auto`` refuses it in columns whose types a load has inferred
     :param strict_json: check JSON Lines against RFC 8259, which ClickHouse's parser does not do
+    :param joined: whether JSON documents follow one another without line feeds, as Firehose writes them; the worker
+        pushes the objects
     :param max_bad_rows: maximum skipped or kept rows per object; an object with more fails; at most 10 million
     :param sample_objects: number of objects sampled to infer format and columns, at most 1000
     :param sample_bytes: bytes read of each sampled text object, at most 64 MiB
@@ -107,6 +109,7 @@ class ReadOptions:
     columns: Columns = field(default_factory=Columns)
     schema: MessageSchema = field(default_factory=MessageSchema)
     codes: str = "auto"
+    joined: bool = False
 
     def __post_init__(self) -> None:
         given = self.partition_columns  # a form has one text with commas, JSON has only lists

@@ -76,6 +76,7 @@ def push(
         return _insert_arrow(client, batches, reading, planned, staging, system, query_id, first_row)
     if not form.is_native:
         return _insert_arrow(client, _csv_batches(content, reading), reading, planned, staging, system, query_id)
+    tidy = tidy or form.joined
     if tidy:
         reading = replace(reading, form=replace(form, csv=replace(form.csv, skip_rows=0)))  # `records` removes them
     body, encoding = _unparsed(content, form, strict=strict, tidy=tidy)

@@ -51,6 +51,7 @@ class Reader:
         is_numbered = reading.form.is_columnar and "_row_number" in self.request.table_options.system_columns
         is_archive = group.into is not None
         needs_worker = how.push or is_archive or reading.hides_virtual or reading.by_arrow or is_numbered
+        needs_worker = needs_worker or reading.form.joined
         return self.pushed or needs_worker or self._too_large(group)
 
     def _too_large(self, group: Group) -> bool:

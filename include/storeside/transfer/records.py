@@ -28,16 +28,17 @@ Record = tuple[int, bytes]
 def records(file: Any, form: Format, *, cut: bool = False) -> Iterator[Record]:
     """Yield the rows of a text, each with its number and a final line feed; the header of CSV has number 0.
 
-    A line feed within quotes does not end a CSV row. The objects of an array are the rows of a JSON text. Blank lines
-    are left out, except after the header of CSV with one column, where they are empty values. A column without a name
-    gets the name `UNNAMED`. With `cut`, the last row of CSV is left out if it ends within quotes.
+    A line feed within quotes does not end a CSV row. The objects of an array, and `joined` documents, are the rows of
+    a JSON text. Blank lines are left out, except after the header of CSV with one column, where they are empty
+    values. A column without a name gets the name `UNNAMED`. With `cut`, the last row of CSV is left out if it ends
+    within quotes.
     """
     if form.name == "csv":
         yield from ((number, record) for number, _, record in csv_lines(file, form.csv, cut=cut))
         return
     number = 0
     head, pieces = peeked(_pieces(file))
-    if is_array(head):
+    if form.joined or is_array(head):
         yield from enumerate(strict_json.objects(pieces))
         return
     for line in lines(pieces):

@@ -166,7 +166,7 @@ class Request:
 
     def form(self, name: str) -> Format:
         """Return a format with this request's options."""
-        return Format(cast("FormatName", name), self.read.csv, self.read.schema)
+        return Format(cast("FormatName", name), self.read.csv, self.read.schema, self.read.joined)
 
     @property
     def digest(self) -> str:

@@ -94,8 +94,13 @@ def salvage(
 
 
 def _fault(row: int, document: bytes, numbers: Numbers) -> str:
-    """Return why a strict load refuses a document of JSON; empty if it does not."""
-    if reason := strict_json.fault(document):
+    """Return why a strict load refuses a document of JSON; empty if it does not.
+
+    Raises LoadObjectError if the first line has several documents, because these are all rows of the object.
+    """
+    if reason := strict_json.hinted_fault(document):
+        if not row and reason.endswith(strict_json.JOINED):
+            raise LoadObjectError(f"row 0 is not JSON (RFC 8259): {reason}")
         return f"not JSON (RFC 8259): {reason}"
     return f"row {row}, {reason}" if (reason := numbers.fault(document)) else ""
 

@@ -288,7 +288,7 @@ def _rows(sample: bytes, form: Format, *, is_whole: bool = False) -> list[bytes]
         for _, raw in records(io.BytesIO(sample), form):
             rows.append(raw)
     except LoadObjectError:
-        if not rows or not is_array(sample):
+        if not rows or not (form.joined or is_array(sample)):
             raise
     return rows
 

@@ -23,6 +23,7 @@ from storeside.transfer.json_array import elements, peeked
 LONGEST_DOCUMENT = 64 << 20
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _BLANK = b" \t\r\n"
+JOINED = ": several documents are in one line, as Firehose writes them: set read.joined to true"
 # Strings do not span lines, because a line feed within a string must be escaped.
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*+("?)', re.DOTALL)
 # Checks the syntax of one document per line, and builds no values.
@@ -57,6 +58,21 @@ def fault(document: bytes) -> str:
     return ""
 
 
+def joined_hint(error: ValueError) -> str:
+    """Return the remedy for a line with several documents; empty for other faults."""
+    is_joined = isinstance(error, json.JSONDecodeError) and error.doc[error.pos : error.pos + 1] == "{"
+    return JOINED if is_joined and str(error).startswith("Extra data") else ""
+
+
+def hinted_fault(document: bytes) -> str:
+    """Return what `fault` does, with the remedy for a line with several documents."""
+    try:
+        _DECODER.decode(document.decode())
+    except (ValueError, RecursionError) as e:
+        return fault(document) + joined_hint(e)
+    return ""
+
+
 def depth_of(line: bytes) -> int:
     """Return how many brackets a line opens and does not close, without those in strings."""
     outside = _STRING.sub(lambda found: b"" if found[1] else found[0], line)
@@ -64,7 +80,7 @@ def depth_of(line: bytes) -> int:
 
 
 def objects(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield each object of a text that is an array of objects, with a line feed. Raises LoadObjectError."""
+    """Yield each object of an array, or of a text of objects alone, with a line feed. Raises LoadObjectError."""
     return elements(pieces, _DECODER)
 
 
@@ -139,7 +155,7 @@ class _Check:
             raise self.too_long()
         if self._depth > 0:
             return
-        if reason := fault(b"".join(self._document)):
+        if reason := hinted_fault(b"".join(self._document)):
             raise self._error(reason)
         self.row += 1
         self._document, self._size, self._depth = [], 0, 0

@@ -16,7 +16,7 @@ from storeside.transfer.errors import LoadObjectError
 from storeside.transfer.formats import Csv, Format
 from storeside.transfer.records import fields
 from storeside.transfer.schema import NOTHING, UNNAMED, Column
-from storeside.transfer.strict_json import depth_of
+from storeside.transfer.strict_json import JOINED, depth_of, joined_hint
 from storeside.transfer.text_types import ANY, MOMENTS, NUMBERS, TEXT, Types, held, of, type_of
 
 Nested = Literal["tuple", "json", "string"]
@@ -402,12 +402,15 @@ def columns_of_json(rows: Iterable[bytes], *, is_strict: bool, skips_bad: bool, 
         for document in block:
             try:
                 objects.append(_object(document, number, deep=deep))
-            except (ValueError, RecursionError) as e:
+            except RecursionError as e:
                 left_out = left_out or f"row {number} is not JSON (RFC 8259): {e}"
+            except ValueError as e:
+                left_out = left_out or f"row {number} is not JSON (RFC 8259): {e}{joined_hint(e)}"
             number += 1
         root.add_values(objects)
     if left_out and (not root.fields or (is_strict and not skips_bad)):
-        raise LoadObjectError(f'{left_out}: correct it, or set `on_bad_rows` to "skip" or "keep"')
+        remedy = "" if left_out.endswith(JOINED) else ': correct it, or set `on_bad_rows` to "skip" or "keep"'
+        raise LoadObjectError(f"{left_out}{remedy}")
     return root
 
 
