@@ -9,7 +9,7 @@ from storeside.transfer.errors import LoadObjectError
 from storeside.transfer.formats import Format
 from storeside.transfer.records import csv_lines, documents, is_open
 
-# What is not JSON has its row and character.
+# Errors of invalid JSON state row and character.
 _ROW = re.compile(r"^row (\d{1,18})\b(?! is not JSON)|: \(row (\d{1,18})\)")
 
 

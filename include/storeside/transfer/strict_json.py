@@ -58,7 +58,7 @@ def fault(document: bytes) -> str:
     return ""
 
 
-def joined_hint(error: ValueError) -> str:
+def joined_hint(error: Exception) -> str:
     """Return the remedy for a line with several documents; empty for other faults."""
     is_joined = isinstance(error, json.JSONDecodeError) and error.doc[error.pos : error.pos + 1] == "{"
     return JOINED if is_joined and str(error).startswith("Extra data") else ""
