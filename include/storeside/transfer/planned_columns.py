@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from storeside.transfer.columns import MASKED
@@ -25,7 +26,7 @@ def of_new_table(
         Column(options.target(c.name) or "", options.made(c.name, c.type))
         for c in sampled if options.target(c.name) is not None
     ]  # fmt: skip
-    if twice := {c.name for c in inferred if [other.name for other in inferred].count(c.name) > 1}:
+    if twice := {name for name, times in Counter(c.name for c in inferred).items() if times > 1}:
         raise TransferInputError(f"columns {', '.join(sorted(twice))}: two columns of the objects get this name")
     loaded = with_overrides([*inferred, *in_keys], {n: k for n, k in given.items() if n not in options.compute})
     kinds = {options.source(c.name) or c.name: c.type for c in loaded}

@@ -56,9 +56,9 @@ def text_reading(
         data = _named(form.csv.names, data, {c.name for c in (*rest, *ignored)}, destination)
     columns, expressions, later = [], [], _later_defaults(destination, data)
     coded = _refusing_codes(form, data, destination.inferred if keeps_codes is None else keeps_codes)
-    checks = [_code(c) for c in coded]
+    checks, as_text = [_code(c) for c in coded], {c.name for c in coded}
     for c in data:
-        kind = "Nullable(String)" if c in coded else reading(form, c.type)
+        kind = "Nullable(String)" if c.name in as_text else reading(form, c.type)
         default = destination.defaults.get(c.name)
         if default is not None:  # for missing or NULL values
             kind = nullable(kind)
