@@ -188,4 +188,4 @@ def test_lines_are_those_of_an_editor(reason: str, text: bytes, form: Any, line:
     from storeside.transfer.formats import Csv
 
     given = Format(form, Csv(skip_rows=1 if text.startswith(b"skip") else 0))
-    assert with_line(reason, io.BytesIO(text), given) == (f"{reason} (line {line})" if line else reason)
+    assert with_line(reason, lambda: io.BytesIO(text), given) == (f"{reason} (line {line})" if line else reason)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any
 
-from storeside.transfer.errors import LoadObjectError
+from storeside.transfer.errors import TransferError
 from storeside.transfer.formats import Format
 from storeside.transfer.records import csv_lines, documents, is_open
 
@@ -13,17 +14,17 @@ from storeside.transfer.records import csv_lines, documents, is_open
 _ROW = re.compile(r"^row (\d{1,18})\b(?! is not JSON)|: \(row (\d{1,18})\)")
 
 
-def with_line(reason: str, file: Any, form: Format) -> str:
+def with_line(reason: str, opened: Callable[[], Any], form: Format) -> str:
     """Return a reason with the line on which its row begins, or about the quote that is not closed in that row.
 
-    `file` is the decompressed text, which is read up to the row. A reason without a row is unchanged.
+    `opened` returns the decompressed text, which is read up to the row. A reason without a row is unchanged.
     """
     if not (form.is_text and form.is_native and not form.joined and (found := _ROW.search(reason))):
         return reason
     row = int(next(filter(None, found.groups())))
     try:
-        line, is_closed = _line_of(file, form, row)
-    except LoadObjectError:  # the reason tells more
+        line, is_closed = _line_of(opened(), form, row)
+    except TransferError:  # the reason tells more
         return reason
     if not line:
         return reason

@@ -261,7 +261,7 @@ class Mending:
             return self._with_row(o, reason)
         try:
             content = self.work.content(o)
-            return reason if content.archive else with_line(reason, content.plain(), self.work.form)
+            return reason if content.archive else with_line(reason, content.plain, self.work.form)
         except TransferError:  # the reason tells more
             return reason
 

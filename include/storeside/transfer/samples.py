@@ -126,7 +126,7 @@ def _of_most(
             taken[content.key] = _taken(request, form, content)
         except LoadObjectError as e:
             is_plain = form.is_text and not content.archive
-            reasons[content.key] = with_line(str(e), content.plain(), form) if is_plain else str(e)
+            reasons[content.key] = with_line(str(e), content.plain, form) if is_plain else str(e)
 
     def together(keys: Sequence[str]) -> list[Column]:
         return columns([taken[key] for key in keys])
