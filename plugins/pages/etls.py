@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from airflow.api_fastapi.core_api.security import GetUserDep
 from fastapi import APIRouter, Request, Response
 
+from storeside.aistore.etl import idle_seconds
 from storeside.operators.hooks.aistore import AIStoreHook
 from storeside.pages import etls
 from storeside.pages.etls import Etl, Use
@@ -62,9 +63,13 @@ def _cluster(conn_id: str, uses: list[Use], all_dags: bool) -> Cluster:
 
 def _etls(client: Client, conn_id: str, uses: list[Use], all_dags: bool) -> Iterator[tuple[Etl, list[Use]]]:
     answered = True
-    for name, listed in etls.names(client):
+    listing = etls.names(client)
+    idle = idle_seconds(client) if listing else {}
+    for name, listed in listing:
         mine = [use for use in uses if use.conn_id == conn_id and name in use.names][:_MOST_USES]
         if mine or all_dags:
-            etl = etls.read(client, name, listed, [use.job for use in mine if use.job], ask=answered)
+            etl = etls.read(
+                client, name, listed, [use.job for use in mine if use.job], ask=answered, idle=idle.get(name)
+            )
             answered = etl.answered
             yield etl, mine

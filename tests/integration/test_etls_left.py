@@ -6,11 +6,13 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from aistore.sdk.const import HEADER_BUCKET_PROPS
 
 from storeside.aistore import etl as etls
-from storeside.aistore import jobs
+from storeside.aistore import existing, jobs
 from storeside.aistore.buckets import Bucket
-from storeside.aistore.spec import EtlSpec
+from storeside.aistore.lock import age_of
+from storeside.aistore.spec import KEEPER, EtlSpec
 from storeside.ledger.objects import Ledger
 from storeside.transform.bucket_job import BucketJob
 from storeside.transform.state import Options, Summary
@@ -29,7 +31,7 @@ def alone(aistore: Any) -> Iterator[None]:
 
 def records(aistore: Any) -> list[str]:
     names = [bucket.name for bucket in aistore.cluster().list_buckets()]
-    return [name for name in names if name.startswith((etls.USED, etls.LEFT))]
+    return [name for name in names if name.startswith((etls.USED, etls.LEFT, etls.KEPT))]
 
 
 def left(aistore: Any) -> set[str]:
@@ -92,4 +94,33 @@ def test_a_task_that_waits_too_long_for_the_lock_leaves_its_etl_to_the_task_that
     with etls.kept(aistore, ["other"]):
         assert not etls.release(aistore, spec.names)
     assert etls.release(aistore, ["none-of-them"])
+    assert left(aistore) == set()
+
+
+@pytest.mark.usefixtures("alone")
+def test_a_kept_etl_is_stopped_when_it_was_not_used_for_long(
+    aistore: Any, clickhouse: Any, source: Bucket, drive: Callable[[BucketJob], Summary],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    def transform(number: int, *, keep_etl: bool) -> str:
+        job = BucketJob(
+            aistore, Ledger(clickhouse), source, Bucket("ais", unique("out")), run_id=unique("run"),
+            spec=overlapping(number), options=Options(keep_etl=keep_etl),
+        )  # fmt: skip
+        assert drive(job).done
+        return job.scope.run_id
+
+    keeper = transform(7, keep_etl=True)
+    ((name,), record) = overlapping(7).names, etls.KEPT + overlapping(7).name
+    assert records(aistore) == [record]
+    assert existing.variables(existing.details(aistore, name)["init_msg"])[KEEPER] == keeper
+    assert etls.idle_seconds(aistore) == {name: pytest.approx(age_of(aistore, record), abs=60)}
+    before = aistore.bucket(record).head()[HEADER_BUCKET_PROPS]
+    etls.renew(aistore, [name, "none-of-them"])
+    assert records(aistore) == [record]
+    assert aistore.bucket(record).head()[HEADER_BUCKET_PROPS] != before
+    transform(8, keep_etl=False)
+    assert left(aistore) == {name}
+    monkeypatch.setattr(etls, "KEPT_SECONDS", -1.0)
+    transform(8, keep_etl=False)
     assert left(aistore) == set()

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import time
+from email.utils import formatdate
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from aistore.sdk.const import HEADER_BUCKET_PROPS
 from aistore.sdk.types import ETLDetails, ETLInfo, Smap, Snode
 from fastapi.testclient import TestClient
 from requests import ReadTimeout
@@ -294,7 +297,8 @@ class Etl:
         self.name = name
 
     def view(self, job: str) -> ETLDetails:
-        runtime = {"image": "storeside:1", "env": [{"name": "STORESIDE_SPEC", "value": "x"}]}
+        variables = {"STORESIDE_SPEC": "x", "STORESIDE_KEPT_BY": "nightly/run<1>"}
+        runtime = {"image": "storeside:1", "env": [{"name": k, "value": v} for k, v in variables.items()]}
         error = {"obj_name": "bad<b>.flac", "msg": "no audio", "ecode": 500}
         return ETLDetails(
             init_msg={"name": self.name, "communication": "ws://", "runtime": runtime},
@@ -306,6 +310,15 @@ class Client:
     def __init__(self, etls: list[str], answers: dict[str, Any], jobs: list[str] | None = None) -> None:
         self.client = Request(answers)
         self.etls, self.jobs = etls, jobs or []
+        self.records: dict[str, float] = {}  # the ages of buckets
+
+    def list_buckets(self) -> list[Any]:
+        return [SimpleNamespace(name=name) for name in self.records]
+
+    def bucket(self, name: str) -> Any:
+        created = json.dumps({"created": str(int((1e6 - self.records[name]) * 1e9))})
+        head = {HEADER_BUCKET_PROPS: created, "Date": formatdate(1e6, usegmt=True)}
+        return SimpleNamespace(head=lambda: head)
 
     def cluster(self) -> Client:
         return self
@@ -373,6 +386,17 @@ def test_etls_have_their_runs_and_who_started_them(
     assert "other-2" not in page
     tables.answers = {}
     assert "wav-1" not in pages.get("/etls").text
+
+
+def test_an_idle_etl_has_the_run_that_keeps_it_and_its_idle_time(
+    pages: TestClient,  # noqa: F811
+    cluster: Client,
+) -> None:
+    cluster.records = {"storeside-etl-kept-wav-1": 7200, "storeside-etl-left-wav-1": 9e4, "wav-1": 1}
+    page = pages.get("/etls").text
+    assert page.count("no task that is recorded, for 2.0 h") == 1
+    assert page.count("no task that is recorded<") == 1
+    assert page.count('kept by nightly <a href="/storeside/run?dag=nightly&amp;run=run%3C1%3E">run&lt;1&gt;</a>') == 2
 
 
 def test_a_cluster_that_hangs_is_not_asked_about_each_etl(

@@ -15,7 +15,7 @@ from storeside.aistore import existing, jobs
 from storeside.aistore.errors import AIStoreInputError, AIStoreTransientError, is_passing, said
 from storeside.aistore.lock import age_of, break_lock, locked
 from storeside.aistore.pods import PodWatch, Watched, is_final
-from storeside.aistore.spec import MARK, EtlSpec
+from storeside.aistore.spec import KEEPER, MARK, EtlSpec
 
 if TYPE_CHECKING:
     from aistore.sdk import Client
@@ -27,29 +27,34 @@ _ATTEMPTS = 3
 _END_SECONDS = 10.0
 # Longer than the SDK waits for the start of an ETL (5 minutes).
 _START_SECONDS = 330.0
-# A task records in the names of empty buckets which ETLs it started, and which it could not stop at its end. Both
-# end with the name of the ETL.
-USED, LEFT = "storeside-etl-used-", "storeside-etl-left-"
+# A task records in the names of empty buckets which ETLs it started, which it could not stop at its end, and which it
+# keeps for later tasks. All end with the name of the ETL.
+USED, LEFT, KEPT = "storeside-etl-used-", "storeside-etl-left-", "storeside-etl-kept-"
 # The task of an ETL that was started so long ago is dead, if no transform runs.
 _ABANDONED_SECONDS = 86_400.0
+# The time to live of a kept ETL after its last use: longer than a day, so that daily runs find it.
+KEPT_SECONDS = 2 * 86_400.0
 # Seconds between health checks of an ETL that does not answer.
 _HEALTH_WAITS = (1.0, 3.0)
 
 
-def ensure(client: Client, spec: EtlSpec, pods: PodWatch | None = None, *, keeps: bool = True) -> list[str]:
+def ensure(
+    client: Client, spec: EtlSpec, pods: PodWatch | None = None, *, keeps: bool = True, keeper: str = ""
+) -> list[str]:
     """Start the ETLs of a chain unless they run already, and return their names.
 
-    With `keeps`, other tasks do not stop the ETLs when this task has died or could not stop them; see `release`.
+    With `keeps`, other tasks do not stop the ETLs when this task has died or could not stop them; see `release`. With
+    a `keeper`, the name of a run, they do so `KEPT_SECONDS` after the last use of ETLs that are started here.
     This starts no existing ETL: `existing.described` lists the errors for an existing ETL that does not run.
     `pods` watches the pods, so the error states why a pod does not start. Raises AIStoreInputError with the reason
     when a pod cannot start. Raises AIStoreTransientError when it may start later, for example after it was killed, or
     when an ETL must be replaced while transforms run. Raises StuckTargetError when a target answers no control call.
     """
     with jobs.naming_stuck_targets(client):
-        return [_ensure(client, stage, pods, keeps) for stage in spec.stages]
+        return [_ensure(client, stage, pods, keeps, keeper) for stage in spec.stages]
 
 
-def _ensure(client: Client, spec: EtlSpec, pods: PodWatch | None, keeps: bool) -> str:
+def _ensure(client: Client, spec: EtlSpec, pods: PodWatch | None, keeps: bool, keeper: str) -> str:
     if spec.is_existing:
         _require_healthy(client, existing.described(client, spec).name)
         return spec.name
@@ -60,13 +65,16 @@ def _ensure(client: Client, spec: EtlSpec, pods: PodWatch | None, keeps: bool) -
         with locked(client, _lock(spec.name), stale_seconds=longest, patience_seconds=2 * longest):
             _forget(client, spec.name, (USED, LEFT) if keeps else (LEFT,))
             if _running(client, spec):
+                renew(client, [spec.name])
                 return spec.name
             jobs.require_targets(client)  # with a stuck target, the start of an ETL takes minutes to fail
-            if not keeps:
-                client.bucket(USED + spec.name).create(exist_ok=True)
-            failure = _start(client, spec, pods)
+            _forget(client, spec.name, (KEPT,))
+            record = USED if not keeps else KEPT if keeper else ""
+            if record:
+                client.bucket(record + spec.name).create(exist_ok=True)
+            failure = _start(client, spec, pods, keeper if keeps else "")
             if failure is not None:
-                _forget(client, spec.name, (USED,))
+                _forget(client, spec.name, (USED, KEPT))
         if failure is None:
             return spec.name
         reason, final = failure
@@ -77,13 +85,22 @@ def _ensure(client: Client, spec: EtlSpec, pods: PodWatch | None, keeps: bool) -
         time.sleep(2)  # AIStore still cancels the failed start; an immediate init fails with "context canceled"
 
 
-def _start(client: Client, spec: EtlSpec, pods: PodWatch | None) -> tuple[str, bool] | None:
+def renew(client: Client, names: Collection[str]) -> None:
+    """Record that kept ETLs among these are used now, so that their time to live begins again."""
+    for name in names:
+        if age_of(client, KEPT + name) is not None:
+            _forget(client, name, (KEPT,))
+            client.bucket(KEPT + name).create(exist_ok=True)
+
+
+def _start(client: Client, spec: EtlSpec, pods: PodWatch | None, keeper: str) -> tuple[str, bool] | None:
     """Start an ETL. Return None when it runs, otherwise the reason of the failure and whether a retry is useless."""
     from aistore.sdk.errors import AISError
 
     started = time.monotonic()
     message = spec.message()
     message["runtime"]["env"] += _of_the_cluster(client, spec)
+    message["runtime"]["env"] += [{"name": KEEPER, "value": keeper}] if keeper else []
     try:
         with pods.watching(spec.name) if pods else nullcontext(Watched()) as watched:
             client.cluster().client.request("put", path="etl", timeout=spec.init_timeout + 30, json=message)
@@ -241,7 +258,7 @@ def _released(client: Client, names: Collection[str]) -> bool:
                 # no lock is stale, because the start of an ETL has no time limit
                 with locked(client, _lock(name), stale_seconds=math.inf, patience_seconds=_END_SECONDS):
                     discard(client, name)
-                    _forget(client, name, (USED, LEFT))
+                    _forget(client, name, (USED, LEFT, KEPT))
             pending = set(_without_tasks(client))
     return True
 
@@ -259,12 +276,25 @@ def _forget(client: Client, name: str, records: Collection[str]) -> None:
 
 
 def _without_tasks(client: Client) -> Iterator[str]:
-    """Yield the names of ETLs whose tasks have ended, or have died long ago."""
+    """Yield the names of ETLs whose tasks have ended, or have died long ago, or that were last used long ago."""
     for bucket in client.cluster().list_buckets():
         if bucket.name.startswith(LEFT):
             yield bucket.name.removeprefix(LEFT)
         elif bucket.name.startswith(USED) and (age_of(client, bucket.name) or 0) > _ABANDONED_SECONDS:
             yield bucket.name.removeprefix(USED)
+        elif bucket.name.startswith(KEPT) and (age_of(client, bucket.name) or 0) > KEPT_SECONDS:
+            yield bucket.name.removeprefix(KEPT)
+
+
+def idle_seconds(client: Client) -> dict[str, float]:
+    """Return the seconds since tasks last began or ended to use ETLs, by name, as far as tasks recorded it."""
+    found: dict[str, float] = {}
+    for bucket in client.cluster().list_buckets():
+        for record in (USED, LEFT, KEPT):
+            if bucket.name.startswith(record) and (age := age_of(client, bucket.name)) is not None:
+                name = bucket.name.removeprefix(record)
+                found[name] = min(age, found.get(name, math.inf))
+    return found
 
 
 @contextmanager
@@ -355,7 +385,7 @@ def discard_own(client: Client, names: Collection[str]) -> None:
             raise AIStoreTransientError(f"stopping ETL {', '.join(names)} would abort {running[0]}, which runs")
         for name in names:
             discard(client, name)
-            _forget(client, name, (USED, LEFT))
+            _forget(client, name, (USED, LEFT, KEPT))
             break_lock(client, _lock(name))
 
 

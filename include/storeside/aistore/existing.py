@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from storeside.aistore.errors import AIStoreInputError, AIStoreTransientError, said
-from storeside.aistore.spec import MARK, EtlSpec
+from storeside.aistore.spec import KEEPER, MARK, EtlSpec
 from storeside.aistore.spec_file import OBJECT_TIMEOUT, seconds
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 RUNNING, INITIALIZING, ABORTED = "Running", "Initializing", "Aborted"
 # Variables that change with the cluster or with time-outs, not with the result; see `EtlSpec.message`.
-_NO_EFFECT = frozenset({MARK, "AIS_NODES", "TRANSFORM_VARIABLES", "OBJECT_TIMEOUT", "ETL_DIRECT_FQN"})
+_NO_EFFECT = frozenset({MARK, KEEPER, "AIS_NODES", "TRANSFORM_VARIABLES", "OBJECT_TIMEOUT", "ETL_DIRECT_FQN"})
 
 
 def stage_of(client: Client, name: str) -> str:

@@ -21,6 +21,8 @@ COMMUNICATION_TYPES = ("ws", "hpush", "hpull")
 CLASS_IMAGE = f"aistorage/runtime_python:{sys.version_info.major}.{sys.version_info.minor}"
 # Environment variable that identifies the specification of a running ETL, because names can be chosen.
 MARK = "STORESIDE_SPEC"
+# Environment variable with the name of the run that keeps a running ETL for later tasks.
+KEEPER = "STORESIDE_KEPT_BY"
 # Names of ETLs: 6 to 32 characters of lower-case letters, digits and hyphens (AIStore, k8s.ValidateEtlName).
 _PREFIX_LENGTH = 20
 # Fields that do not define an ETL of Storeside: a chain's other stages, what `environment` already identifies, the

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from storeside import sql
-from storeside.aistore.spec import MARK
+from storeside.aistore.spec import KEEPER, MARK
 from storeside.errors import Transient
 from storeside.pages.movement import read_detail
 from storeside.pages.tables import Tables
@@ -47,7 +47,8 @@ class Use:
 class Etl:
     """An ETL. `health` has a state per target; `errors` the last objects that failed, with their reasons.
 
-    `answered` is false if the cluster left a request about it unanswered.
+    `answered` is false if the cluster left a request about it unanswered. `kept_by` is the run that keeps the ETL for
+    later tasks, and `idle` the seconds since a task last began or ended to use it, if a task recorded it.
     """
 
     name: str
@@ -61,6 +62,8 @@ class Etl:
     health: tuple[tuple[str, str], ...]
     errors: tuple[tuple[str, str], ...]
     answered: bool = True
+    kept_by: str = ""
+    idle: float | None = None
 
     @property
     def state(self) -> str:
@@ -91,7 +94,9 @@ def names(client: Client) -> list[tuple[str, Any]]:
     return [(etl.id, etl) for etl in client.cluster().list_etls(_STAGES)][:_MOST_ETLS]
 
 
-def read(client: Client, name: str, listed: Any, jobs: Sequence[str] = (), *, ask: bool = True) -> Etl:
+def read(
+    client: Client, name: str, listed: Any, jobs: Sequence[str] = (), *, ask: bool = True, idle: float | None = None
+) -> Etl:
     """Ask the cluster about one ETL. `jobs` are those whose errors are shown; what it does not tell stays empty.
 
     After the first request without an answer there are no others: each waits for its time-out. Without `ask`, there
@@ -101,7 +106,7 @@ def read(client: Client, name: str, listed: Any, jobs: Sequence[str] = (), *, as
     from pydantic import ValidationError
     from requests import RequestException
 
-    image = communication = ""
+    image = communication = kept_by = ""
     is_ours, errors = False, []
     health: tuple[tuple[str, str], ...] = ()
     try:
@@ -113,7 +118,8 @@ def read(client: Client, name: str, listed: Any, jobs: Sequence[str] = (), *, as
             message = details.init_msg
             communication = message.communication.removesuffix("://")
             image = getattr(message.runtime, "image", "")
-            is_ours = any(variable.name == MARK for variable in getattr(message.runtime, "env", None) or ())
+            variables = {each.name: each.value for each in getattr(message.runtime, "env", None) or ()}
+            is_ours, kept_by = MARK in variables, variables.get(KEEPER) or ""
             errors += [(error.obj_name, error.msg) for error in details.obj_errors or ()]
         health = _health(client, name) if ask else ()
     except (RequestException, Transient):
@@ -121,6 +127,7 @@ def read(client: Client, name: str, listed: Any, jobs: Sequence[str] = (), *, as
     return Etl(
         name, listed.stage.lower() or _UNKNOWN, image, communication, is_ours, listed.obj_count, listed.in_bytes,
         listed.out_bytes, health, tuple(errors[-_MOST_ERRORS:]), answered=ask,
+        kept_by=kept_by, idle=idle,
     )  # fmt: skip
 
 

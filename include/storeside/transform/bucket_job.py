@@ -283,8 +283,8 @@ class BucketJob:
             for to in filter(None, (self.destination, options.quarantine)):
                 # an ended job stays idle for minutes if a target missed its end
                 jobs.end_idle(self.client, self.source, to)
-            if self.spec and not options.keep_etl:
-                etls.release(self.client, self.spec.all_names)
+            if self.spec:
+                (etls.renew if options.keep_etl else etls.release)(self.client, self.spec.all_names)
         totals = self.ledger.totals(self.scope)
         if not options.keeps_result:
             done, bytes_in, bytes_out = self.ledger.fresh_results(self.scope)
@@ -340,7 +340,7 @@ class BucketJob:
         # an ETL is not replaced while a transform exists, even an idle one
         jobs.end_idle(self.client, self.source, self.destination)
         spec = self.spec.over("hpush") if phase == Phase.RETRY else self.spec
-        return etls.ensure(self.client, spec, self.pods, keeps=self.options.keep_etl)
+        return etls.ensure(self.client, spec, self.pods, keeps=self.options.keep_etl, keeper=self.scope.run_id)
 
     def _require_copies(self) -> None:
         """Raise `copies.not_copied` for objects that were not copied for reasons outside the objects."""
