@@ -1,10 +1,10 @@
-"""The check of sleeps finds those without a reason, and no others."""
+"""The checks of structure find sleeps without a reason and circles of imports, and nothing else."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.structure import sleeps
+from tests.structure import circle, sleeps
 
 
 @pytest.mark.parametrize(
@@ -36,3 +36,15 @@ def test_a_sleep_needs_a_reason(line: str) -> None:
 )
 def test_other_lines_are_left_alone(lines: str) -> None:
     assert list(sleeps(f"async def test():\n    {lines}\n")) == []
+
+
+@pytest.mark.parametrize(
+    ("imported", "found"),
+    [
+        ({"a": {"b", "c"}, "b": {"c"}, "c": set()}, set()),
+        ({"a": {"b"}, "b": {"a"}}, {"a", "b"}),
+        ({"a": {"b"}, "b": {"c"}, "c": {"d"}, "d": {"b"}}, {"b", "c", "d"}),
+    ],
+)
+def test_a_circle_of_imports_is_found(imported: dict[str, set[str]], found: set[str]) -> None:
+    assert set(circle(imported)) == found
