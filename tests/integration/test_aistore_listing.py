@@ -47,6 +47,19 @@ def test_no_object_is_hidden(aistore: Any, listed: Bucket) -> None:
     assert plainly > 0, "AIStore's own listing hides none of these objects: the workaround may go"
 
 
+def test_a_folder_beside_more_objects_than_a_page_has(aistore: Any) -> None:
+    there = ["wide/1", *(f"wide-{n:04}" for n in range(1100)), "wide0"]
+    bucket = Bucket("ais", unique("wide"))
+    handle = bucket.handle(aistore)
+    handle.create()
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda name: handle.object(name).get_writer().put_content(b"x"), there))
+    for prefix in ("wide", "wide-", ""):
+        expected = sorted(name for name in there if name.startswith(prefix))
+        assert sorted(e.name for e in entries(aistore, bucket, prefix)) == expected
+    handle.delete()
+
+
 def test_named_objects_are_found(aistore: Any, listed: Bucket) -> None:
     wanted = [*PARTS, "part-x.csv", "part/part-x", "2026/2026-01/3", "none", "part/"]
     found = {o.name: o.version for o in find_aistore(aistore, listed, wanted)}

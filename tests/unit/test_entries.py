@@ -33,6 +33,14 @@ def test_each_object_is_listed_once(there: set[str], prefix: str, page: int, tar
     assert sorted(names(disks, prefix, page)) == sorted(n for n in there if n.startswith(prefix))
 
 
+def test_requests_grow_with_pages_and_not_with_the_siblings_of_a_folder() -> None:
+    there = {f"part{after}{n:05}" for after in "/-0" for n in range(2500)}
+    for prefix, pages in (("part", 8), ("part-", 3), ("", 8)):
+        disks = Disks(there, 2)
+        assert sorted(names(disks, prefix)) == sorted(n for n in there if n.startswith(prefix))
+        assert len(disks.asked) <= 2 * pages + 6
+
+
 def test_the_double_has_both_faults() -> None:
     """Otherwise the tests above would prove nothing."""
     disks = Disks({"part/1", "part-2"})

@@ -181,8 +181,7 @@ class _Listing:
 
     def _is_on_disk(self, name: str) -> bool:
         """Return whether a target has the folder `name`, which may be empty."""
-        page = self._level(name, name)
-        return any(found.name == f"{name}/" for found in page.entries) or bool(page.token)
+        return any(found.name == f"{name}/" for found in self._level(name, name + _BEFORE_FOLDER).entries)
 
     def _starts(self, name: str, until: str = "") -> Iterator[str]:
         """Yield the characters less than `until` that follow `name` in names of objects and folders, in their order.
