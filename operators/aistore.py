@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from storeside.aistore.buckets import Bucket, StoredObject
+from storeside.aistore.buckets import Bucket
 from storeside.aistore.names import expand
 from storeside.aistore.spec import EtlSpec, check_communication, check_direct_put, served_by
+from storeside.aistore.stored_objects import StoredObject
 from storeside.operators.bucket_job import AnyJob, BucketJobOperator
 from storeside.operators.errors import OperatorInputError
 from storeside.operators.hooks.aistore import AIStoreHook

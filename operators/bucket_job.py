@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from airflow.providers.standard.triggers.temporal import DateTimeTrigger
 
-from storeside.aistore.buckets import Bucket, StoredObject
+from storeside.aistore.buckets import Bucket
 from storeside.aistore.spec import EtlSpec
+from storeside.aistore.stored_objects import StoredObject
 from storeside.operators.errors import OperatorInputError, airflow_errors
 from storeside.operators.following import FollowingOperator
 from storeside.operators.hooks.aistore import AIStoreHook

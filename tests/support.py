@@ -18,8 +18,9 @@ import psutil
 import requests
 
 from storeside.aistore import lock
-from storeside.aistore.buckets import Bucket, list_aistore
+from storeside.aistore.buckets import Bucket
 from storeside.aistore.spec import EtlSpec
+from storeside.aistore.stored_objects import list_aistore
 from storeside.operators.aistore import TRANSFORMER_IMAGE, transformer_command
 from storeside.operators.forms import USES, VARIABLE
 from storeside.stack import authn, s3

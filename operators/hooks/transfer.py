@@ -14,7 +14,7 @@ from storeside.sql.inserts import lean_inserts
 if TYPE_CHECKING:
     from airflow.sdk import Connection
 
-    from storeside.aistore.buckets import StoredObject
+    from storeside.aistore.stored_objects import StoredObject
     from storeside.operators.hooks.aistore import AIStoreHook
     from storeside.transfer.servers import Servers
     from storeside.transfer.source import Source
@@ -95,7 +95,7 @@ def s3_client_of(conn_id: str | None) -> Any:
 
 def listed_by_s3(conn_id: str | None, bucket: str, prefix: str) -> Iterator[StoredObject]:
     """Stream the objects of an S3 bucket. Raises CopyError, in which AIStore's own listing is a remedy."""
-    from storeside.aistore.buckets import list_s3
+    from storeside.aistore.stored_objects import list_s3
     from storeside.copying.errors import CopyInputError
     from storeside.copying.s3_errors import s3_errors
 

@@ -15,9 +15,10 @@ import pytest
 from airflow.sdk.exceptions import ParamValidationError
 from aistore.sdk import Client
 
-from storeside.aistore.buckets import Bucket, StoredObject, delete_objects, objects_url
+from storeside.aistore.buckets import Bucket, delete_objects, objects_url
 from storeside.aistore.many import read_many
 from storeside.aistore.spec import EtlSpec
+from storeside.aistore.stored_objects import StoredObject
 from storeside.copying.prefetch import Prefetch
 from storeside.copying.s3 import AIStoreStore
 from storeside.errors import BadInput

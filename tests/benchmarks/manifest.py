@@ -20,7 +20,8 @@ from typing import Any
 
 import psutil
 
-from storeside.aistore.buckets import Bucket, list_aistore
+from storeside.aistore.buckets import Bucket
+from storeside.aistore.stored_objects import list_aistore
 from storeside.ledger.listing import Row, destination_rows
 from storeside.ledger.objects import Ledger
 from storeside.ledger.scope import Scope

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from storeside.aistore.buckets import Bucket, find_aistore, list_aistore
+from storeside.aistore.buckets import Bucket
 from storeside.aistore.entries import entries
+from storeside.aistore.stored_objects import find_aistore, list_aistore
 from storeside.ledger.objects import Ledger
 from storeside.transform.bucket_job import BucketJob
 from storeside.transform.state import Options

@@ -18,9 +18,10 @@ from boto3.s3.transfer import TransferConfig
 from requests import RequestException
 
 from storeside.aistore import jobs, lock
-from storeside.aistore.buckets import Bucket, list_s3
+from storeside.aistore.buckets import Bucket
 from storeside.aistore.errors import AIStoreTransientError
 from storeside.aistore.spec import EtlSpec
+from storeside.aistore.stored_objects import list_s3
 from storeside.errors import Transient
 from storeside.ledger.objects import Ledger, LedgerTransientError
 from storeside.stack import demo, speech_corpus

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
-from storeside.aistore.buckets import Bucket, list_s3
+from storeside.aistore.buckets import Bucket
 from storeside.aistore.errors import AIStoreError, AIStoreTransientError
+from storeside.aistore.stored_objects import list_s3
 from storeside.copying.job import CopyJob
 from storeside.ledger.copies import CopyLedger
 from storeside.ledger.objects import Ledger

@@ -16,8 +16,9 @@ from airflow.sdk.exceptions import TaskDeferred
 
 from storeside.aistore import etl as etls
 from storeside.aistore import jobs
-from storeside.aistore.buckets import Bucket, delete_objects, list_aistore, objects_url
+from storeside.aistore.buckets import Bucket, delete_objects, objects_url
 from storeside.aistore.errors import AIStoreInputError, AIStoreTransientError
+from storeside.aistore.stored_objects import list_aistore
 from storeside.ledger.objects import Ledger
 from storeside.operators import AISMakeShardsOperator
 from storeside.stack import airflow

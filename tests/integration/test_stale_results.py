@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 
 from storeside.aistore import etl as etls
-from storeside.aistore.buckets import Bucket, list_held
+from storeside.aistore.buckets import Bucket
 from storeside.aistore.errors import AIStoreTransientError
+from storeside.aistore.stored_objects import list_held
 from storeside.ledger.objects import Ledger
 from storeside.transform.bucket_job import BucketJob
 from storeside.transform.single import get_object, transform_object

@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
-from storeside.aistore.buckets import Bucket, list_aistore
+from storeside.aistore.buckets import Bucket
 from storeside.aistore.jobs import Follower
+from storeside.aistore.stored_objects import list_aistore
 from storeside.copying.claims import Claims
 from storeside.copying.errors import CopyCancelled, CopyInputError, CopyTransientError, DeniedError
 from storeside.copying.job import CopyJob

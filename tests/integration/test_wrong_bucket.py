@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from storeside.aistore.buckets import Bucket, list_s3
+from storeside.aistore.buckets import Bucket
+from storeside.aistore.stored_objects import list_s3
 from storeside.copying.prefetch import Prefetch
 from storeside.copying.s3 import AIStoreStore
 from storeside.errors import BadInput

@@ -14,10 +14,11 @@ from aistore.sdk.errors import AISError
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from storeside.aistore.buckets import PROVIDERS, Bucket, StoredObject
+from storeside.aistore.buckets import PROVIDERS, Bucket
 from storeside.aistore.errors import AIStoreError
 from storeside.aistore.places import Clusters, place
 from storeside.aistore.spec import EtlSpec
+from storeside.aistore.stored_objects import StoredObject
 from storeside.transform.apart import require_apart
 from storeside.transform.bucket_job import BucketJob
 from storeside.transform.in_place import InPlaceJob

@@ -28,7 +28,7 @@ BOUNDARIES = {
     "object name": (
         "storeside.transformers.names.unfit",
         {
-            "include/storeside/aistore/buckets.py:_found",
+            "include/storeside/aistore/stored_objects.py:_found",
             "include/storeside/aistore/names.py:require_fit",
             "include/storeside/copying/prefetch.py:Prefetch._reason",
             "include/storeside/copying/prefetch.py:Prefetch.missing",

@@ -7,8 +7,9 @@ from aistore.sdk import Client
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storeside.aistore.buckets import FEW, Bucket, common_prefix, find_aistore
+from storeside.aistore.buckets import Bucket, common_prefix
 from storeside.aistore.names import expand
+from storeside.aistore.stored_objects import FEW, find_aistore
 from storeside.transform.bucket_job import BucketJob
 from storeside.transform.state import Options
 from tests.aistore_double import Disks, as_files

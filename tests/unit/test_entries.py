@@ -65,7 +65,12 @@ def test_no_other_module_requests_a_listing_from_aistore() -> None:
         if re.search(r"from storeside\.aistore\.entries import (?!PAGE\n)", text):
             users.add(name)
     assert callers == {"aistore/entries.py", "copying/oci.py"}
-    assert users == {"aistore/buckets.py", "copying/prefetch.py", "doctor/aistore.py", "transform/make_shards.py"}
+    assert users == {
+        "aistore/stored_objects.py",
+        "copying/prefetch.py",
+        "doctor/aistore.py",
+        "transform/make_shards.py",
+    }
 
 
 def test_an_answer_of_aistore_is_read() -> None:

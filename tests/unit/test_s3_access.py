@@ -149,7 +149,9 @@ def test_requests_of_the_operators(server: tuple[str, list[dict[str, str]]], mon
     }  # fmt: skip
     given = {"conn_type": "aws", "login": "key", "password": "a secret", "extra": extra}
     monkeypatch.setenv("AIRFLOW_CONN_AWS_DEFAULT", json.dumps(given))
-    monkeypatch.setattr("storeside.aistore.buckets.list_s3", lambda s3, *_: s3.head_object(Bucket="in", Key="k"))
+    monkeypatch.setattr(
+        "storeside.aistore.stored_objects.list_s3", lambda s3, *_: s3.head_object(Bucket="in", Key="k")
+    )
     copy = AISCopyBucketOperator(task_id="copy", source="s3://in", destination="ais://out")
     listing = copy.listing(Bucket.parse("s3://in"))
     assert listing is not None

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from storeside.aistore.buckets import StoredObject
 from storeside.aistore.errors import AIStoreInputError, AIStoreTransientError
+from storeside.aistore.stored_objects import StoredObject
 from storeside.transform import shard_plan
 from storeside.transform.shard_plan import Packing, ShardPlan, members_in, pack, version_of
 from storeside.transformers import gathering

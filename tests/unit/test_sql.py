@@ -17,8 +17,9 @@ import pytest
 from clickhouse_connect.driver.binding import bind_query
 
 from storeside import sql
-from storeside.aistore.buckets import Bucket, StoredObject
+from storeside.aistore.buckets import Bucket
 from storeside.aistore.markers import NONE
+from storeside.aistore.stored_objects import StoredObject
 from storeside.events.drained import Drained
 from storeside.events.ledger import EventLedger
 from storeside.events.runs import WANTED

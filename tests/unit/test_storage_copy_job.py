@@ -11,7 +11,7 @@ import boto3
 import pytest
 from botocore.exceptions import ClientError
 
-from storeside.aistore.buckets import StoredObject
+from storeside.aistore.stored_objects import StoredObject
 from storeside.copying.errors import CopyError, CopyInputError, CopyTransientError, DeniedError
 from storeside.copying.job import CopyJob
 from storeside.copying.multipart import Profile, Settings

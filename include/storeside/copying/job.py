@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 
-from storeside.aistore.buckets import StoredObject
 from storeside.aistore.names import is_folder_marker
+from storeside.aistore.stored_objects import StoredObject
 from storeside.copying.claims import BEAT_SECONDS, Claims
 from storeside.copying.errors import CopyCancelled, CopyInputError, CopyObjectError, CopyTransientError, DeniedError
 from storeside.copying.mover import Mover, Outcome

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from storeside.aistore.buckets import StoredObject
 from storeside.aistore.entries import PAGE
+from storeside.aistore.stored_objects import StoredObject
 from storeside.copying.errors import CopyError, CopyInputError, CopyObjectError, CopyTransientError, changed
 from storeside.copying.multipart import OCI_LIMITS, Limits
 from storeside.copying.store import Head, Upload

@@ -12,11 +12,12 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from storeside.aistore.buckets import Bucket, StoredObject, list_aistore, list_s3
+from storeside.aistore.buckets import Bucket
 from storeside.aistore.errors import said
 from storeside.aistore.existence import require_bucket
 from storeside.aistore.names import unfit
 from storeside.aistore.places import Clusters, place
+from storeside.aistore.stored_objects import StoredObject, list_aistore, list_s3
 from storeside.copying.errors import CopyInputError, CopyObjectError, CopyTransientError, changed
 from storeside.copying.multipart import S3_LIMITS, Limits
 from storeside.copying.s3_errors import NO_REASON, s3_errors

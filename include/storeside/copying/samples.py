@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 
-from storeside.aistore.buckets import StoredObject
+from storeside.aistore.stored_objects import StoredObject
 from storeside.copying.multipart import S3_LIMITS, Limits
 from storeside.copying.store import Head, Upload
 

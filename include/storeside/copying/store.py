@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol
 
-from storeside.aistore.buckets import StoredObject
+from storeside.aistore.stored_objects import StoredObject
 from storeside.copying.multipart import Limits
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TypeAlias
 
-from storeside.aistore.buckets import StoredObject
+from storeside.aistore.stored_objects import StoredObject
 
 # Object, destination object, bytes, version, reason.
 Row: TypeAlias = tuple[str, str, int, str, str]

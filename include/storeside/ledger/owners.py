@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from storeside import sql
-from storeside.aistore.buckets import StoredObject
+from storeside.aistore.stored_objects import StoredObject
 from storeside.ledger.objects import Ledger
 from storeside.ledger.scope import Scope
 

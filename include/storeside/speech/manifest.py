@@ -14,7 +14,8 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from storeside import sql
-from storeside.aistore.buckets import Bucket, list_aistore, objects_url
+from storeside.aistore.buckets import Bucket, objects_url
+from storeside.aistore.stored_objects import list_aistore
 from storeside.ledger.objects import Ledger
 from storeside.ledger.scope import Scope
 from storeside.speech.errors import LostStagingError

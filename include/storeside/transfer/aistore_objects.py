@@ -8,10 +8,11 @@ from http import HTTPStatus
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from storeside.aistore.buckets import Bucket, list_aistore
+from storeside.aistore.buckets import Bucket
 from storeside.aistore.entries import PAGE
 from storeside.aistore.errors import said
 from storeside.aistore.names import is_folder_marker
+from storeside.aistore.stored_objects import list_aistore
 from storeside.transfer.errors import (
     DELETED,
     OVERWRITTEN,

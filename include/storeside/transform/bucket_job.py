@@ -29,12 +29,13 @@ from typing import TYPE_CHECKING
 
 from storeside.aistore import etl as etls
 from storeside.aistore import jobs
-from storeside.aistore.buckets import Bucket, StoredObject
+from storeside.aistore.buckets import Bucket
 from storeside.aistore.errors import NO_REASON, AIStoreInputError, AIStoreTransientError
 from storeside.aistore.existence import require_bucket
 from storeside.aistore.existing import described
 from storeside.aistore.pods import PodWatch
 from storeside.aistore.spec import EtlSpec
+from storeside.aistore.stored_objects import StoredObject
 from storeside.ledger.objects import Ledger
 from storeside.ledger.scope import Pending, Scope
 from storeside.transform import copies, members, submit

@@ -19,12 +19,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from storeside.aistore import jobs
-from storeside.aistore.buckets import Bucket, delete_objects, list_aistore
+from storeside.aistore.buckets import Bucket, delete_objects
 from storeside.aistore.errors import AIStoreInputError, AIStoreTransientError
 from storeside.aistore.existing import described, require_reports
 from storeside.aistore.places import Clusters, place
 from storeside.aistore.pods import PodWatch
 from storeside.aistore.spec import EtlSpec
+from storeside.aistore.stored_objects import list_aistore
 from storeside.ledger.listing import Row, destination_rows
 from storeside.ledger.objects import Ledger
 from storeside.ledger.scope import Scope

@@ -6,9 +6,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from storeside.aistore.buckets import Bucket, StoredObject, common_prefix, find_aistore, list_aistore, list_held
+from storeside.aistore.buckets import Bucket, common_prefix
 from storeside.aistore.markers import MARKERS, marker, named_by
 from storeside.aistore.names import is_folder_marker
+from storeside.aistore.stored_objects import StoredObject, find_aistore, list_aistore, list_held
 from storeside.ledger.listing import Row, destination_rows, source_row
 from storeside.ledger.objects import Ledger
 from storeside.ledger.scope import Scope

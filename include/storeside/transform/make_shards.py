@@ -18,13 +18,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 from storeside.aistore import jobs
-from storeside.aistore.buckets import Bucket, StoredObject, list_aistore
+from storeside.aistore.buckets import Bucket
 from storeside.aistore.entries import archived
 from storeside.aistore.errors import AIStoreInputError, AIStoreTransientError, said
 from storeside.aistore.existence import require_bucket
 from storeside.aistore.places import Clusters, place
 from storeside.aistore.pods import PodWatch
 from storeside.aistore.spec import EtlSpec
+from storeside.aistore.stored_objects import StoredObject, list_aistore
 from storeside.ledger import members, selections
 from storeside.ledger.objects import Ledger
 from storeside.ledger.scope import Scope

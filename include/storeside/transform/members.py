@@ -7,8 +7,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from storeside.aistore.buckets import Bucket, StoredObject
+from storeside.aistore.buckets import Bucket
 from storeside.aistore.errors import NO_REASON
+from storeside.aistore.stored_objects import StoredObject
 from storeside.ledger import members
 from storeside.ledger.objects import Ledger
 from storeside.ledger.scope import Scope

@@ -14,9 +14,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
-from storeside.aistore.buckets import StoredObject
 from storeside.aistore.errors import AIStoreInputError, AIStoreTransientError
 from storeside.aistore.names import is_folder_marker, unfit
+from storeside.aistore.stored_objects import StoredObject
 from storeside.transformers import tar_archive
 from storeside.transformers.tar_archive import Member
 from storeside.transformers.webdataset_names import unread

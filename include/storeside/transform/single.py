@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from storeside.aistore import etl as etls
-from storeside.aistore.buckets import Bucket, find_aistore
+from storeside.aistore.buckets import Bucket
 from storeside.aistore.errors import (
     AIStoreError,
     AIStoreInputError,
@@ -22,6 +22,7 @@ from storeside.aistore.names import require_fit
 from storeside.aistore.places import Clusters, place
 from storeside.aistore.pods import PodWatch
 from storeside.aistore.spec import EtlSpec
+from storeside.aistore.stored_objects import find_aistore
 
 if TYPE_CHECKING:
     from aistore.sdk import Client

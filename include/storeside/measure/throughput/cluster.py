@@ -11,9 +11,9 @@ from dataclasses import asdict, dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from storeside.aistore.buckets import list_aistore
 from storeside.aistore.cluster import Cluster
 from storeside.aistore.names import THROUGHPUT
+from storeside.aistore.stored_objects import list_aistore
 from storeside.measure.errors import MeasureCancelled, MeasureInputError, MeasureTransientError
 from storeside.measure.throughput.group import Group, Loaders
 from storeside.measure.throughput.load import SECONDS, Load, Outcome

@@ -15,12 +15,13 @@ from dataclasses import dataclass
 
 from storeside.aistore import etl as etls
 from storeside.aistore import jobs
-from storeside.aistore.buckets import Bucket, list_aistore
+from storeside.aistore.buckets import Bucket
 from storeside.aistore.cluster import Cluster
 from storeside.aistore.errors import NO_REASON, said
 from storeside.aistore.existence import require_bucket
 from storeside.aistore.pods import PodWatch
 from storeside.aistore.spec import EtlSpec
+from storeside.aistore.stored_objects import list_aistore
 from storeside.errors import StoresideError, Transient
 from storeside.measure.errors import (
     BrokenRecordingsError,
