@@ -27,9 +27,9 @@ from storeside.transfer.loads import Planned
 from storeside.transfer.reading import Reading
 from storeside.transfer.records import records as _records
 from storeside.transfer.salvage import _blocks, salvage
-from storeside.transfer.samples import _rows
 from storeside.transfer.schema import Column
 from storeside.transfer.streams import CHUNK, opened
+from storeside.transfer.text_samples import sample_rows
 
 
 def by_arrow(kind: str) -> Callable[[bytes], bytes]:
@@ -359,20 +359,20 @@ def test_a_sample_of_csv_may_end_within_quotes(options: Mapping[str, Any], encod
     form = Format("csv", Csv(**options))
     quote = form.csv.quote
     rows = [b"n,s\n", b"1,a\n", f"2,{quote}two\nlines{quote}\n".encode()]
-    assert _rows(CUT.format(q=quote).encode(encoding), form) == rows
-    assert _rows(CUT.format(q=quote).replace("\n", "\r\n").encode(encoding), form)[:2] == rows[:2]
+    assert sample_rows(CUT.format(q=quote).encode(encoding), form) == rows
+    assert sample_rows(CUT.format(q=quote).replace("\n", "\r\n").encode(encoding), form)[:2] == rows[:2]
     if encoding == "utf-16":  # the sample ends with half a line feed
-        assert _rows(CUT.format(q=quote).encode(encoding)[:-1], form) == rows
+        assert sample_rows(CUT.format(q=quote).encode(encoding)[:-1], form) == rows
     with pytest.raises(LoadObjectError, match="its first row does not end within a sample of 10 bytes"):
-        _rows(f"n,s\n1,{quote}ab\n".encode(encoding), form)
+        sample_rows(f"n,s\n1,{quote}ab\n".encode(encoding), form)
 
 
 def test_escaped_quotes_open_and_close_nothing() -> None:
     form = Format("csv", Csv(quote="'", escape="\\"))
     lines = [b"n,s\n", b"1,\\'a\n", b"2,\\x'b\n", b"3,'it\\'s\nhere'\n"]
-    assert _rows(b"".join(lines), form) == lines
+    assert sample_rows(b"".join(lines), form) == lines
 
 
 def test_text_with_a_wrong_encoding_is_an_error_of_the_object() -> None:
     with pytest.raises(LoadObjectError, match="it is not utf-16"):
-        _rows(b"\xff\xfea,b\n\x00\xd8\x00\xd8", Format("csv", Csv(encoding="utf-16")))
+        sample_rows(b"\xff\xfea,b\n\x00\xd8\x00\xd8", Format("csv", Csv(encoding="utf-16")))

@@ -13,8 +13,9 @@ from storeside.transfer.formats import TYPED, Format
 from storeside.transfer.loads import Loaded, Planned
 from storeside.transfer.plan import Plan
 from storeside.transfer.request import Request
-from storeside.transfer.samples import DeniedSamplesError, NoRowsError, columns_of, is_without_rows, recognise
+from storeside.transfer.samples import DeniedSamplesError, NoRowsError, columns_of, recognise
 from storeside.transfer.schema import Column
+from storeside.transfer.text_samples import is_without_rows
 
 if TYPE_CHECKING:
     from clickhouse_connect.driver.client import Client

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import itertools
 import logging
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -17,22 +15,21 @@ from clickhouse_connect.driver.exceptions import DatabaseError
 from storeside.transfer.avro import AvroObject
 from storeside.transfer.columnar import ColumnarObject
 from storeside.transfer.content import Content
-from storeside.transfer.encoding import in_utf8, refuse_encoding
+from storeside.transfer.encoding import refuse_encoding
 from storeside.transfer.errors import LoadObjectError, TransferInputError, is_transient, plain
-from storeside.transfer.formats import BY_SCHEMA, Csv, Format, FormatName, format_of, is_array
+from storeside.transfer.formats import BY_SCHEMA, Csv, Format, FormatName, format_of
 from storeside.transfer.inference import NoTypeError, listed, merge
 from storeside.transfer.lines import with_line
 from storeside.transfer.members import about_member, members_of
 from storeside.transfer.messages import message_columns
 from storeside.transfer.parquet import ParquetObject
 from storeside.transfer.private import quiet
-from storeside.transfer.records import fields, records
+from storeside.transfer.records import records
 from storeside.transfer.request import Request
 from storeside.transfer.schema import Column
 from storeside.transfer.storable import refuse_unstorable
-from storeside.transfer.streams import CHUNK
-from storeside.transfer.text_columns import NO_HEADER, Place, columns_of_csv, columns_of_json
-from storeside.transfer.text_types import TEXT, held
+from storeside.transfer.text_columns import Place, columns_of_csv, columns_of_json
+from storeside.transfer.text_samples import headers, sample_rows
 
 if TYPE_CHECKING:
     from clickhouse_connect.driver.client import Client
@@ -40,8 +37,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _HEAD = 1 << 12
-_BLANK = b" \t\r\n"
-_BINARY = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f]")
 
 
 def recognise(request: Request, contents: Sequence[Content]) -> tuple[Format, list[Content]]:
@@ -185,7 +180,7 @@ def _taken(request: Request, form: Format, content: Content) -> Any:
     if not form.is_text:
         return typed_columns(form, content)
     sample = content.sample(request.read.sample_bytes)
-    rows = _rows(sample, form, is_whole=len(sample) == content.size and not content.compression)
+    rows = sample_rows(sample, form, is_whole=len(sample) == content.size and not content.compression)
     return _of_text(request, replace(form, csv=replace(form.csv, encoding="utf-8")), rows)
 
 
@@ -193,8 +188,8 @@ def _of_text(request: Request, form: Format, rows: Iterable[bytes]) -> Place | N
     """Return what the rows of a text show of its columns; None if there are none. Raises LoadObjectError."""
     read, skips_bad = request.read, request.on_bad_rows != "fail"
     rows = iter(rows)
-    first = [*itertools.islice(rows, _headers(form) + 1)]
-    if len(first) <= _headers(form):
+    first = [*itertools.islice(rows, headers(form) + 1)]
+    if len(first) <= headers(form):
         return None
     with quiet(bool(read.columns.mask)):
         if form.name == "csv":
@@ -257,90 +252,12 @@ def columns_of_members(form: Format, content: Content) -> Iterator[list[Column]]
             yield typed_columns(form, member)
 
 
-def _headers(form: Format) -> int:
-    """Return the number of rows of a text that are no data."""
-    return 1 if form.clickhouse == "CSVWithNames" else 0
-
-
-def _rows(sample: bytes, form: Format, *, is_whole: bool = False) -> list[bytes]:
-    """Return the rows of a sample, those of CSV in UTF-8.
-
-    Unless it `is_whole`, a sample may end within a quoted value of CSV, or within an array of JSON objects. Raises
-    LoadObjectError if it ends within its first row, or is not in the encoding of the load.
-    """
-    refuse_encoding(sample, form)
-    if form.name == "csv":
-        if not form.is_native:
-            sample = in_utf8(sample, form.csv)
-            form = replace(form, csv=replace(form.csv, encoding="utf-8"))
-        rows = [raw for _, raw in records(io.BytesIO(sample), form, cut=True)]
-        is_cut = any(n >= len(rows) for n, _ in records(io.BytesIO(sample), form))
-        if len(rows) <= _headers(form) and is_cut:
-            raise LoadObjectError(
-                f"its first row does not end within a sample of {len(sample)} bytes: close its quotes, or increase"
-                " `sample_bytes`"
-            )
-        if len(rows) <= _headers(form):
-            _refuse_lost_rows(sample, rows, form)
-        return [raw for _, raw in records(io.BytesIO(sample), form)] if is_whole and is_cut else rows
-    rows = []
-    try:
-        for _, raw in records(io.BytesIO(sample), form):
-            rows.append(raw)
-    except LoadObjectError:
-        if not rows or not (form.joined or is_array(sample)):
-            raise
-    return rows
-
-
-def _refuse_lost_rows(text: bytes, rows: Sequence[bytes], form: Format) -> None:
-    """Raise LoadObjectError for CSV in UTF-8 without a row of data if its only line cannot be a header."""
-    line = text.strip(_BLANK)
-    if b"\r" in line and b"\n" not in line:
-        raise LoadObjectError("its rows end with carriage returns alone: convert them to line feeds")
-    for row in rows:
-        if row.lstrip(_BLANK).startswith(b"<"):
-            raise LoadObjectError("its only row is XML or HTML, such as an error of a server: upload it again")
-        if _BINARY.search(row):
-            raise LoadObjectError(
-                "its only row has control characters, so it is not CSV in UTF-8: set `format` or csv.encoding to that"
-                " of the object"
-            )
-        values = [value for value in fields(row, form.csv) if value.strip()]
-        if _headers(form) and values and all(held(value.strip()) != TEXT for value in values):
-            raise LoadObjectError(NO_HEADER.format(count=len(values)))
-
-
-def refuse_lost_rows(content: Content, form: Format) -> None:
-    """Raise LoadObjectError for an object of which a load read no row, but which is no CSV without rows."""
-    if form.name == "csv":
-        _rows(content.sample(CHUNK), form)
-
-
 class DeniedSamplesError(TransferInputError):
     """S3 denies all sampled objects, or cannot give them now, as archived ones: others may be readable."""
 
 
 class NoRowsError(TransferInputError):
     """No sampled object has a row that could show columns."""
-
-
-def is_without_rows(content: Content, form: Format, *, fits: bool) -> bool:
-    """Return whether an object has no row: it is read as a whole, and is a text of up to a megabyte.
-
-    The text is blank, or `fits` the format and has no more than a header. A sample does not show that: it may end
-    before the first row, and objects of other formats are not in it.
-    """
-    text = bytearray()
-    try:
-        file = content.plain()
-        while len(text) <= CHUNK and (piece := file.read(CHUNK)):
-            text += piece
-        if len(text) > CHUNK:
-            return False
-        return len(_rows(bytes(text), form)) <= _headers(form) if fits else not text.strip()
-    except (LoadObjectError, OSError):
-        return False
 
 
 def whole_columns(client: Client, request: Request, form: Format, content: Content) -> list[Column]:

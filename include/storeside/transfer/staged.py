@@ -32,9 +32,9 @@ from storeside.transfer.errors import (
 from storeside.transfer.grouping import Grouping
 from storeside.transfer.loads import LONG, LONG_STATEMENT, Loaded, Planned
 from storeside.transfer.reader import Reader
-from storeside.transfer.samples import refuse_lost_rows
 from storeside.transfer.staging import STAGING, bad_table
 from storeside.transfer.table import LOAD_ID, Destination, existing
+from storeside.transfer.text_samples import refuse_lost_rows
 from storeside.transfer.watch import STORED, excess
 from storeside.transfer.work import USUAL, How, Work
 
