@@ -62,14 +62,14 @@ if TYPE_CHECKING:
     from storeside.operators.triggers.s3_events import S3EventsTrigger as S3EventsTrigger
     from storeside.operators.utterances import AISCutUtterancesOperator as AISCutUtterancesOperator
     from storeside.speech.columns import UTTERANCE_COLUMNS as UTTERANCE_COLUMNS
-    from storeside.transfer.after_load import AfterLoad as AfterLoad
-    from storeside.transfer.columns import Columns as Columns
-    from storeside.transfer.formats import Csv as Csv
-    from storeside.transfer.formats import MessageSchema as MessageSchema
-    from storeside.transfer.keys import Expression as Expression
-    from storeside.transfer.options import LoadLimits as LoadLimits
-    from storeside.transfer.options import ReadOptions as ReadOptions
-    from storeside.transfer.options import TableOptions as TableOptions
+    from storeside.transfer.request.after_load import AfterLoad as AfterLoad
+    from storeside.transfer.request.column_options import Columns as Columns
+    from storeside.transfer.request.object_format import Csv as Csv
+    from storeside.transfer.request.object_format import MessageSchema as MessageSchema
+    from storeside.transfer.request.options import LoadLimits as LoadLimits
+    from storeside.transfer.request.options import ReadOptions as ReadOptions
+    from storeside.transfer.request.options import TableOptions as TableOptions
+    from storeside.transfer.request.table_keys import Expression as Expression
 
 _NAMES = {
     "aistore.spec": ("EtlSpec",),
@@ -107,11 +107,11 @@ _NAMES = {
     "operators.triggers.s3_events": ("S3EventsTrigger",),
     "operators.utterances": ("AISCutUtterancesOperator",),
     "speech.columns": ("UTTERANCE_COLUMNS",),
-    "transfer.after_load": ("AfterLoad",),
-    "transfer.columns": ("Columns",),
-    "transfer.formats": ("Csv", "MessageSchema"),
-    "transfer.keys": ("Expression",),
-    "transfer.options": ("LoadLimits", "ReadOptions", "TableOptions"),
+    "transfer.request.after_load": ("AfterLoad",),
+    "transfer.request.column_options": ("Columns",),
+    "transfer.request.object_format": ("Csv", "MessageSchema"),
+    "transfer.request.table_keys": ("Expression",),
+    "transfer.request.options": ("LoadLimits", "ReadOptions", "TableOptions"),
 }  # fmt: skip
 _MODULES = {name: module for module, names in _NAMES.items() for name in names}
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 from airflow.sdk import Param
 
 from storeside.operators.forms import form_choices
-from storeside.transfer.after_load import AfterLoad
+from storeside.transfer.request.after_load import AfterLoad
 
 AFTER: Final = {
     "after_load": Param(

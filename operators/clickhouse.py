@@ -34,17 +34,17 @@ from storeside.operators.outcome import (
 from storeside.operators.selecting import SelectingOperator
 from storeside.operators.shared import as_bool, as_object, ledger, plain, record_running, run_columns, run_key
 from storeside.operators.triggers.clickhouse import S3ToClickHouseTrigger
-from storeside.transfer.after_load import AfterLoad
-from storeside.transfer.errors import ExpectationsError
-from storeside.transfer.options import Batches, Expectations, LoadLimits
-from storeside.transfer.source import Source, in_aistore, place_of, uri_of
+from storeside.transfer.base.errors import ExpectationsError
+from storeside.transfer.request.after_load import AfterLoad
+from storeside.transfer.request.options import Batches, Expectations, LoadLimits
+from storeside.transfer.request.source import Source, in_aistore, place_of, uri_of
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection, Context
 
-    from storeside.transfer.engine import Prepared
-    from storeside.transfer.options import ReadOptions, TableOptions
-    from storeside.transfer.request import Request
+    from storeside.transfer.request.options import ReadOptions, TableOptions
+    from storeside.transfer.request.request import Request
+    from storeside.transfer.run.engine import Prepared
 
 
 class LoadOperator(FlatLoadArguments, WaitingOperator, SelectingOperator):
@@ -161,8 +161,8 @@ class LoadOperator(FlatLoadArguments, WaitingOperator, SelectingOperator):
         Raises:
             BadInput: the arguments are invalid.
         """
-        from storeside.transfer.named_options import with_options
-        from storeside.transfer.request import CHOICES, Request
+        from storeside.transfer.request.named_options import with_options
+        from storeside.transfer.request.request import CHOICES, Request
 
         check_policy(self.on_failed_objects)
         request = Request(
@@ -296,7 +296,7 @@ class S3ToClickHouseOperator(LoadOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """List and plan; defer while ClickHouse pulls, unless the load is brief, or push from the worker."""
-        from storeside.transfer.engine import Transfer
+        from storeside.transfer.run.engine import Transfer
 
         started = time.time()
         clickhouse = BaseHook.get_connection(self.clickhouse_conn_id)

@@ -14,7 +14,7 @@ from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import TaskDeferralTimeout
 
 from storeside.operators.forms import FormOperator
-from storeside.transfer.keys import Expression
+from storeside.transfer.request.table_keys import Expression
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

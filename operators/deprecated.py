@@ -9,8 +9,8 @@ from warnings import warn
 
 from storeside.operators.errors import OperatorInputError
 from storeside.operators.movement import MovementOperator
-from storeside.transfer.formats import Csv
-from storeside.transfer.options import ReadOptions, TableOptions
+from storeside.transfer.request.object_format import Csv
+from storeside.transfer.request.options import ReadOptions, TableOptions
 
 Options = TypeVar("Options", ReadOptions, TableOptions)
 _OURS = ("airflow.", "storeside.operators.")

@@ -19,7 +19,7 @@ from airflow.sdk import BaseOperator, Param, Variable
 from airflow.sdk.definitions.param import ParamsDict
 
 from storeside.operators.errors import OperatorInputError, airflow_errors
-from storeside.transfer.after_load import AfterLoad
+from storeside.transfer.request.after_load import AfterLoad
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -281,7 +281,7 @@ class Form:
         Raises OperatorInputError if the form raises a limit, and the Variable does not allow it.
         """
         from storeside.operators.shared import as_object
-        from storeside.transfer.named_options import raised
+        from storeside.transfer.request.named_options import raised
 
         _check(self.value, (
             (field.name, _OPTIONS, f"{name}={number}")

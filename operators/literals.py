@@ -67,8 +67,8 @@ def flag(name: str) -> Callable[[Any], object]:
 
 def check_s3_bucket(name: str) -> None:
     """Raise TransferInputError unless the name is a valid name of an S3 bucket."""
-    from storeside.transfer.errors import TransferInputError
-    from storeside.transfer.source import Source
+    from storeside.transfer.base.errors import TransferInputError
+    from storeside.transfer.request.source import Source
 
     if Source(name).in_aistore:
         raise TransferInputError(f"bucket {name!r}: write source={name!r} in S3ToClickHouseOperator")
@@ -106,16 +106,16 @@ def check_event_source(uri: str) -> None:
 
 def check_instant(text: str) -> None:
     """Raise TransferInputError unless the text is a date and time with a time zone."""
-    from storeside.transfer.source import Source
+    from storeside.transfer.request.source import Source
 
     Source("bucket", modified_after=text)
 
 
 def check_load(operator: Any) -> None:
     """Check the literal arguments of an operator that loads into ClickHouse. Raises LiteralArgumentError."""
-    from storeside.transfer.named_options import with_options
-    from storeside.transfer.request import CHOICES, Request
-    from storeside.transfer.source import Source
+    from storeside.transfer.request.named_options import with_options
+    from storeside.transfer.request.request import CHOICES, Request
+    from storeside.transfer.request.source import Source
 
     anywhere, anything = Source("bucket"), "database.table"
     choices = {name: lambda value, name=name: Request(anywhere, anything, **{name: value}) for name in CHOICES}

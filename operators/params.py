@@ -8,11 +8,11 @@ from airflow.sdk import Param
 
 from storeside.operators import after_load_params, etl_params, forms, lake_params, quality_params
 from storeside.operators.forms import form_choices
-from storeside.transfer import named_options
-from storeside.transfer.columns import Columns
-from storeside.transfer.formats import BY_SCHEMA, Csv, MessageSchema
-from storeside.transfer.options import ReadOptions, TableOptions
-from storeside.transfer.request import RESERVED
+from storeside.transfer.request import named_options
+from storeside.transfer.request.column_options import Columns
+from storeside.transfer.request.object_format import BY_SCHEMA, Csv, MessageSchema
+from storeside.transfer.request.options import ReadOptions, TableOptions
+from storeside.transfer.request.request import RESERVED
 
 described = forms.described
 

@@ -31,8 +31,8 @@ from storeside.operators.outcome import with_short_verdict
 from storeside.operators.selecting import SelectingOperator
 from storeside.operators.shared import as_number, ledger, plain, run_key
 from storeside.operators.triggers.s3_events import S3EventsToClickHouseTrigger
-from storeside.transfer.after_load import AfterLoad
-from storeside.transfer.options import Expectations
+from storeside.transfer.request.after_load import AfterLoad
+from storeside.transfer.request.options import Expectations
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

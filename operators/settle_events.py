@@ -10,7 +10,7 @@ from storeside.operators.errors import OperatorInputError, airflow_errors
 from storeside.operators.literals import check_event_source, check_literals, flag, is_literal, literal_errors
 from storeside.operators.s3_events import QueueOperator
 from storeside.operators.shared import as_bool, as_mapping, run_key
-from storeside.transfer.request import require_table
+from storeside.transfer.request.request import require_table
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

@@ -15,7 +15,7 @@ from storeside.operators.links import RunPageLink
 from storeside.operators.literals import check_literals, flag
 from storeside.operators.shared import as_bool, run_key
 from storeside.speech.export import ExportError, check_target, export, query_of
-from storeside.transfer.source import in_aistore, place_of
+from storeside.transfer.request.source import in_aistore, place_of
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

@@ -23,10 +23,10 @@ from storeside.stack.clickhouse_server import Config
 from storeside.stack.clickhouse_users import LEDGER, LOADER, PAGES, USER
 from storeside.stack.probes import answers
 from storeside.stack.settings import HOST, Stack, free_ports
-from storeside.transfer.engine import Transfer
-from storeside.transfer.servers import Servers
-from storeside.transfer.source import Source
-from storeside.transfer.staging import STAGING
+from storeside.transfer.base.staging_tables import STAGING
+from storeside.transfer.request.source import Source
+from storeside.transfer.run.engine import Transfer
+from storeside.transfer.tables.servers import Servers
 from tests.support import until
 from tests.transfers import Loading, request_of
 

@@ -238,7 +238,7 @@ def recordings(tmp_path: Path) -> Callable[[int], list[Path]]:
 @pytest.fixture(params=["pull", "push", "arrow"])
 def loader(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """A loader; "arrow" is the worker's way of loading large objects of Parquet, ORC and Arrow."""
-    from storeside.transfer import push
+    from storeside.transfer.staging import push
 
     if request.param == "arrow":
         monkeypatch.setattr(push, "WHOLE_PARQUET", 0)

@@ -12,7 +12,7 @@ from storeside.events.drained import Drained
 from storeside.events.intake import Limits
 from storeside.events.load import EventLoad
 from storeside.events.queue import Queue
-from storeside.transfer.source import Source
+from storeside.transfer.request.source import Source
 from tests.support import kill, until
 from tests.transfers import Loading, request_of
 

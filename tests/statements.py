@@ -25,16 +25,16 @@ from clickhouse_connect.driver.exceptions import ClickHouseError, OperationalErr
 from clickhouse_connect.driver.summary import QuerySummary
 
 from storeside.sql.quoting import literal
-from storeside.transfer.batch import BatchLoad
-from storeside.transfer.loads import LONG_STATEMENT, Loaded, Planned, Unplanned
-from storeside.transfer.plan import Batch
-from storeside.transfer.preparation import Preparation
-from storeside.transfer.private import quiet_client
-from storeside.transfer.request import Request
-from storeside.transfer.source import Listed, Source, wild
-from storeside.transfer.staging import STAGING
-from storeside.transfer.table import LOAD_ID
-from storeside.transfer.work import Work
+from storeside.transfer.base.staging_tables import STAGING
+from storeside.transfer.request.request import Request
+from storeside.transfer.request.source import Listed, Source, wild
+from storeside.transfer.run.batch import BatchLoad
+from storeside.transfer.run.preparation import Preparation
+from storeside.transfer.staging.private import quiet_client
+from storeside.transfer.staging.work import Work
+from storeside.transfer.state.loads import LONG_STATEMENT, Loaded, Planned, Unplanned
+from storeside.transfer.state.plan import Batch
+from storeside.transfer.tables.table import LOAD_ID
 from tests.support import unique
 from tests.transfers import Cases, request_of
 

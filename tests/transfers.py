@@ -16,13 +16,13 @@ from storeside.aistore.buckets import Bucket
 from storeside.stack import authn, demo, s3
 from storeside.stack.clickhouse_users import LEDGER, LOADER
 from storeside.stack.settings import HOST, Stack
-from storeside.transfer import lock
-from storeside.transfer.engine import Prepared, Report, Transfer
-from storeside.transfer.options import Batches, ReadOptions, TableOptions
-from storeside.transfer.request import Request
-from storeside.transfer.servers import NO_SERVERS, Servers
-from storeside.transfer.source import Source
-from storeside.transfer.staging import STAGING
+from storeside.transfer.base.staging_tables import STAGING
+from storeside.transfer.request.options import Batches, ReadOptions, TableOptions
+from storeside.transfer.request.request import Request
+from storeside.transfer.request.source import Source
+from storeside.transfer.run.engine import Prepared, Report, Transfer
+from storeside.transfer.state import lock
+from storeside.transfer.tables.servers import NO_SERVERS, Servers
 from tests.support import kill, put, unique, until
 
 # An expectation of small numbers in a column n, the default of the fixture `suite`.

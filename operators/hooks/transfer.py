@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
     from storeside.aistore.stored_objects import StoredObject
     from storeside.operators.hooks.aistore import AIStoreHook
-    from storeside.transfer.servers import Servers
-    from storeside.transfer.source import Source
+    from storeside.transfer.request.source import Source
+    from storeside.transfer.tables.servers import Servers
 
 
 def clients(aws: Connection, clickhouse: Connection) -> tuple[Any, Any]:
@@ -62,14 +62,14 @@ def on_servers_of(clickhouse: Connection, other: Connection) -> Connection:
 
 def server_names(clickhouse: Connection) -> list[str]:
     """Return the addresses in the extra `servers`; the first server has the ledger. Empty without a cluster."""
-    from storeside.transfer.servers import names_of
+    from storeside.transfer.tables.servers import names_of
 
     return names_of(clickhouse.extra_dejson)
 
 
 def other_servers(clickhouse: Connection) -> Servers:
     """Return the servers of a connection's cluster, except the first."""
-    from storeside.transfer.servers import Servers
+    from storeside.transfer.tables.servers import Servers
 
     return Servers(server_names(clickhouse)[1:], lambda name: _client_of(clickhouse, name))
 
@@ -124,7 +124,7 @@ def clickhouse_client(connection: Connection) -> Any:
 def _client_of(given: Connection, server: str) -> Any:
     from airflow.providers.clickhousedb.hooks.clickhouse import ClickHouseHook
 
-    from storeside.transfer.servers import address
+    from storeside.transfer.tables.servers import address
 
     connection = copy.copy(given)
     if server:
@@ -158,7 +158,7 @@ def source(aws: Connection | None, bucket: str, keys: str, aistore: AIStoreHook 
     That is the connection to S3, or for a bucket of AIStore that of the hook `aistore`. Without it, the worker reads
     the bucket of AIStore.
     """
-    from storeside.transfer.source import Source, source_of
+    from storeside.transfer.request.source import Source, source_of
 
     if aistore is not None:
         return Source(bucket, keys, aistore.clickhouse_url_collection, aistore.clickhouse_endpoint)

@@ -47,8 +47,8 @@ class S3ToClickHouseTrigger(EngineTrigger):
 
     async def engine(self) -> Any:
         """Return the transfer with clients for its connections."""
-        from storeside.transfer.engine import Transfer
-        from storeside.transfer.request import Request
+        from storeside.transfer.request.request import Request
+        from storeside.transfer.run.engine import Transfer
 
         request = Request.from_dict(self.arguments["request"])
         in_aistore = request.source.in_aistore
@@ -70,6 +70,6 @@ class S3ToClickHouseTrigger(EngineTrigger):
 
     def work(self, engine: Any) -> Any:
         """Load the planned objects and return the report."""
-        from storeside.transfer.engine import Prepared
+        from storeside.transfer.run.engine import Prepared
 
         return engine.run(Prepared(**self.arguments["prepared"]))

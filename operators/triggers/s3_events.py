@@ -64,7 +64,7 @@ class S3EventsToClickHouseTrigger(EngineTrigger):
         from storeside.events.intake import Limits
         from storeside.events.load import EventLoad
         from storeside.events.queue import Queue
-        from storeside.transfer.request import Request
+        from storeside.transfer.request.request import Request
 
         return EventLoad(
             Queue(sqs_client(aws), self.arguments["queue"]),

@@ -10,7 +10,7 @@ from airflow.sdk import Connection
 from airflow.sdk.definitions.param import process_params
 
 from storeside.stack.settings import CHECKOUT
-from storeside.transfer.engine import Prepared, Transfer
+from storeside.transfer.run.engine import Prepared, Transfer
 from tests.transfers import Loading
 
 

@@ -19,9 +19,10 @@ from storeside.stack import clickhouse as server
 from storeside.stack import s3
 from storeside.stack.clickhouse_users import LOADER, PAGES
 from storeside.stack.settings import HOST, Stack
-from storeside.transfer import options, watch
-from storeside.transfer.errors import TransferInputError
-from storeside.transfer.options import LoadLimits
+from storeside.transfer.base import watch
+from storeside.transfer.base.errors import TransferInputError
+from storeside.transfer.request import options
+from storeside.transfer.request.options import LoadLimits
 from tests.support import unique
 from tests.transfers import Loading, parquet
 

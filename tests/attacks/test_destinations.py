@@ -16,7 +16,7 @@ from storeside.sql.visibility import POLICIES
 from storeside.stack import clickhouse as server
 from storeside.stack.clickhouse_users import LEDGER, LOADER, PAGES
 from storeside.stack.settings import HOST, Stack
-from storeside.transfer.errors import TransferInputError
+from storeside.transfer.base.errors import TransferInputError
 from tests.attacks.forms import load, started, task_of
 from tests.support import unique
 from tests.transfers import Loading, environment

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from clickhouse_connect.driver.exceptions import DatabaseError
 
-from storeside.transfer.errors import DriftError, GoneError, TransferTransientError, by_size, classify, plain
+from storeside.transfer.base.errors import DriftError, GoneError, TransferTransientError, by_size, classify, plain
 
 LIES = [
     ": (at row 7) Column 0, name: fake, type: String, parsed text: ERROR: lie",

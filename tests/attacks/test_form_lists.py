@@ -13,8 +13,8 @@ from airflow.sdk import Connection
 from airflow.sdk.exceptions import AirflowFailException, ParamValidationError
 
 from storeside.stack.settings import CHECKOUT
-from storeside.transfer.errors import TransferInputError
-from storeside.transfer.named_options import named_options
+from storeside.transfer.base.errors import TransferInputError
+from storeside.transfer.request.named_options import named_options
 from tests.attacks.forms import started, task_of, tasks_of
 
 OWNER: dict[str, list[str]] = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from storeside.transfer.errors import TransferInputError
+from storeside.transfer.base.errors import TransferInputError
 from tests.attacks.forms import load, task_of
 from tests.transfers import Loading
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from storeside.transfer.errors import TransferInputError
+from storeside.transfer.base.errors import TransferInputError
 from tests.transfers import Loading
 
 

@@ -16,10 +16,10 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from pyarrow import parquet
 
-from storeside.transfer import lakes
-from storeside.transfer.avro_container import uncompressed
-from storeside.transfer.errors import LoadObjectError, TransferInputError
-from storeside.transfer.source import Source
+from storeside.transfer.base.errors import LoadObjectError, TransferInputError
+from storeside.transfer.formats.avro_container import uncompressed
+from storeside.transfer.lakes import snapshots
+from storeside.transfer.request.source import Source
 from tests import avro_files
 from tests.avro_files import avro
 
@@ -60,14 +60,14 @@ class Bucket:
         return [{"Contents": [{"Key": k, "Size": len(v)} for k, v in self.objects.items() if k.startswith(Prefix)]}]
 
 
-def load(bucket: Bucket, form: str) -> lakes.Snapshot:
-    return lakes.snapshot_of(cast(Any, bucket), form, SOURCE)
+def load(bucket: Bucket, form: str) -> snapshots.Snapshot:
+    return snapshots.snapshot_of(cast(Any, bucket), form, SOURCE)
 
 
 @pytest.fixture(autouse=True)
 def _limit(monkeypatch: pytest.MonkeyPatch) -> None:
     """The bombs stay small, because their limit is."""
-    monkeypatch.setattr(lakes, "MOST_BYTES", MB)
+    monkeypatch.setattr(snapshots, "MOST_BYTES", MB)
 
 
 def iceberg(manifests: bytes, metadata: bytes = b"") -> Bucket:
@@ -134,7 +134,7 @@ def test_a_large_file_is_not_even_fetched() -> None:
 def test_all_metadata_together_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise many manifests, each below the limit, fill the memory."""
     manifests = avro("bytes", [bytes(MB // 2)], codec="deflate")
-    monkeypatch.setattr(lakes, "MOST_TOTAL", MB // 2)
+    monkeypatch.setattr(snapshots, "MOST_TOTAL", MB // 2)
     with pytest.raises(TransferInputError, match="s3://lake/t/: its metadata has more than 0 MB"):
         load(iceberg(manifests), "iceberg")
 
@@ -187,7 +187,7 @@ def test_a_damaged_checkpoint_is_an_error_of_the_table(tmp_path: Path) -> None:
 
 def test_all_files_of_the_log_together_have_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bucket = delta(tmp_path / "t")
-    monkeypatch.setattr(lakes, "MOST_TOTAL", MB // 4)
+    monkeypatch.setattr(snapshots, "MOST_TOTAL", MB // 4)
     assert load(bucket, "delta").id == "0"
     table = parquet.read_table(io.BytesIO(bucket.objects[CHECKPOINT]))
     more = table.append_column("x", pa.array(["x" * (MB // 8)] * len(table)))

@@ -36,7 +36,7 @@ from storeside.operators import (
     AISTransformObjectsOperator,
 )
 from storeside.speech.manifest import facts_url
-from storeside.transfer import aistore_objects
+from storeside.transfer.objects import aistore_objects
 from storeside.transform import copies, reasons, single, submit
 from storeside.transform.in_place import _SameNames
 from storeside.transform.listings import Listings

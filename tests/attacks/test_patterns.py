@@ -13,10 +13,12 @@ from storeside.operators import forms
 from storeside.operators.charts import chart_url_pattern
 from storeside.sql.quoting import literal
 from storeside.stack.podrunner import pods
-from storeside.transfer import errors, private, source
-from storeside.transfer.formats import Csv, Format
-from storeside.transfer.text_columns import _token, columns_of_csv
-from storeside.transfer.text_types import FORMS
+from storeside.transfer.base import errors
+from storeside.transfer.formats.text_columns import _token, columns_of_csv
+from storeside.transfer.formats.text_types import FORMS
+from storeside.transfer.request import source
+from storeside.transfer.request.object_format import Csv, Format
+from storeside.transfer.staging import private
 from tests.attacks import patterns
 
 # Expressions that are made at run time, by file and code, with examples.
@@ -26,19 +28,19 @@ AT_RUN_TIME: dict[tuple[str, str], list[re.Pattern[Any]]] = {
         "include/storeside/stack/supervisor.py",
         "f'(?:exited: {re.escape(name)} |spawnerr: )\\\\(?(.*?)(?:; (?:not )?expected)?\\\\)?$'",
     ): [re.compile(r"(?:exited: s3 |spawnerr: )\(?(.*?)(?:; (?:not )?expected)?\)?$")],
-    ("include/storeside/transfer/text_types.py", "text"): [pattern for _, pattern, _ in FORMS],
-    ("include/storeside/transfer/text_columns.py", "_token(csv)"): [
+    ("include/storeside/transfer/formats/text_types.py", "text"): [pattern for _, pattern, _ in FORMS],
+    ("include/storeside/transfer/formats/text_columns.py", "_token(csv)"): [
         re.compile(_token(Csv()), re.DOTALL),
         re.compile(_token(Csv(escape="\\")), re.DOTALL),
     ],
     (
-        "include/storeside/transfer/records.py",
+        "include/storeside/transfer/formats/text_rows.py",
         "b'(?:^|%b)%b' % (re.escape(dialect.delimiter.encode()), re.escape(quote))",
     ): [re.compile(rb'(?:^|,)"')],
-    ("include/storeside/transfer/records.py", "b'%b.' % re.escape(dialect.escape.encode())"): [
+    ("include/storeside/transfer/formats/text_rows.py", "b'%b.' % re.escape(dialect.escape.encode())"): [
         re.compile(rb"\\.", re.DOTALL)
     ],
-    ("include/storeside/transfer/table.py", "f'(?<!\\\\w){re.escape(column)}(?!\\\\w)'"): [
+    ("include/storeside/transfer/tables/table.py", "f'(?<!\\\\w){re.escape(column)}(?!\\\\w)'"): [
         re.compile(r"(?<!\w)city(?!\w)")
     ],
     ("operators/charts.py", "chart_url_pattern(ending)"): [re.compile(chart_url_pattern("svg"))],

@@ -11,8 +11,9 @@ from storeside.aistore.buckets import Bucket
 from storeside.speech.manifest import SpeechManifest
 from storeside.sql.migrate import migrate
 from storeside.sql.quoting import identifier, literal
-from storeside.transfer import lock, staging
-from storeside.transfer.staging import STAGING
+from storeside.transfer.base import staging_tables
+from storeside.transfer.base.staging_tables import STAGING
+from storeside.transfer.state import lock
 from tests.transfers import Loading
 
 
@@ -40,7 +41,7 @@ def test_the_name_of_a_staging_table_drops_no_other_table(
     loading: Loading, victim: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The attacker may create tables in the staging database, and knows the id of a transfer or waits for a week."""
-    monkeypatch.setattr(staging, "STALE_HOURS", -1)
+    monkeypatch.setattr(staging_tables, "STALE_HOURS", -1)
     loading.put({"a.csv": b"n\n1\n"})
     transfer = loading.transfer(format="csv")
     names = [f"x`, {victim} -- ", f"load_{transfer.id}_`, {victim} -- ", f"load_{transfer.id}_0_`, {victim} -- "]

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from storeside.transfer import content as contents
-from storeside.transfer.content import Content
-from storeside.transfer.errors import LimitError, LoadObjectError
-from storeside.transfer.options import LoadLimits, ReadOptions
-from storeside.transfer.streams import opened
+from storeside.transfer.base.errors import LimitError, LoadObjectError
+from storeside.transfer.objects import content as contents
+from storeside.transfer.objects.content import Content
+from storeside.transfer.objects.streams import opened
+from storeside.transfer.request.options import LoadLimits, ReadOptions
 from tests.unit.test_transfer_content import COMPRESS
 
 MB = 1 << 20

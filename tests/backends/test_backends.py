@@ -15,8 +15,8 @@ from storeside.measure.through import Through, benchmark
 from storeside.stack import authn, demo
 from storeside.stack.clickhouse_users import LEDGER, LOADER
 from storeside.stack.settings import Stack
-from storeside.transfer.engine import Transfer
-from storeside.transfer.source import Source
+from storeside.transfer.request.source import Source
+from storeside.transfer.run.engine import Transfer
 from storeside.transform.bucket_job import BucketJob
 from storeside.transform.state import Options, Summary
 from tests.backends.emulators import Emulators

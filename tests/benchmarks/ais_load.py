@@ -21,9 +21,9 @@ from storeside.aistore.buckets import Bucket
 from storeside.sql.quoting import literal
 from storeside.stack import authn, demo
 from storeside.stack.settings import Stack
-from storeside.transfer.engine import Transfer
-from storeside.transfer.request import Request
-from storeside.transfer.source import Source
+from storeside.transfer.request.request import Request
+from storeside.transfer.request.source import Source
+from storeside.transfer.run.engine import Transfer
 from tests.benchmarks import measure, taxi, versitygw
 from tests.benchmarks.measure import bench, spread
 from tests.benchmarks.taxi import OPTIONAL, SCHEMA, Objects

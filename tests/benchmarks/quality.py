@@ -17,10 +17,10 @@ from typing import Any
 
 from storeside.stack import demo, s3
 from storeside.stack.settings import CHECKOUT, Stack
-from storeside.transfer.engine import Transfer
-from storeside.transfer.options import Expectations
-from storeside.transfer.request import Request
-from storeside.transfer.source import Source
+from storeside.transfer.request.options import Expectations
+from storeside.transfer.request.request import Request
+from storeside.transfer.request.source import Source
+from storeside.transfer.run.engine import Transfer
 from tests.benchmarks import measure, stacks
 from tests.benchmarks.measure import bench
 

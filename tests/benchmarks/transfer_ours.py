@@ -25,14 +25,14 @@ import clickhouse_connect
 import pandas as pd  # noqa: F401 - this and the next are loaded by libraries when they are first used
 import pyarrow.parquet  # noqa: F401
 
-from storeside.transfer import push
-from storeside.transfer.engine import Transfer
-from storeside.transfer.listing import list_in_ranges
-from storeside.transfer.loads import Loaded, Loads, Planned
-from storeside.transfer.plan import Plan
-from storeside.transfer.request import Request
-from storeside.transfer.source import Source
-from storeside.transfer.source_listing import record_source
+from storeside.transfer.objects.listing import list_in_ranges
+from storeside.transfer.request.request import Request
+from storeside.transfer.request.source import Source
+from storeside.transfer.run.engine import Transfer
+from storeside.transfer.run.plan_input import record_source
+from storeside.transfer.staging import push
+from storeside.transfer.state.loads import Loaded, Loads, Planned
+from storeside.transfer.state.plan import Plan
 from tests.benchmarks import listing_server
 from tests.benchmarks.listing_server import Entry
 

@@ -132,7 +132,7 @@ BREAKS = (
         "rows of the former version of an object stay beside those of the new one",
         (
             Edit(
-                f"{ENGINE}/transfer/publishing.py",
+                f"{ENGINE}/transfer/publish/publishing.py",
                 "waiting = [o for o in objects if o.load_id not in done] if loads.replaces else []",
                 "waiting: list[Planned] = []",
             ),
@@ -234,14 +234,14 @@ BREAKS = (
     Break(
         "load-once",
         "the ledger does not record that a publication begins",
-        (Edit(f"{ENGINE}/transfer/publishing.py", '            loads.record(new, "publishing")\n', ""),),
+        (Edit(f"{ENGINE}/transfer/publish/publishing.py", '            loads.record(new, "publishing")\n', ""),),
     ),
     Break(
         "load-once-shards",
         "rows of an incomplete publication stay",
         (
             Edit(
-                f"{ENGINE}/transfer/publishing.py",
+                f"{ENGINE}/transfer/publish/publishing.py",
                 "        destination.remove(partial, hold)\n",
                 '        log.info("%d loads are incomplete", len(partial))\n',
             ),
@@ -252,7 +252,7 @@ BREAKS = (
         "a publication does not ask the ledger what another run has loaded",
         (
             Edit(
-                f"{ENGINE}/transfer/publishing.py",
+                f"{ENGINE}/transfer/publish/publishing.py",
                 'done = {o.load_id for o in objects if states.get(o.load_id) == "loaded"}',
                 "done: set[int] = set()",
             ),
@@ -263,7 +263,7 @@ BREAKS = (
         "who breaks a lock does not drop the staging table of its holder",
         (
             Edit(
-                f"{ENGINE}/transfer/lock.py",
+                f"{ENGINE}/transfer/state/lock.py",
                 "_break(client, name, uuid, _staged_by(comment), others)",
                 '_break(client, name, uuid, "", others)',
             ),
@@ -285,7 +285,7 @@ BREAKS = (
         "a lock that another run may be breaking is dropped when it is released",
         (
             Edit(
-                f"{ENGINE}/transfer/lock.py",
+                f"{ENGINE}/transfer/state/lock.py",
                 "    if age < STALE_SECONDS / 2:\n",
                 "    if age < 100 * STALE_SECONDS:\n",
             ),
@@ -296,7 +296,7 @@ BREAKS = (
         "a number that is too large for its column wraps",
         (
             Edit(
-                f"{ENGINE}/transfer/statement.py",
+                f"{ENGINE}/transfer/statements/composing.py",
                 "    if not (kept := whole(value, source, target, padded=padded)):\n",
                 '    if not (kept := ""):\n',
             ),
@@ -307,7 +307,7 @@ BREAKS = (
         "spaces around texts of CSV are trimmed",
         (
             Edit(
-                f"{ENGINE}/transfer/conversion.py",
+                f"{ENGINE}/transfer/types/conversion.py",
                 "    if same(a, b) and (is_nullable(target) or not is_nullable(source)):\n        return value\n",
                 "    if same(a, b) and (is_nullable(target) or not is_nullable(source)):\n"
                 '        return _unpadded(value) if padded and a == "String" else value\n',
@@ -319,7 +319,7 @@ BREAKS = (
         "a list that is NULL becomes an empty list",
         (
             Edit(
-                f"{ENGINE}/transfer/statement.py",
+                f"{ENGINE}/transfer/statements/composing.py",
                 "        if lost and refuse_nulls:\n",
                 "        if lost and refuse_nulls and target is None:\n",
             ),
@@ -330,7 +330,9 @@ BREAKS = (
         "only a repeated publication fills the quarantine",
         (
             Edit(
-                f"{ENGINE}/transfer/publishing.py", "            if has_bad:\n", "            if has_bad and again:\n"
+                f"{ENGINE}/transfer/publish/publishing.py",
+                "            if has_bad:\n",
+                "            if has_bad and again:\n",
             ),
         ),
     ),
@@ -339,7 +341,7 @@ BREAKS = (
         "strict limits include the limit",
         (
             Edit(
-                f"{ENGINE}/transfer/expectations.py",
+                f"{ENGINE}/transfer/staging/expectations.py",
                 """found.append(f"{sql} {sign}{'' if given.get(strict) else '='} {constant(given[name], kind)}")""",
                 'found.append(f"{sql} {sign}= {constant(given[name], kind)}")',
             ),
@@ -350,7 +352,7 @@ BREAKS = (
         "an object is deleted even if another version has replaced the loaded one",
         (
             Edit(
-                f"{ENGINE}/transfer/source_changes.py",
+                f"{ENGINE}/transfer/objects/object_changes.py",
                 """        if head["ETag"].strip('"') != o.version:\n""",
                 '        if not head["ETag"]:\n',
             ),
@@ -546,7 +548,7 @@ BREAKS = (
         "a log line has the key of an object that failed as it is",
         (
             Edit(
-                f"{ENGINE}/transfer/mending.py",
+                f"{ENGINE}/transfer/run/mending.py",
                 'log.warning("%r: %s", o.key, reason)',
                 'log.warning("%s: %s", o.key, reason)',
             ),

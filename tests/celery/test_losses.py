@@ -16,7 +16,7 @@ from storeside.stack.airflow_api import FINAL, AirflowApi
 from storeside.stack.airflow_celery import ADDRESSES, WORKERS
 from storeside.stack.processes import kill, marked
 from storeside.stack.settings import Stack
-from storeside.transfer.preparation import BRIEF_OBJECTS
+from storeside.transfer.run.preparation import BRIEF_OBJECTS
 from tests.e2e.test_s3_events import Arrivals, arrivals  # noqa: F401 (fixture)
 from tests.e2e.test_s3_to_clickhouse import Loader
 from tests.e2e.test_speech_pipeline import Pipeline, below, corpus, pipeline  # noqa: F401 (fixtures)

@@ -9,7 +9,7 @@ from typing import Any
 
 from storeside.events.queue import Queue
 from storeside.stack import authn, s3
-from storeside.transfer.staging import BROKEN, STAGING
+from storeside.transfer.base.staging_tables import BROKEN, STAGING
 from tests.chaos.pipelines import Pipeline
 from tests.chaos.rig import Rig
 from tests.support import etl_servers

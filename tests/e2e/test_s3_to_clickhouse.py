@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from storeside.stack.settings import Stack
-from storeside.transfer.preparation import BRIEF_OBJECTS
+from storeside.transfer.run.preparation import BRIEF_OBJECTS
 from tests.support import administrator, allow_in_forms, process, unique, unpause, until
 
 if TYPE_CHECKING:

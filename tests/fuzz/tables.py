@@ -30,16 +30,16 @@ import pyarrow as pa
 
 from storeside.events.errors import NotificationError
 from storeside.events.notifications import newest, parse
-from storeside.transfer import parquet as objects
-from storeside.transfer import push
-from storeside.transfer.content import Content
-from storeside.transfer.encoding import in_utf8
-from storeside.transfer.errors import LoadObjectError, TransferInputError
-from storeside.transfer.formats import Csv, Format, format_of
-from storeside.transfer.records import records
-from storeside.transfer.schema import Column
-from storeside.transfer.streams import opened
-from storeside.transfer.text_columns import columns_of_csv
+from storeside.transfer.base.errors import LoadObjectError, TransferInputError
+from storeside.transfer.base.schema import Column
+from storeside.transfer.formats import parquet as objects
+from storeside.transfer.formats.encoding import in_utf8
+from storeside.transfer.formats.text_columns import columns_of_csv
+from storeside.transfer.formats.text_rows import records
+from storeside.transfer.objects.content import Content
+from storeside.transfer.objects.streams import opened
+from storeside.transfer.request.object_format import Csv, Format, format_of
+from storeside.transfer.staging import push
 from tests.benchmarks.measure import bench, machine
 from tests.fuzz import recordings
 from tests.transfers import jsonl, parquet

@@ -12,11 +12,12 @@ from storeside.copying.s3_access import Access
 from storeside.stack import demo, s3
 from storeside.stack.clickhouse_users import LEDGER
 from storeside.stack.settings import Stack
-from storeside.transfer import lock, source_changes
-from storeside.transfer.after_load import AfterLoad
-from storeside.transfer.engine import Transfer
-from storeside.transfer.errors import TransferInputError
-from storeside.transfer.source import Source
+from storeside.transfer.base.errors import TransferInputError
+from storeside.transfer.objects import object_changes
+from storeside.transfer.request.after_load import AfterLoad
+from storeside.transfer.request.source import Source
+from storeside.transfer.run.engine import Transfer
+from storeside.transfer.state import lock
 from tests.mailboxes import Mailbox
 from tests.support import unique
 from tests.transfers import Loading, jsonl, parquet, request_of
@@ -416,8 +417,8 @@ def test_a_move_goes_on_with_its_copy_unless_that_was_replaced(bucket: Bucket) -
 
 
 def test_large_objects_are_moved_in_parts(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(source_changes, "LARGEST_COPY", 5 << 20)
-    monkeypatch.setattr(source_changes, "PART", 5 << 20)
+    monkeypatch.setattr(object_changes, "LARGEST_COPY", 5 << 20)
+    monkeypatch.setattr(object_changes, "PART", 5 << 20)
     content = b"".join(b'{"n": 1, "text": "' + b"x" * 1000 + b'"}\n' for _ in range(7000))
     bucket.s3.put_object(Bucket=bucket.bucket, Key="a.jsonl", Body=content, Metadata={"by": "me"}, Tagging="k=v%20w")
     refused = bucket.own_client()

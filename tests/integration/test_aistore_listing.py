@@ -91,7 +91,7 @@ def test_a_copy_of_a_prefix_that_is_a_folder_is_complete(
 
 @pytest.mark.parametrize("prefix", ["part", "2026", "part/part", "part.", ""])
 def test_the_s3_server_hides_nothing(s3_client: Any, prefix: str) -> None:
-    from storeside.transfer.listing import list_objects
+    from storeside.transfer.objects.listing import list_objects
 
     bucket = unique("listed")
     s3_client.create_bucket(Bucket=bucket)

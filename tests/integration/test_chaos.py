@@ -21,10 +21,10 @@ from storeside.events.queue import Queue
 from storeside.stack import demo, s3
 from storeside.stack.clickhouse_users import USER
 from storeside.stack.settings import HOST, Stack
-from storeside.transfer.errors import DENIED, TransferTransientError
-from storeside.transfer.request import Request
-from storeside.transfer.source import Source
-from storeside.transfer.staging import STAGING
+from storeside.transfer.base.errors import DENIED, TransferTransientError
+from storeside.transfer.base.staging_tables import STAGING
+from storeside.transfer.request.request import Request
+from storeside.transfer.request.source import Source
 from tests.chaos.answers import AWS_ANSWERS, GATEWAY_ANSWERS, Answer, aws
 from tests.chaos.pipelines import ROWS, csv, verdict
 from tests.link import Link, linked

@@ -35,7 +35,7 @@ from storeside.stack import airflow, aistore, aistore_build, s3
 from storeside.stack.clickhouse import passwords
 from storeside.stack.clickhouse_users import LOADER
 from storeside.stack.settings import HOST, Stack, default_folder
-from storeside.transfer.source import Source
+from storeside.transfer.request.source import Source
 from tests.support import unique, until
 
 if TYPE_CHECKING:

@@ -23,8 +23,8 @@ from storeside.events.errors import EventInputError, EventTransientError, TriedO
 from storeside.events.ledger import EventLedger
 from storeside.events.queue import Message, Queue, backoff
 from storeside.events.runs import settle_batches
-from storeside.transfer.engine import Transfer
-from storeside.transfer.errors import LeftError, TransferInputError, TransferTransientError
+from storeside.transfer.base.errors import LeftError, TransferInputError, TransferTransientError
+from storeside.transfer.run.engine import Transfer
 from tests.mailboxes import Beats, Mailbox
 from tests.support import until
 from tests.transfers import jsonl
@@ -209,7 +209,7 @@ def test_an_object_that_s3_cannot_read_now_holds_no_other_up(
 ) -> None:
     from storeside.stack import s3
 
-    monkeypatch.setattr("storeside.transfer.staged.ATTEMPTS", 2)
+    monkeypatch.setattr("storeside.transfer.staging.staging.ATTEMPTS", 2)
     mailbox.put({f"{n}.jsonl": rows_of(n) for n in range(count)})
     mailbox.arrive(count)
     client = s3.of_stack("s3", mailbox.stack)
@@ -638,7 +638,7 @@ def test_a_clickhouse_that_does_not_answer_costs_no_message_a_try(
         raise TransferTransientError("ClickHouse does not answer")
 
     with monkeypatch.context() as patch:
-        patch.setattr("storeside.transfer.engine.Transfer.run", fail)
+        patch.setattr("storeside.transfer.run.engine.Transfer.run", fail)
         patch.setattr("storeside.events.load._DELAYS", (0.01, 0.01))
         with pytest.raises(TriedOutError, match="ClickHouse does not answer"):
             mailbox.drain()

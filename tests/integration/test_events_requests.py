@@ -11,8 +11,8 @@ from botocore.awsrequest import AWSResponse
 
 from storeside.events.errors import EventTransientError
 from storeside.stack import s3
-from storeside.transfer.engine import Transfer
-from storeside.transfer.listing import list_objects
+from storeside.transfer.objects.listing import list_objects
+from storeside.transfer.run.engine import Transfer
 from tests.mailboxes import Mailbox
 from tests.transfers import jsonl
 

@@ -13,8 +13,8 @@ from storeside.events.load import EventLoad
 from storeside.events.queue import Queue
 from storeside.stack.clickhouse_users import LEDGER, LOADER
 from storeside.stack.settings import Stack
-from storeside.transfer import lock
-from storeside.transfer.source import Source
+from storeside.transfer.request.source import Source
+from storeside.transfer.state import lock
 from tests.cluster import SHARDS, Cluster, ShardedLoading
 from tests.mailboxes import Mailbox
 from tests.support import unique
@@ -60,7 +60,7 @@ def test_each_event_is_loaded_once_although_a_shard_does_not_answer_once(
 ) -> None:
     """Every fifth event comes twice, and two batches are loaded at the same time."""
     monkeypatch.setattr("storeside.events.load._DELAYS", (0.5,) * 4)
-    monkeypatch.setattr("storeside.transfer.staged.Staging.wait", lambda *_: None)
+    monkeypatch.setattr("storeside.transfer.staging.staging.Staging.wait", lambda *_: None)
     monkeypatch.setattr(lock, "STALE_SECONDS", 1.0)
     keys = [f"{n}.csv" for n in range(OBJECTS)]
     sharded.put(

@@ -13,11 +13,11 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from storeside.transfer.loads import Loaded, Planned
-from storeside.transfer.staged import Staged
-from storeside.transfer.staged_check import Validation, _Table
-from storeside.transfer.staging import STAGING
-from storeside.transfer.table import Destination, existing
+from storeside.transfer.base.staging_tables import STAGING
+from storeside.transfer.staging.staging import Staged
+from storeside.transfer.staging.validation import Validation, _Table
+from storeside.transfer.state.loads import Loaded, Planned
+from storeside.transfer.tables.table import Destination, existing
 from tests.support import unique
 
 NUMBERS = [None, *range(-2, 3), 2**53 + 1, -(2**63), 2**63 - 1]

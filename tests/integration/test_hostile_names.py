@@ -13,12 +13,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from storeside.sql.quoting import identifier, literal
-from storeside.transfer.engine import Transfer
-from storeside.transfer.errors import TransferInputError
-from storeside.transfer.keys import Expression
-from storeside.transfer.options import TableOptions
-from storeside.transfer.request import Request
-from storeside.transfer.source import Source
+from storeside.transfer.base.errors import TransferInputError
+from storeside.transfer.request.options import TableOptions
+from storeside.transfer.request.request import Request
+from storeside.transfer.request.source import Source
+from storeside.transfer.request.table_keys import Expression
+from storeside.transfer.run.engine import Transfer
 from tests.mailboxes import Mailbox
 from tests.transfers import Loading, jsonl, parquet
 

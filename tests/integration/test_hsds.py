@@ -31,7 +31,7 @@ from storeside.hsds.plan import Slab, plan
 from storeside.operators.hsds import HSDSExportDatasetOperator, HSDSImportDatasetOperator
 from storeside.stack import cli, hsds, s3
 from storeside.stack.settings import CHECKOUT, Stack
-from storeside.transfer.errors import TransferInputError
+from storeside.transfer.base.errors import TransferInputError
 from tests.conftest import FOLDER
 from tests.domains import put, server, write
 from tests.support import process, s3_of_aistore, set_properties, unique, until

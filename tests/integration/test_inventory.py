@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from storeside.stack.settings import Stack
-from storeside.transfer.errors import TransferInputError
-from storeside.transfer.inventory import Inventory
-from storeside.transfer.source import Source
+from storeside.transfer.base.errors import TransferInputError
+from storeside.transfer.objects.inventory import Inventory
+from storeside.transfer.request.source import Source
 from tests.inventories import FIELDS, FORMATS, Entry, digest, file, publish
 from tests.support import unique
 from tests.transfers import Loading, jsonl

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 
-from storeside.transfer.engine import Report
+from storeside.transfer.run.engine import Report
 from tests.transfers import Loading
 
 

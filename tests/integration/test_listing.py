@@ -9,11 +9,11 @@ import pytest
 
 from storeside.stack import s3
 from storeside.stack.settings import Stack
-from storeside.transfer.listing import list_objects
-from storeside.transfer.loads import Loads
-from storeside.transfer.plan import Plan
-from storeside.transfer.source import Source
-from storeside.transfer.source_listing import record_source
+from storeside.transfer.objects.listing import list_objects
+from storeside.transfer.request.source import Source
+from storeside.transfer.run.plan_input import record_source
+from storeside.transfer.state.loads import Loads
+from storeside.transfer.state.plan import Plan
 from tests.listing_double import Bucket, serve
 from tests.support import unique
 

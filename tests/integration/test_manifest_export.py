@@ -15,7 +15,7 @@ from storeside.operators import ClickHouseExportManifestOperator
 from storeside.speech.export import ExportError, export
 from storeside.stack import airflow
 from storeside.stack.settings import Stack
-from storeside.transfer.source import Source
+from storeside.transfer.request.source import Source
 from tests.support import unique
 
 if TYPE_CHECKING:

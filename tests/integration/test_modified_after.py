@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from storeside.transfer import cli
-from storeside.transfer.errors import TransferInputError
-from storeside.transfer.source import Listed, Source
+from storeside.transfer.base.errors import TransferInputError
+from storeside.transfer.request.source import Listed, Source
 from tests.mailboxes import Mailbox
 from tests.support import next_second
 from tests.transfers import Loading, jsonl

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from storeside.stack.settings import CHECKOUT
-from storeside.transfer.engine import Transfer
-from storeside.transfer.request import Request
-from storeside.transfer.source import Source
+from storeside.transfer.request.request import Request
+from storeside.transfer.request.source import Source
+from storeside.transfer.run.engine import Transfer
 from tests.transfers import Loading
 
 
@@ -20,7 +20,7 @@ def test_a_moved_table_is_not_loaded_again(
     name = loading.table.partition(".")[2]
     loading.put({"a.csv": b"n\n1\n", "b.csv": b"n\n2\n"})
     with monkeypatch.context() as patch:  # as version 0.1.0 did
-        patch.setattr("storeside.transfer.request.RESERVED", ())
+        patch.setattr("storeside.transfer.request.request.RESERVED", ())
         source = Source(loading.bucket, collection="storeside_s3")
         former = Transfer(Request(source, f"storeside.{name}"), loading.client(), loading.s3, "former")
         assert former.run(former.prepare()).loaded == 2

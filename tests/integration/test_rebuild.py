@@ -11,9 +11,9 @@ import pytest
 
 from storeside.stack import demo
 from storeside.stack.clickhouse_users import LEDGER, LOADER
-from storeside.transfer.errors import TransferInputError
+from storeside.transfer.base.errors import TransferInputError
 from storeside.transfer.rebuild import Rebuilt, rebuild
-from storeside.transfer.source import Source
+from storeside.transfer.request.source import Source
 from tests.transfers import Loading, environment
 
 if TYPE_CHECKING:

@@ -12,12 +12,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from storeside.stack.clickhouse_server import CLUSTER
-from storeside.transfer import batch, loads, preparation
-from storeside.transfer.engine import Transfer
-from storeside.transfer.errors import StaleError, TransferInputError, TransferTransientError
-from storeside.transfer.loads import Loaded
-from storeside.transfer.publishing import publish
-from storeside.transfer.source import Listed, Source
+from storeside.transfer.base.errors import StaleError, TransferInputError, TransferTransientError
+from storeside.transfer.publish.publishing import publish
+from storeside.transfer.request.source import Listed, Source
+from storeside.transfer.run import batch, preparation
+from storeside.transfer.run.engine import Transfer
+from storeside.transfer.state import loads
+from storeside.transfer.state.loads import Loaded
 from tests.support import next_second, unique
 from tests.transfers import Loading, jsonl, parquet, request_of
 
@@ -335,7 +336,7 @@ def test_defaults_of_the_table_stand_for_columns_that_objects_lack(loading: Load
 
 
 def test_very_large_parquet_is_pushed_by_row_groups(loading: Loading, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("storeside.transfer.push.WHOLE_PARQUET", 1000)
+    monkeypatch.setattr("storeside.transfer.staging.push.WHOLE_PARQUET", 1000)
     table = pa.table({"n": pa.array(range(100_000), pa.int64()), "word": [f"w{n % 7}" for n in range(100_000)]})
     content = io.BytesIO()
     pq.write_table(table, content, row_group_size=9_000)

@@ -27,11 +27,12 @@ from storeside.stack import authn, demo
 from storeside.stack.clickhouse_users import LEDGER, LOADER
 from storeside.stack.clients import clients_environment
 from storeside.stack.settings import CHECKOUT, Stack
-from storeside.transfer import lock, reader
-from storeside.transfer.content import Content
-from storeside.transfer.engine import Prepared, Transfer
-from storeside.transfer.errors import LoadObjectError, TransferInputError
-from storeside.transfer.source import Source
+from storeside.transfer.base.errors import LoadObjectError, TransferInputError
+from storeside.transfer.objects.content import Content
+from storeside.transfer.request.source import Source
+from storeside.transfer.run.engine import Prepared, Transfer
+from storeside.transfer.staging import loader
+from storeside.transfer.state import lock
 from storeside.transform.bucket_job import BucketJob
 from storeside.transform.naming import Naming
 from storeside.transform.state import Options, Summary
@@ -309,7 +310,7 @@ def test_many_small_parquet_objects(loading: FromAIStore) -> None:
 
 def test_the_worker_sends_large_parquet_objects(loading: FromAIStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """ClickHouse would keep each in memory as a whole."""
-    monkeypatch.setattr(reader, "WHOLE_PARQUET", 100)
+    monkeypatch.setattr(loader, "WHOLE_PARQUET", 100)
     loading.put({"a.parquet": parquet({"n": list(range(1000))})})
     assert loading.load().rows == 1000
     loading.clickhouse.command("SYSTEM FLUSH LOGS")

@@ -6,7 +6,7 @@ import gzip
 
 import pytest
 
-from storeside.transfer.options import LoadLimits
+from storeside.transfer.request.options import LoadLimits
 from tests.shards import tar
 from tests.transfers import Loading, each_storage
 from tests.unit.test_transfer_archives import KINDS, zipped

@@ -21,10 +21,10 @@ import pytest
 
 from storeside.stack import s3
 from storeside.stack.settings import HOST, Stack
-from storeside.transfer.engine import Transfer
-from storeside.transfer.errors import TransferInputError, TransferTransientError
-from storeside.transfer.request import Request
-from storeside.transfer.source import Source
+from storeside.transfer.base.errors import TransferInputError, TransferTransientError
+from storeside.transfer.request.request import Request
+from storeside.transfer.request.source import Source
+from storeside.transfer.run.engine import Transfer
 from tests.transfers import Loaded, Loading, Refused, parquet
 
 LOADERS = ("pull", "push")
@@ -126,7 +126,7 @@ def test_bad_rows_are_kept(loading: Loading, loader: str) -> None:
 def test_rejected_rows_are_those_of_the_last_try(
     loading: Loading, loader: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("storeside.transfer.salvage._KEPT_AT_ONCE", 1)
+    monkeypatch.setattr("storeside.transfer.run.salvage._KEPT_AT_ONCE", 1)
     loading.create("n UInt8")
     loading.put({"bad.csv": b"n\n1\n300\nx\n"})
 
@@ -336,7 +336,7 @@ def test_a_denied_object_fails_alone_and_a_busy_server_is_waited_for(
 def test_an_object_for_which_s3_is_too_busy_fails_alone(
     loading: Loading, stack: Stack, monkeypatch: pytest.MonkeyPatch, loader: str, form: str
 ) -> None:
-    monkeypatch.setattr("storeside.transfer.staged.ATTEMPTS", 2)
+    monkeypatch.setattr("storeside.transfer.staging.staging.ATTEMPTS", 2)
     loading.create("n Int64")
     loading.put({f"{n}.{form}": b"n\n%d\n" % n if form == "csv" else parquet({"n": [n]}) for n in range(4)})
     faults = Faults(slow={f"2.{form}": 1 << 20})
@@ -356,7 +356,7 @@ def test_an_object_for_which_s3_is_too_busy_fails_alone(
 def test_a_server_that_is_too_busy_for_all_objects_ends_the_load(
     loading: Loading, stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("storeside.transfer.staged.ATTEMPTS", 1)
+    monkeypatch.setattr("storeside.transfer.staging.staging.ATTEMPTS", 1)
     loading.create("n Int64")
     loading.put({f"{n}.csv": b"n\n%d\n" % n for n in range(8)})
     with faulty(stack, Faults(slow={f"{n}.csv": 1 << 20 for n in range(8)})) as url:

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from storeside.stack.settings import Stack
-from storeside.transfer.columns import Columns
-from storeside.transfer.formats import Csv
-from storeside.transfer.keys import Expression
-from storeside.transfer.options import Expectations
+from storeside.transfer.request.column_options import Columns
+from storeside.transfer.request.object_format import Csv
+from storeside.transfer.request.options import Expectations
+from storeside.transfer.request.table_keys import Expression
 from tests.transfers import FromAIStore, Loading, jsonl, parquet
 from tests.unit.test_reading_columns import CHOSEN, EMAILS, FORMATS, LOADERS, ROWS, csv, hashed
 

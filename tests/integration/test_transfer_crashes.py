@@ -32,14 +32,14 @@ from storeside.operators.clickhouse import S3ToClickHouseOperator
 from storeside.sql.migrate import migrate
 from storeside.stack import airflow
 from storeside.stack.settings import CHECKOUT
-from storeside.transfer import lock
-from storeside.transfer.columns import Columns
-from storeside.transfer.engine import Transfer
-from storeside.transfer.errors import FailureKind, LeftError, TransferError, TransferTransientError
-from storeside.transfer.keys import Expression
-from storeside.transfer.request import Request
-from storeside.transfer.source import Source
-from storeside.transfer.staging import BROKEN, STAGING
+from storeside.transfer.base.errors import FailureKind, LeftError, TransferError, TransferTransientError
+from storeside.transfer.base.staging_tables import BROKEN, STAGING
+from storeside.transfer.request.column_options import Columns
+from storeside.transfer.request.request import Request
+from storeside.transfer.request.source import Source
+from storeside.transfer.request.table_keys import Expression
+from storeside.transfer.run.engine import Transfer
+from storeside.transfer.state import lock
 from tests.shards import tar
 from tests.support import unique, until
 from tests.transfers import Loading, parquet, request_of

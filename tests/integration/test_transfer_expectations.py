@@ -11,10 +11,10 @@ import pytest
 
 from storeside.errors import BadInput, StoresideError
 from storeside.quality.suite import QualityError
-from storeside.transfer import lock
-from storeside.transfer.errors import ExpectationsError, TransferInputError
-from storeside.transfer.options import Expectations
-from storeside.transfer.source import Source
+from storeside.transfer.base.errors import ExpectationsError, TransferInputError
+from storeside.transfer.request.options import Expectations
+from storeside.transfer.request.source import Source
+from storeside.transfer.state import lock
 from tests.integration.test_transfer_crashes import Killed, dies
 from tests.transfers import Loading, jsonl, request_of
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from storeside.transfer.after_load import AfterLoad
-from storeside.transfer.columns import Columns
-from storeside.transfer.errors import TransferInputError
-from storeside.transfer.formats import Csv
+from storeside.transfer.base.errors import TransferInputError
+from storeside.transfer.request.after_load import AfterLoad
+from storeside.transfer.request.column_options import Columns
+from storeside.transfer.request.object_format import Csv
 from tests.transfers import Loaded, Loading, Refused, jsonl
 
 LOADERS = ("pull", "push")

@@ -14,7 +14,7 @@ from collections.abc import Callable
 import pyarrow as pa
 import pytest
 
-from storeside.transfer.source import Listed, Source
+from storeside.transfer.request.source import Listed, Source
 from tests.transfers import Loading, jsonl, parquet
 
 LOADERS = ("pull", "push")
@@ -153,7 +153,7 @@ def test_parquet_of_many_row_groups_in_every_compression(loading: Loading, loade
 
 
 def test_large_parquet_is_pushed_by_row_groups(loading: Loading, monkeypatch: pytest.MonkeyPatch) -> None:
-    from storeside.transfer import push
+    from storeside.transfer.staging import push
 
     monkeypatch.setattr(push, "WHOLE_PARQUET", 1000)
     rows = 30_000

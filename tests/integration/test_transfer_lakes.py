@@ -17,13 +17,14 @@ from pyiceberg.types import DoubleType
 from storeside.operators import S3ToClickHouseOperator
 from storeside.stack import s3
 from storeside.stack.settings import Stack
-from storeside.transfer import lakes, lock
 from storeside.transfer.__main__ import main as command
-from storeside.transfer.after_load import AfterLoad
-from storeside.transfer.engine import Transfer
-from storeside.transfer.errors import TransferInputError, TransferTransientError
-from storeside.transfer.mirror import Mirror
-from storeside.transfer.source import Source
+from storeside.transfer.base.errors import TransferInputError, TransferTransientError
+from storeside.transfer.lakes import snapshots
+from storeside.transfer.publish.mirror import Mirror
+from storeside.transfer.request.after_load import AfterLoad
+from storeside.transfer.request.source import Source
+from storeside.transfer.run.engine import Transfer
+from storeside.transfer.state import lock
 from tests.integration.test_transfer_crashes import dies
 from tests.support import task_context, unique
 from tests.transfers import Loading, jsonl, request_of
@@ -251,7 +252,7 @@ def test_old_rows_stay_if_the_plan_of_new_files_is_lost(delta: Delta, noticed: s
 
 
 def test_a_snapshot_of_too_many_files_is_refused(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lakes, "MOST_FILES", 2)
+    monkeypatch.setattr(snapshots, "MOST_FILES", 2)
     lake.write(1)
     lake.write(2)
     assert lake.load().loaded == 2
@@ -270,7 +271,7 @@ def test_a_snapshot_of_too_many_files_is_refused_before_they_are_in_memory(
     iceberg: Iceberg, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The manifests, which have all entries, are not even there; only their list is."""
-    monkeypatch.setattr(lakes, "MOST_FILES", 2)
+    monkeypatch.setattr(snapshots, "MOST_FILES", 2)
     for n in range(3):
         iceberg.write(n)
     snapshot = iceberg.lake.current_snapshot()

@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from storeside.transfer import push
-from storeside.transfer.options import LoadLimits
+from storeside.transfer.request.options import LoadLimits
+from storeside.transfer.staging import push
 from tests.avro_files import avro, record
 from tests.shards import tar
 from tests.transfers import Loading, each_storage, parquet

@@ -16,8 +16,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from storeside.transfer import queries
-from storeside.transfer.schema import Column
+from storeside.transfer.base import queries
+from storeside.transfer.base.schema import Column
 from tests.transfers import Loading, parquet
 
 LOADERS = ("pull", "push")

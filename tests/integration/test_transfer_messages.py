@@ -15,9 +15,9 @@ import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.proto import serialize_length_prefixed
 
-from storeside.transfer.columns import Columns
-from storeside.transfer.errors import TransferInputError
-from storeside.transfer.formats import MessageSchema
+from storeside.transfer.base.errors import TransferInputError
+from storeside.transfer.request.column_options import Columns
+from storeside.transfer.request.object_format import MessageSchema
 from tests.transfers import Loading, each_storage
 
 PROTO = """

@@ -10,9 +10,9 @@ import pyarrow as pa
 import pytest
 
 from storeside.stack.settings import Stack
+from storeside.transfer.base.errors import TransferInputError
 from storeside.transfer.cli import request, transfer_arguments
-from storeside.transfer.errors import TransferInputError
-from storeside.transfer.options import ReadOptions
+from storeside.transfer.request.options import ReadOptions
 from tests.avro_files import avro, record
 from tests.transfers import FromAIStore, Loading, jsonl, parquet
 

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from storeside.sql.migrate import migrate
-from storeside.transfer import lock
-from storeside.transfer.errors import FailureKind, StaleError
-from storeside.transfer.loads import Loaded, Planned
-from storeside.transfer.publishing import settle
-from storeside.transfer.table import existing
+from storeside.transfer.base.errors import FailureKind, StaleError
+from storeside.transfer.publish.publishing import settle
+from storeside.transfer.state import lock
+from storeside.transfer.state.loads import Loaded, Planned
+from storeside.transfer.tables.table import existing
 from tests.support import unique
 from tests.transfers import Loading
 

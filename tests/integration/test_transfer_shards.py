@@ -21,14 +21,14 @@ from storeside.sql import roles
 from storeside.stack import airflow
 from storeside.stack.clickhouse_users import LEDGER, LOADER
 from storeside.stack.settings import HOST, Stack
-from storeside.transfer import lock
-from storeside.transfer.engine import Transfer
-from storeside.transfer.errors import StaleError, TransferError, TransferInputError, TransferTransientError
-from storeside.transfer.loads import Planned
+from storeside.transfer.base.errors import StaleError, TransferError, TransferInputError, TransferTransientError
 from storeside.transfer.rebuild import rebuild
-from storeside.transfer.servers import Servers
-from storeside.transfer.source import Source
-from storeside.transfer.table import existing
+from storeside.transfer.request.source import Source
+from storeside.transfer.run.engine import Transfer
+from storeside.transfer.state import lock
+from storeside.transfer.state.loads import Planned
+from storeside.transfer.tables.servers import Servers
+from storeside.transfer.tables.table import existing
 from tests.cluster import PASSWORD, SHARDS, Cluster, ShardedLoading, proxy_of
 from tests.support import unique, until
 from tests.transfers import environment, request_of
@@ -188,7 +188,7 @@ def test_a_server_that_is_down_is_named_and_a_later_run_loads_each_row_once(
 ) -> None:
     """The second server is killed after the first shard has its rows."""
     monkeypatch.setattr(lock, "STALE_SECONDS", 0.5)
-    monkeypatch.setattr("storeside.transfer.staged.Staging.wait", lambda *_: None)
+    monkeypatch.setattr("storeside.transfer.staging.staging.Staging.wait", lambda *_: None)
     loading.put({f"{n}.csv": csv(n) for n in range(3)})
     loading.create("object UInt32, row UInt32")
     cluster = loading.cluster

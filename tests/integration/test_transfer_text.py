@@ -14,7 +14,7 @@ import pytest
 
 from storeside.stack import s3
 from storeside.stack.settings import Stack
-from storeside.transfer.engine import Prepared
+from storeside.transfer.run.engine import Prepared
 from tests.transfers import Loaded, Loading, Refused, jsonl
 
 LOADERS = ("pull", "push")

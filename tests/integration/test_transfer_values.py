@@ -7,7 +7,7 @@ from decimal import Decimal
 import pyarrow as pa
 import pytest
 
-from storeside.transfer.columns import Columns
+from storeside.transfer.request.column_options import Columns
 from tests.avro_files import avro, record
 from tests.transfers import Loading, jsonl, parquet
 

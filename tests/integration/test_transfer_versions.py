@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from clickhouse_connect.driver.exceptions import OperationalError
 
-from storeside.transfer import content
-from storeside.transfer.batch import _divided
-from storeside.transfer.engine import Transfer
-from storeside.transfer.errors import LoadObjectError, TransferInputError, TransferTransientError, about
-from storeside.transfer.loads import Planned
-from storeside.transfer.source import Source
+from storeside.transfer.base.errors import LoadObjectError, TransferInputError, TransferTransientError, about
+from storeside.transfer.objects import content
+from storeside.transfer.request.source import Source
+from storeside.transfer.run.batch import _divided
+from storeside.transfer.run.engine import Transfer
+from storeside.transfer.state.loads import Planned
 from tests.support import next_second
 from tests.transfers import Loading
 
@@ -93,7 +93,7 @@ def test_without_an_answer_about_the_current_version_nothing_is_replaced(
     def busy(*_: Any) -> Any:
         raise TransferTransientError("S3 is busy")
 
-    monkeypatch.setattr("storeside.transfer.publishing.current_version", busy)
+    monkeypatch.setattr("storeside.transfer.publish.publishing.current_version", busy)
     with pytest.raises(TransferTransientError, match="S3 is busy"):
         loading.load(format="csv", on_overwrite="replace")
     assert loading.rows() == [(2,)]

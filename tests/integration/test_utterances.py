@@ -22,8 +22,8 @@ from storeside.speech.columns import UTTERANCE_COLUMNS
 from storeside.speech.export import ExportError, export
 from storeside.stack import demo
 from storeside.stack.settings import Stack
-from storeside.transfer.errors import TransferInputError
-from storeside.transfer.source import Source
+from storeside.transfer.base.errors import TransferInputError
+from storeside.transfer.request.source import Source
 from storeside.transform.bucket_job import BucketJob
 from storeside.transform.naming import Naming
 from storeside.transform.state import Options, Summary

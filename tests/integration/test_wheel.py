@@ -96,7 +96,7 @@ def test_the_wheel_has_engine_operators_and_pages_but_not_the_embedded_stack(whe
     assert {name.split("/")[0] for name in names} == {"storeside", "storeside-0.1.0.dist-info"}
     for name in (
         "py.typed", "operators/__init__.py", "operators/triggers/aistore.py", "plugins/storeside_plugin.py",
-        "plugins/pages/templates/run.html", "plugins/pages/static/pages.css", "transfer/engine.py",
+        "plugins/pages/templates/run.html", "plugins/pages/static/pages.css", "transfer/run/engine.py",
         "sql/migrations/0001_objects_and_runs.sql", "transformers/native/pcm.c",
         "transformers/native/signal.c", "transformers/native/signal.h",
     ):  # fmt: skip

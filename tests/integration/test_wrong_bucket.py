@@ -17,7 +17,7 @@ from storeside.ledger.objects import Ledger
 from storeside.operators.errors import is_final
 from storeside.stack import authn
 from storeside.stack.settings import Stack
-from storeside.transfer.content import s3_error
+from storeside.transfer.objects.content import s3_error
 from storeside.transform.bucket_job import BucketJob
 from storeside.transform.inspection import Inspection
 from tests.support import transcode_spec, unique

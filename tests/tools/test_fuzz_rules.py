@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from storeside.transfer.formats import Csv
+from storeside.transfer.request.object_format import Csv
 from tests.fuzz.differential import delimited_rules, jsonlines_rules
 from tests.fuzz.differential.jsonlines import COLUMNS
 

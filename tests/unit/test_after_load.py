@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from storeside.transfer import cli
-from storeside.transfer.after_load import AfterLoad
-from storeside.transfer.errors import TransferInputError
-from storeside.transfer.request import Request
-from storeside.transfer.source import Source
+from storeside.transfer.base.errors import TransferInputError
+from storeside.transfer.request.after_load import AfterLoad
+from storeside.transfer.request.request import Request
+from storeside.transfer.request.source import Source
 
 TAGS = {"loaded": "true"}
 

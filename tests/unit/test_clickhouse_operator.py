@@ -16,14 +16,14 @@ from storeside.operators import clickhouse, params
 from storeside.operators.clickhouse import S3ToClickHouseOperator
 from storeside.operators.hooks.aistore import AIStoreHook
 from storeside.operators.hooks.transfer import source
-from storeside.transfer.after_load import AfterLoad
-from storeside.transfer.columns import Columns
-from storeside.transfer.engine import Report
-from storeside.transfer.errors import TransferInputError
-from storeside.transfer.formats import Csv, MessageSchema
-from storeside.transfer.options import Batches, Expectations, LoadLimits, ReadOptions, TableOptions
-from storeside.transfer.request import CHOICES, Request
-from storeside.transfer.source import Source
+from storeside.transfer.base.errors import TransferInputError
+from storeside.transfer.request.after_load import AfterLoad
+from storeside.transfer.request.column_options import Columns
+from storeside.transfer.request.object_format import Csv, MessageSchema
+from storeside.transfer.request.options import Batches, Expectations, LoadLimits, ReadOptions, TableOptions
+from storeside.transfer.request.request import CHOICES, Request
+from storeside.transfer.request.source import Source
+from storeside.transfer.run.engine import Report
 
 AWS = Connection(conn_id="aws", conn_type="aws", login="key", password="secret")
 

@@ -7,10 +7,10 @@ from typing import Any, Literal
 import pyarrow as pa
 import pytest
 
-from storeside.transfer.columnar import ColumnarObject, check_end
-from storeside.transfer.content import Content
-from storeside.transfer.errors import LoadObjectError
-from storeside.transfer.streams import CHUNK
+from storeside.transfer.base.errors import LoadObjectError
+from storeside.transfer.formats.orc_arrow import ColumnarObject, check_end
+from storeside.transfer.objects.content import Content
+from storeside.transfer.objects.streams import CHUNK
 
 
 class Held(Content):

@@ -19,10 +19,10 @@ import pyarrow as pa
 import pytest
 from pyarrow import ipc, orc
 
-from storeside.transfer.damage import explained, remedy_of, unreadable, words
-from storeside.transfer.errors import plain
-from storeside.transfer.formats import Format
-from storeside.transfer.lines import with_line
+from storeside.transfer.base.damage import explained, remedy_of, unreadable, words
+from storeside.transfer.base.errors import plain
+from storeside.transfer.formats.text_lines import with_line
+from storeside.transfer.request.object_format import Format
 from tests import avro_files
 from tests.statements import Statements
 from tests.transfers import Loaded, Refused, jsonl, parquet
@@ -185,7 +185,7 @@ def test_rows_are_named_with_their_lines(reading: Statements, loader: str) -> No
     ],
 )
 def test_lines_are_those_of_an_editor(reason: str, text: bytes, form: Any, line: int) -> None:
-    from storeside.transfer.formats import Csv
+    from storeside.transfer.request.object_format import Csv
 
     given = Format(form, Csv(skip_rows=1 if text.startswith(b"skip") else 0))
     assert with_line(reason, lambda: io.BytesIO(text), given) == (f"{reason} (line {line})" if line else reason)

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, cast
 import pyarrow as pa
 import pytest
 
-from storeside.transfer.errors import TransferInputError
-from storeside.transfer.lakes import snapshot_of
-from storeside.transfer.source import Source
+from storeside.transfer.base.errors import TransferInputError
+from storeside.transfer.lakes.snapshots import snapshot_of
+from storeside.transfer.request.source import Source
 
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client

@@ -14,8 +14,8 @@ from docs import make_reference
 from storeside.operators import AISMeasureThroughputOperator, S3EventsToClickHouseOperator, S3ToClickHouseOperator
 from storeside.operators import throughput as throughput_module
 from storeside.operators.errors import OperatorInputError
-from storeside.transfer.formats import Csv
-from storeside.transfer.options import ReadOptions, TableOptions
+from storeside.transfer.request.object_format import Csv
+from storeside.transfer.request.options import ReadOptions, TableOptions
 
 AWS = Connection(conn_id="aws", conn_type="aws", login="key", password="secret")
 OLD: dict[str, tuple[Any, ReadOptions | TableOptions]] = {

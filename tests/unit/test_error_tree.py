@@ -27,16 +27,16 @@ from storeside.operators.aistore import AISTranscodeAudioOperator
 from storeside.operators.errors import airflow_error, airflow_errors, is_final, may_pass_soon
 from storeside.operators.triggers import engine
 from storeside.stack.settings import CHECKOUT
-from storeside.transfer.errors import TransferInputError
-from storeside.transfer.streams import _Decompressed
+from storeside.transfer.base.errors import TransferInputError
+from storeside.transfer.objects.streams import _Decompressed
 
 ROOT = CHECKOUT / "include"
 # The embedded stack is not part of the product, and transformers run in an image without the rest.
 APART = ("storeside.stack", "storeside.transformers")
 # They raise ValueError or LookupError internally, and convert it to an error of the tree.
 OWN_USE = {
-    "storeside.aistore.many", "storeside.transfer.footer_schema", "storeside.transfer.thrift",
-    "storeside.transfer.strict_json", "storeside.transfer.text_columns",
+    "storeside.aistore.many", "storeside.transfer.formats.parquet_schema", "storeside.transfer.formats.thrift",
+    "storeside.transfer.objects.strict_json", "storeside.transfer.formats.text_columns",
 }  # fmt: skip
 CLASS = re.compile(r"^class \w+\(.*(Error|Exception|BadInput|Transient|Partial|Cancelled)\b.*\):", re.MULTILINE)
 

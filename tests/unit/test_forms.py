@@ -13,8 +13,8 @@ from airflow.sdk.exceptions import AirflowFailException
 import storeside.operators as public
 from storeside.operators import AISPrefetchBucketOperator, S3ToClickHouseOperator, forms
 from storeside.operators.errors import OperatorInputError
-from storeside.transfer.named_options import named_options
-from storeside.transfer.options import Batches, LoadLimits, ReadOptions
+from storeside.transfer.request.named_options import named_options
+from storeside.transfer.request.options import Batches, LoadLimits, ReadOptions
 
 
 @pytest.fixture

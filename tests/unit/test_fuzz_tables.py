@@ -8,11 +8,11 @@ import pyarrow as pa
 import pytest
 
 from storeside.events.notifications import parse
-from storeside.transfer import parquet as objects
-from storeside.transfer import push
-from storeside.transfer.arrow_types import arrow_columns
-from storeside.transfer.errors import LoadObjectError
-from storeside.transfer.formats import Csv
+from storeside.transfer.base.errors import LoadObjectError
+from storeside.transfer.formats import parquet as objects
+from storeside.transfer.request.object_format import Csv
+from storeside.transfer.staging import push
+from storeside.transfer.types.arrow_types import arrow_columns
 from tests.fuzz import tables
 from tests.fuzz.tables import Held, csv_columns
 from tests.transfers import parquet

@@ -17,9 +17,9 @@ from storeside.quality.given import check_suite, load_suite
 from storeside.quality.suite import QualityError
 from storeside.stack.settings import CHECKOUT
 from storeside.transfer.__main__ import main
-from storeside.transfer.options import Expectations
-from storeside.transfer.request import Request
-from storeside.transfer.source import Source
+from storeside.transfer.request.options import Expectations
+from storeside.transfer.request.request import Request
+from storeside.transfer.request.source import Source
 
 HERE = "tests.unit.suites_for_tests"
 BETWEEN = "expect_column_values_to_be_between"
@@ -176,7 +176,7 @@ def test_files_are_read_without_great_expectations(tmp_path: Path) -> None:
     path = tmp_path / "suite.json"
     path.write_text(json.dumps({"name": "x", "expectations": [one()]}))
     code = (
-        "import sys, storeside.transfer.staged_check, storeside.quality.given as given\n"
+        "import sys, storeside.transfer.staging.validation, storeside.quality.given as given\n"
         f"given.load_suite({str(path)!r})\n"
         "assert not {'great_expectations', 'pandas', 'numpy'} & set(sys.modules)"
     )

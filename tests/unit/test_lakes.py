@@ -13,13 +13,13 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from storeside.sql.quoting import literal
-from storeside.transfer import partitions
-from storeside.transfer.delta import _is_value, _needed, _snapshot
-from storeside.transfer.errors import TransferInputError
-from storeside.transfer.lakes import snapshot_of
-from storeside.transfer.partitions import value_in
-from storeside.transfer.schema import Column
-from storeside.transfer.source import Source
+from storeside.transfer.base.errors import TransferInputError
+from storeside.transfer.base.schema import Column
+from storeside.transfer.lakes.delta import _is_value, _needed, _snapshot
+from storeside.transfer.lakes.snapshots import snapshot_of
+from storeside.transfer.request.source import Source
+from storeside.transfer.types import partitions
+from storeside.transfer.types.partitions import value_in
 from tests.statements import Engine
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from types_boto3_s3 import S3Client
 
-from storeside.transfer.listing import OutOfOrderError, between, list_in_ranges, list_objects
+from storeside.transfer.objects.listing import OutOfOrderError, between, list_in_ranges, list_objects
 from tests.listing_double import Bucket, serve
 
 # Characters of keys that sort next to each other, of several bytes, and above those that UTF-16 represents in one.

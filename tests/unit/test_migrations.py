@@ -15,7 +15,7 @@ from storeside import sql
 from storeside.sql import migrate as module
 from storeside.sql.migrate import Migration, migrate, migrations, tables
 from storeside.stack.settings import CHECKOUT
-from storeside.transfer.errors import FailureKind
+from storeside.transfer.base.errors import FailureKind
 from tests.unit.test_sql import Engine
 
 # A released migration never changes: it made users' tables.

@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 
 from storeside.operators import params
 from storeside.transfer import cli
-from storeside.transfer.columns import Columns
-from storeside.transfer.errors import TransferInputError
-from storeside.transfer.formats import Csv
-from storeside.transfer.named_options import named_options, parsed, schema, with_options
-from storeside.transfer.options import Batches, LoadLimits, ReadOptions, TableOptions
-from storeside.transfer.request import Request
-from storeside.transfer.source import Source
+from storeside.transfer.base.errors import TransferInputError
+from storeside.transfer.request.column_options import Columns
+from storeside.transfer.request.named_options import named_options, parsed, schema, with_options
+from storeside.transfer.request.object_format import Csv
+from storeside.transfer.request.options import Batches, LoadLimits, ReadOptions, TableOptions
+from storeside.transfer.request.request import Request
+from storeside.transfer.request.source import Source
 
 REQUEST = Request(Source("trips"), "data.trips")
 FIELD = copy.deepcopy(params.TABLE["options"])  # `resolve` stores the value in the Param

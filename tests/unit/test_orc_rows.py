@@ -18,8 +18,8 @@ import pyarrow as pa
 import pytest
 from pyarrow import orc
 
-from storeside.transfer import orc_rows
-from storeside.transfer.errors import LoadObjectError, TransferTransientError
+from storeside.transfer.base.errors import LoadObjectError, TransferTransientError
+from storeside.transfer.formats import orc_rows
 from tests.support import until
 
 
@@ -144,7 +144,7 @@ def test_a_killed_worker_leaves_no_process(tmp_path: Path) -> None:
     (tmp_path / "a.orc").write_bytes(written(numbers(500_000), stripe_size=64_000).content)
     program = (
         "import pathlib, sys, time, types\n"
-        "from storeside.transfer import orc_rows\n"
+        "from storeside.transfer.formats import orc_rows\n"
         "content = pathlib.Path(sys.argv[1]).read_bytes()\n"
         "next(orc_rows.stripes(types.SimpleNamespace(key='a', stream=lambda: [content])))\n"
         "batches = orc_rows.stripes(types.SimpleNamespace(key='a', stream=lambda: [content]))\n"

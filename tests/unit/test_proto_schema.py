@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from storeside.sql.quoting import literal
-from storeside.transfer.errors import TransferInputError
-from storeside.transfer.formats import Format, MessageSchema
-from storeside.transfer.messages import check_schema
-from storeside.transfer.proto_schema import ProtoSchema
+from storeside.transfer.base.errors import TransferInputError
+from storeside.transfer.formats.messages import check_schema
+from storeside.transfer.formats.proto_schema import ProtoSchema
+from storeside.transfer.request.object_format import Format, MessageSchema
 from tests.unit.test_transfer_schema import Engine
 
 SCHEMA = """

@@ -222,9 +222,9 @@ def test_bad_json_rows(reading: Statements) -> None:
 
 
 def test_a_row_that_does_not_end(reading: Statements, monkeypatch: pytest.MonkeyPatch) -> None:
-    from storeside.transfer import records
+    from storeside.transfer.formats import text_rows
 
-    monkeypatch.setattr(records, "LONGEST_ROW", 1 << 20)
+    monkeypatch.setattr(text_rows, "LONGEST_ROW", 1 << 20)
     reading.create("n Int64, s String")
     long = b"1," + b"x" * (5 << 20)
     reading.cases({

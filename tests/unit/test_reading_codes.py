@@ -6,7 +6,7 @@ from decimal import Decimal
 
 import pytest
 
-from storeside.transfer.schema import bare
+from storeside.transfer.base.schema import bare
 from tests.statements import Statements
 from tests.transfers import Loaded, Refused, jsonl
 

@@ -16,11 +16,11 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from storeside.sql.quoting import identifier
-from storeside.transfer.columns import Columns
-from storeside.transfer.errors import TransferInputError
-from storeside.transfer.formats import Csv
-from storeside.transfer.keys import Expression
-from storeside.transfer.parquet import Facts, ParquetObject
+from storeside.transfer.base.errors import TransferInputError
+from storeside.transfer.formats.parquet import Facts, ParquetObject
+from storeside.transfer.request.column_options import Columns
+from storeside.transfer.request.object_format import Csv
+from storeside.transfer.request.table_keys import Expression
 from tests.avro_files import avro, record
 from tests.statements import Statements
 from tests.transfers import jsonl, parquet

@@ -13,7 +13,7 @@ import pytest
 from botocore.exceptions import ClientError
 from pyarrow import orc
 
-from storeside.transfer.formats import Csv
+from storeside.transfer.request.object_format import Csv
 from tests import statements
 from tests.fuzz.differential.thrift import footer_of, with_footer
 from tests.shards import tar

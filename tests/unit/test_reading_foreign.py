@@ -18,10 +18,10 @@ import pyarrow as pa
 import pytest
 from pyarrow import orc
 
-from storeside.transfer.columns import Columns
-from storeside.transfer.errors import TransferInputError
-from storeside.transfer.formats import Csv
-from storeside.transfer.options import LoadLimits
+from storeside.transfer.base.errors import TransferInputError
+from storeside.transfer.request.column_options import Columns
+from storeside.transfer.request.object_format import Csv
+from storeside.transfer.request.options import LoadLimits
 from tests.avro_files import avro
 from tests.statements import Statements
 from tests.transfers import Loaded, Refused, jsonl, parquet

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from storeside.transfer.formats import Csv
+from storeside.transfer.request.object_format import Csv
 from tests.statements import Statements
 from tests.transfers import Loaded, Refused, jsonl, parquet
 

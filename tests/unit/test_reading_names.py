@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from storeside.transfer.columns import Columns
-from storeside.transfer.errors import TransferInputError
-from storeside.transfer.options import REST, SYSTEM_COLUMNS
+from storeside.transfer.base.errors import TransferInputError
+from storeside.transfer.request.column_options import Columns
+from storeside.transfer.request.options import REST, SYSTEM_COLUMNS
 from tests.statements import Statements
 from tests.transfers import parquet
 

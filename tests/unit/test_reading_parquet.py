@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from storeside.stack.settings import CHECKOUT
-from storeside.transfer.thrift import BINARY, I32, I64, STRUCT, Struct
+from storeside.transfer.formats.thrift import BINARY, I32, I64, STRUCT, Struct
 from tests.fuzz.differential import parquet as differential
 from tests.fuzz.differential.thrift import footer_of, with_footer
 from tests.statements import Statements

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from storeside.transfer.grouping import Grouping
-from storeside.transfer.loads import Planned
-from storeside.transfer.reader import Reader
-from storeside.transfer.source import Source
-from storeside.transfer.table import existing
-from storeside.transfer.work import USUAL, Work
+from storeside.transfer.request.source import Source
+from storeside.transfer.staging.grouping import Grouping
+from storeside.transfer.staging.loader import Reader
+from storeside.transfer.staging.work import USUAL, Work
+from storeside.transfer.state.loads import Planned
+from storeside.transfer.tables.table import existing
 from tests.statements import Engine, Files, Objects, Statements, statement_of
 from tests.transfers import jsonl, parquet, request_of
 

@@ -13,9 +13,9 @@ from collections.abc import Mapping
 
 import pytest
 
-from storeside.transfer.errors import LoadObjectError, TransferInputError
-from storeside.transfer.formats import Csv
-from storeside.transfer.strict_json import checked
+from storeside.transfer.base.errors import LoadObjectError, TransferInputError
+from storeside.transfer.objects.strict_json import checked
+from storeside.transfer.request.object_format import Csv
 from tests.statements import Statements
 from tests.transfers import Loaded, Refused, jsonl
 

@@ -12,9 +12,9 @@ import pyarrow as pa
 import pytest
 from pyarrow import orc
 
-from storeside.transfer import grouping
-from storeside.transfer.avro import AvroObject
-from storeside.transfer.content import Content
+from storeside.transfer.formats.avro import AvroObject
+from storeside.transfer.objects.content import Content
+from storeside.transfer.staging import grouping
 from tests.avro_files import CODECS, SYNC, avro, block, header, long, record, sized
 from tests.statements import Statements
 from tests.transfers import jsonl, parquet

@@ -12,10 +12,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from storeside.sql.migrate import migrations
-from storeside.transfer.errors import FailureKind
-from storeside.transfer.loads import Loaded, Loads
-from storeside.transfer.plan import Plan
-from storeside.transfer.source import Listed, Source
+from storeside.transfer.base.errors import FailureKind
+from storeside.transfer.request.source import Listed, Source
+from storeside.transfer.state.loads import Loaded, Loads
+from storeside.transfer.state.plan import Plan
 from tests.unit.test_sql import Engine
 
 KEYS = "ab"

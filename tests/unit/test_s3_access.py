@@ -21,9 +21,9 @@ from storeside.events.settle import Settled
 from storeside.operators import AISCopyBucketOperator, HSDSExportDatasetOperator
 from storeside.operators.s3_events import QueueOperator
 from storeside.transfer import cli
-from storeside.transfer.errors import TransferInputError
-from storeside.transfer.request import Request
-from storeside.transfer.source import Source, source_of
+from storeside.transfer.base.errors import TransferInputError
+from storeside.transfer.request.request import Request
+from storeside.transfer.request.source import Source, source_of
 from tests.unit.test_sql import Engine
 
 ROLE = "arn:aws:iam::123456789012:role/storeside/reader"

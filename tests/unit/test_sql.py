@@ -35,10 +35,10 @@ from storeside.sql.migrate import migrations
 from storeside.sql.quoting import identifier
 from storeside.stack.settings import CHECKOUT
 from storeside.stack.speech_corpus import HOSTILE_NAMES
-from storeside.transfer.errors import TransferInputError
-from storeside.transfer.loads import Loads
-from storeside.transfer.plan import Plan
-from storeside.transfer.source import WILD, Source, pattern
+from storeside.transfer.base.errors import TransferInputError
+from storeside.transfer.request.source import WILD, Source, pattern
+from storeside.transfer.state.loads import Loads
+from storeside.transfer.state.plan import Plan
 from storeside.transformers.audio import AudioFacts
 
 FOLDER = Path(sql.__file__).parent

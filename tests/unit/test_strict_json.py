@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storeside.transfer.errors import LoadObjectError
-from storeside.transfer.strict_json import checked, fault
+from storeside.transfer.base.errors import LoadObjectError
+from storeside.transfer.objects.strict_json import checked, fault
 
 VALUES = st.recursive(
     st.none()

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from storeside.transfer.errors import LoadObjectError
-from storeside.transfer.formats import Csv, Format
-from storeside.transfer.schema import resolved
-from storeside.transfer.text_columns import Place, columns_of_csv, columns_of_json
-from storeside.transfer.text_types import held, type_of
+from storeside.transfer.base.errors import LoadObjectError
+from storeside.transfer.base.schema import resolved
+from storeside.transfer.formats.text_columns import Place, columns_of_csv, columns_of_json
+from storeside.transfer.formats.text_types import held, type_of
+from storeside.transfer.request.object_format import Csv, Format
 from tests.statements import Statements
 
 # The type of a column that has this value only.

@@ -16,14 +16,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from storeside.transfer import archives
-from storeside.transfer.archives import Members, kind_by_name
-from storeside.transfer.content import Content
-from storeside.transfer.errors import LimitError, LoadObjectError, TransferTransientError
-from storeside.transfer.formats import Csv, compression_of
-from storeside.transfer.members import members_of
-from storeside.transfer.source import wild
-from storeside.transfer.streams import opened
+from storeside.transfer.base.errors import LimitError, LoadObjectError, TransferTransientError
+from storeside.transfer.objects import archives
+from storeside.transfer.objects.archives import Members, kind_by_name
+from storeside.transfer.objects.content import Content
+from storeside.transfer.objects.members import members_of
+from storeside.transfer.objects.streams import opened
+from storeside.transfer.request.object_format import Csv, compression_of
+from storeside.transfer.request.source import wild
 from tests.shards import entry, tar
 from tests.unit.test_transfer_content import COMPRESS, Stored
 

@@ -11,15 +11,15 @@ import pytest
 from clickhouse_connect.driver.exceptions import DatabaseError
 
 from storeside.operators import S3ToClickHouseOperator, params
+from storeside.transfer.base.errors import TransferInputError, plain
 from storeside.transfer.cli import request, transfer_arguments
-from storeside.transfer.columns import Columns
-from storeside.transfer.errors import TransferInputError, plain
-from storeside.transfer.formats import Format
-from storeside.transfer.keys import Expression
-from storeside.transfer.options import ReadOptions, TableOptions
-from storeside.transfer.private import quiet_client
-from storeside.transfer.request import Request
-from storeside.transfer.source import Source
+from storeside.transfer.request.column_options import Columns
+from storeside.transfer.request.object_format import Format
+from storeside.transfer.request.options import ReadOptions, TableOptions
+from storeside.transfer.request.request import Request
+from storeside.transfer.request.source import Source
+from storeside.transfer.request.table_keys import Expression
+from storeside.transfer.staging.private import quiet_client
 
 ALL = Columns(
     ("a", "b,c", "m"), ("d",), {"a": "x"}, {"b,c": "Int8"}, {"m": "last4"}, {"y": Expression("a + 1")},

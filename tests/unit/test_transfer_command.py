@@ -7,12 +7,12 @@ import json
 import pytest
 
 from storeside.transfer.__main__ import main
+from storeside.transfer.base.errors import TransferInputError
 from storeside.transfer.cli import request, transfer_arguments
-from storeside.transfer.engine import Report
-from storeside.transfer.errors import TransferInputError
 from storeside.transfer.printing import report_text
-from storeside.transfer.request import Request
-from storeside.transfer.source import Source
+from storeside.transfer.request.request import Request
+from storeside.transfer.request.source import Source
+from storeside.transfer.run.engine import Report
 
 
 @pytest.fixture(autouse=True)

@@ -19,17 +19,17 @@ from clickhouse_connect.driver.exceptions import OperationalError
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storeside.transfer.content import Content
-from storeside.transfer.conversion import reading
-from storeside.transfer.errors import GoneError, LoadObjectError, TransferInputError, TransferTransientError
-from storeside.transfer.formats import Csv, Format, compression_by_name, compression_of, format_of
-from storeside.transfer.loads import Planned
-from storeside.transfer.reading import Reading
-from storeside.transfer.records import records as _records
-from storeside.transfer.salvage import _blocks, salvage
-from storeside.transfer.schema import Column
-from storeside.transfer.streams import CHUNK, opened
-from storeside.transfer.text_samples import sample_rows
+from storeside.transfer.base.errors import GoneError, LoadObjectError, TransferInputError, TransferTransientError
+from storeside.transfer.base.schema import Column
+from storeside.transfer.formats.text_rows import records as _records
+from storeside.transfer.formats.text_samples import sample_rows
+from storeside.transfer.objects.content import Content
+from storeside.transfer.objects.streams import CHUNK, opened
+from storeside.transfer.request.object_format import Csv, Format, compression_by_name, compression_of, format_of
+from storeside.transfer.run.salvage import _blocks, salvage
+from storeside.transfer.state.loads import Planned
+from storeside.transfer.statements.reading import Reading
+from storeside.transfer.types.conversion import reading
 
 
 def by_arrow(kind: str) -> Callable[[bytes], bytes]:

@@ -11,8 +11,7 @@ from botocore.exceptions import ClientError
 from clickhouse_connect.driver.exceptions import DatabaseError, OperationalError
 
 from storeside.events.current import look_at
-from storeside.transfer.content import s3_error
-from storeside.transfer.errors import (
+from storeside.transfer.base.errors import (
     BusyObjectError,
     DriftError,
     GoneError,
@@ -27,7 +26,8 @@ from storeside.transfer.errors import (
     named_file,
     plain,
 )
-from storeside.transfer.source import Source
+from storeside.transfer.objects.content import s3_error
+from storeside.transfer.request.source import Source
 
 S3_ERROR = 499
 MEMORY = 241

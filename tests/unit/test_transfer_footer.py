@@ -9,10 +9,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from storeside.transfer.errors import LoadObjectError
-from storeside.transfer.footer import Footer, last_bytes
-from storeside.transfer.parquet import ParquetObject, row_groups
-from storeside.transfer.thrift import I32, STRUCT, Struct
+from storeside.transfer.base.errors import LoadObjectError
+from storeside.transfer.formats.parquet import ParquetObject, row_groups
+from storeside.transfer.formats.parquet_footer import Footer, last_bytes
+from storeside.transfer.formats.thrift import I32, STRUCT, Struct
 from tests.fuzz.differential.thrift import footer_of, with_footer
 from tests.unit.test_transfer_content import stored
 

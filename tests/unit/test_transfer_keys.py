@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storeside.operators.clickhouse import S3ToClickHouseOperator
-from storeside.transfer.creation import ddl
-from storeside.transfer.errors import TransferInputError
-from storeside.transfer.keys import FUNCTIONS, WITH_NUMBER, Expression, key, ttl
-from storeside.transfer.options import TableOptions
-from storeside.transfer.request import Request
-from storeside.transfer.schema import Column
-from storeside.transfer.source import Source
+from storeside.transfer.base.errors import TransferInputError
+from storeside.transfer.base.schema import Column
+from storeside.transfer.request.options import TableOptions
+from storeside.transfer.request.request import Request
+from storeside.transfer.request.source import Source
+from storeside.transfer.request.table_keys import FUNCTIONS, WITH_NUMBER, Expression, key, ttl
+from storeside.transfer.tables.creation import ddl
 
 NAME = r"`(?:[^`\\]|\\.)+`"
 TERM = rf"(?:{NAME}|(?:{'|'.join(FUNCTIONS)})\({NAME}\)|(?:{'|'.join(WITH_NUMBER)})\({NAME}, \d+\))"

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storeside.transfer.errors import LoadObjectError
-from storeside.transfer.formats import Format
-from storeside.transfer.nulls import emptied
-from storeside.transfer.parquet import Nested, Shape
-from storeside.transfer.schema import Column
-from storeside.transfer.statement import typed_reading
-from storeside.transfer.table import Destination
+from storeside.transfer.base.errors import LoadObjectError
+from storeside.transfer.base.schema import Column
+from storeside.transfer.formats.nulls import emptied
+from storeside.transfer.formats.parquet import Nested, Shape
+from storeside.transfer.request.object_format import Format
+from storeside.transfer.statements.composing import typed_reading
+from storeside.transfer.tables.table import Destination
 
 LISTS = st.lists(st.one_of(st.none(), st.lists(st.integers(0, 9), max_size=3)), max_size=6)
 PAIRS = st.lists(st.one_of(st.none(), st.lists(st.integers(0, 9), min_size=2, max_size=2)), max_size=6)

@@ -15,15 +15,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from storeside.sql.quoting import literal
-from storeside.transfer import creation
-from storeside.transfer.arrow_types import arrow_columns, arrow_type
-from storeside.transfer.conversion import converted, fits, guessed, reading, whole
-from storeside.transfer.errors import TransferInputError
-from storeside.transfer.formats import Csv, Format
-from storeside.transfer.inference import merge, wider
-from storeside.transfer.options import TableOptions
-from storeside.transfer.schema import Column, bare, nullable, with_overrides
-from storeside.transfer.widening import widens
+from storeside.transfer.base.errors import TransferInputError
+from storeside.transfer.base.schema import Column, bare, nullable, with_overrides
+from storeside.transfer.request.object_format import Csv, Format
+from storeside.transfer.request.options import TableOptions
+from storeside.transfer.tables import creation
+from storeside.transfer.types.arrow_types import arrow_columns, arrow_type
+from storeside.transfer.types.conversion import converted, fits, guessed, reading, whole
+from storeside.transfer.types.inference import merge, wider
+from storeside.transfer.types.widening import widens
 
 
 class Engine:

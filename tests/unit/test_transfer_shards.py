@@ -11,9 +11,9 @@ from airflow.sdk import Connection
 from clickhouse_connect.driver.exceptions import DatabaseError, OperationalError
 
 from storeside.operators.hooks.transfer import other_servers, server_names
-from storeside.transfer.errors import TransferInputError, TransferTransientError
-from storeside.transfer.servers import Servers, address
-from storeside.transfer.shards import Distribution, distribution, shards_of
+from storeside.transfer.base.errors import TransferInputError, TransferTransientError
+from storeside.transfer.tables.servers import Servers, address
+from storeside.transfer.tables.shards import Distribution, distribution, shards_of
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storeside.transfer.aistore_urls import objects_url
-from storeside.transfer.errors import TransferInputError
-from storeside.transfer.request import Request
-from storeside.transfer.source import Source, pattern, place_of, wild
+from storeside.transfer.base.errors import TransferInputError
+from storeside.transfer.request.aistore_urls import objects_url
+from storeside.transfer.request.request import Request
+from storeside.transfer.request.source import Source, pattern, place_of, wild
 
 NAMES = st.text(st.sampled_from("ab01/.{},*?[]()|^$+\\ \nü"), max_size=8)
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from storeside.transfer import publishing
-from storeside.transfer.loads import Loaded, Planned
-from storeside.transfer.publishing import publish
-from storeside.transfer.table import LOAD_ID, Destination, look_up
+from storeside.transfer.publish import publishing
+from storeside.transfer.publish.publishing import publish
+from storeside.transfer.state.loads import Loaded, Planned
+from storeside.transfer.tables.table import LOAD_ID, Destination, look_up
 
 STAGING = "load_0_1_token_1"
 

@@ -32,7 +32,7 @@ from storeside.operators.triggers.aistore import AISJobTrigger, describe
 from storeside.operators.triggers.clickhouse import S3ToClickHouseTrigger
 from storeside.operators.triggers.s3_events import S3EventsToClickHouseTrigger, S3EventsTrigger
 from storeside.stack.settings import free_ports
-from storeside.transfer.errors import TransferInputError, TransferTransientError
+from storeside.transfer.base.errors import TransferInputError, TransferTransientError
 
 STARTED = "2026-01-02T03:04:05.123456789Z"
 ENDED = "2026-01-02T03:04:07.623456789Z"

@@ -8,10 +8,10 @@ from typing import Any, cast
 
 import pytest
 
-from storeside.transfer.formats import Csv, Format
-from storeside.transfer.schema import Column
-from storeside.transfer.statement import text_reading
-from storeside.transfer.table import Destination
+from storeside.transfer.base.schema import Column
+from storeside.transfer.request.object_format import Csv, Format
+from storeside.transfer.statements.composing import text_reading
+from storeside.transfer.tables.table import Destination
 
 # The most calls of functions for a column of a type, in its expression and its checks.
 MOST = {

@@ -13,9 +13,9 @@ from storeside.doctor.remedies import TIME_OUT, reach
 from storeside.doctor.roles import may
 from storeside.sql.answers import first_row
 from storeside.sql.quoting import identifier, literal
-from storeside.transfer.errors import ACCESS_DENIED, code_of, is_transient, plain
-from storeside.transfer.source import Source
-from storeside.transfer.staging import STAGING
+from storeside.transfer.base.errors import ACCESS_DENIED, code_of, is_transient, plain
+from storeside.transfer.base.staging_tables import STAGING
+from storeside.transfer.request.source import Source
 
 if TYPE_CHECKING:
     from clickhouse_connect.driver.client import Client

@@ -16,8 +16,8 @@ from storeside.doctor.examination import Systems
 from storeside.doctor.hsds import Service
 from storeside.sql import roles
 from storeside.sql.answers import whole_answers
-from storeside.transfer.servers import address, names_of
-from storeside.transfer.source import source_of
+from storeside.transfer.request.source import source_of
+from storeside.transfer.tables.servers import address, names_of
 
 PREFIX = "AIRFLOW_CONN_"
 IDS = {

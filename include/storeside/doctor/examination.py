@@ -13,7 +13,7 @@ from storeside.aistore.pods import PodWatch
 from storeside.doctor import aistore, clickhouse, hsds, kubernetes, roles, s3
 from storeside.doctor.findings import Finding, System, without_secrets
 from storeside.doctor.report import Report
-from storeside.transfer.source import Source
+from storeside.transfer.request.source import Source
 
 if TYPE_CHECKING:
     from clickhouse_connect.driver.client import Client

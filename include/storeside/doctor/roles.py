@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from storeside.doctor.findings import Finding, System
 from storeside.sql import roles, visibility
 from storeside.sql.answers import first_row
-from storeside.transfer.errors import plain
+from storeside.transfer.base.errors import plain
 
 if TYPE_CHECKING:
     from clickhouse_connect.driver.client import Client

@@ -10,8 +10,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from storeside.aistore.buckets import common_prefix
-from storeside.transfer.content import head_of, s3_error
-from storeside.transfer.errors import (
+from storeside.transfer.base.errors import (
     BUSY,
     BusyObjectError,
     LoadObjectError,
@@ -20,9 +19,10 @@ from storeside.transfer.errors import (
     classify,
     is_of_storage,
 )
-from storeside.transfer.listing import list_objects
-from storeside.transfer.loads import LONG_STATEMENT
-from storeside.transfer.source import Listed, Source, wild
+from storeside.transfer.objects.content import head_of, s3_error
+from storeside.transfer.objects.listing import list_objects
+from storeside.transfer.request.source import Listed, Source, wild
+from storeside.transfer.state.loads import LONG_STATEMENT
 
 if TYPE_CHECKING:
     from clickhouse_connect.driver.client import Client

@@ -10,7 +10,7 @@ from storeside.aistore.names import is_folder_marker
 from storeside.events.errors import NotificationError
 from storeside.events.notifications import S3Event, parse
 from storeside.events.queue import Message, backoff
-from storeside.transfer.source import matches
+from storeside.transfer.request.source import matches
 
 # loaded: the table has the rows of the object, in this version or a later one. skipped: the event needs no work.
 # failed: for good, because of the object. undone: the load failed, and a retry may help. untried: no load began.

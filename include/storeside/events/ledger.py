@@ -15,7 +15,7 @@ from storeside.events.queue import Message, Queue
 from storeside.sql.answers import first_row
 from storeside.sql.migrate import migrate
 from storeside.sql.quoting import literal
-from storeside.transfer.loads import LONG_STATEMENT
+from storeside.transfer.state.loads import LONG_STATEMENT
 
 if TYPE_CHECKING:
     from clickhouse_connect.driver.client import Client

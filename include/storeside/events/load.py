@@ -24,8 +24,7 @@ from storeside.events.lease import Lease
 from storeside.events.ledger import EventLedger
 from storeside.events.queue import Message, Queue, backoff
 from storeside.events.settle import settle
-from storeside.transfer.engine import Transfer, validation_of
-from storeside.transfer.errors import (
+from storeside.transfer.base.errors import (
     FailureKind,
     LoadObjectError,
     TransferCancelled,
@@ -33,11 +32,12 @@ from storeside.transfer.errors import (
     TransferTransientError,
     classify,
 )
-from storeside.transfer.request import Request
-from storeside.transfer.servers import NO_SERVERS, Servers
-from storeside.transfer.source import Listed
-from storeside.transfer.source_actions import Handled
-from storeside.transfer.staged_check import Validation
+from storeside.transfer.publish.loaded_objects import Handled
+from storeside.transfer.request.request import Request
+from storeside.transfer.request.source import Listed
+from storeside.transfer.run.engine import Transfer, validation_of
+from storeside.transfer.staging.validation import Validation
+from storeside.transfer.tables.servers import NO_SERVERS, Servers
 
 if TYPE_CHECKING:
     from clickhouse_connect.driver.client import Client

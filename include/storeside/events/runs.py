@@ -16,8 +16,8 @@ from storeside.events.ledger import EventLedger
 from storeside.events.notifications import S3Event
 from storeside.events.queue import Queue
 from storeside.events.settle import Settled, settle
-from storeside.transfer.errors import LoadObjectError
-from storeside.transfer.source import Listed, Source
+from storeside.transfer.base.errors import LoadObjectError
+from storeside.transfer.request.source import Listed, Source
 
 if TYPE_CHECKING:
     from clickhouse_connect.driver.client import Client

@@ -11,7 +11,7 @@ from storeside.events.deliveries import Delivery, Verdict
 from storeside.events.errors import UnfitError
 from storeside.events.ledger import EventLedger
 from storeside.events.queue import AT_ONCE, Message, Queue
-from storeside.transfer.errors import shown
+from storeside.transfer.base.errors import shown
 
 log = logging.getLogger(__name__)
 

@@ -20,9 +20,9 @@ from storeside.hsds.errors import HsdsInputError, HsdsTransientError
 from storeside.hsds.export import s3_call
 from storeside.hsds.plan import Slab
 from storeside.hsds.variable import INEXPRESSIBLE, has_references, is_expressible
-from storeside.transfer import errors as transfer
-from storeside.transfer.content import Content
-from storeside.transfer.listing import list_objects
+from storeside.transfer.base import errors as transfer
+from storeside.transfer.objects.content import Content
+from storeside.transfer.objects.listing import list_objects
 
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client

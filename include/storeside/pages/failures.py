@@ -11,8 +11,8 @@ from storeside import sql
 from storeside.ledger.objects import Ledger
 from storeside.pages.movement import Movement
 from storeside.pages.tables import Tables
-from storeside.transfer.loads import Loads
-from storeside.transfer.source import Source
+from storeside.transfer.request.source import Source
+from storeside.transfer.state.loads import Loads
 
 if TYPE_CHECKING:
     from clickhouse_connect.driver.httpclient import HttpClient

@@ -10,7 +10,7 @@ from storeside import sql
 from storeside.errors import BadInput
 from storeside.pages.tables import FIRST, PAGE, At, Page, Tables, check, directed, of_status
 from storeside.sql.quoting import identifier
-from storeside.transfer.source import bucket_uri, pattern
+from storeside.transfer.request.source import bucket_uri, pattern
 
 STATUSES = ("", "done", "loaded", "failed")
 STATES = ("", "running", "done", "partial", "failed")

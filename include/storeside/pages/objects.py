@@ -9,7 +9,7 @@ from typing import Any
 from storeside import sql
 from storeside.pages.movement import ORDERS
 from storeside.pages.tables import FIRST, At, Page, Tables, check, directed, of_status
-from storeside.transfer.source import bucket_uri
+from storeside.transfer.request.source import bucket_uri
 
 SEARCHED = ("", "done", "failed")
 SORTS = ("name", "size", "when")

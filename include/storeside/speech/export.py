@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from storeside import sql
 from storeside.errors import BadInput, StoresideError
 from storeside.sql.answers import first_row
-from storeside.transfer.request import require_table
-from storeside.transfer.source import Source, wild
+from storeside.transfer.request.request import require_table
+from storeside.transfer.request.source import Source, wild
 
 if TYPE_CHECKING:
     from clickhouse_connect.driver.httpclient import HttpClient

@@ -21,7 +21,7 @@ from storeside.ledger.scope import Scope
 from storeside.speech.columns import RECORDING_COLUMNS
 from storeside.speech.errors import MissingFactsError, UnreadableFactsError
 from storeside.sql.answers import first_row
-from storeside.transfer.errors import is_transient, plain
+from storeside.transfer.base.errors import is_transient, plain
 
 if TYPE_CHECKING:
     from clickhouse_connect.driver.httpclient import HttpClient

@@ -21,7 +21,7 @@ from storeside.ledger.scope import Scope
 from storeside.speech.errors import LostStagingError
 from storeside.speech.facts import PULLED, FactsTable
 from storeside.sql.answers import first_row
-from storeside.transfer.staging import sweep
+from storeside.transfer.base.staging_tables import sweep
 from storeside.transform.naming import Naming
 from storeside.transformers.formats import CODECS
 
@@ -180,7 +180,7 @@ class SpeechManifest:
         the table does not exist but the plan does, and TransferTransientError when other runs publish for five
         minutes.
         """
-        from storeside.transfer.lock import locked
+        from storeside.transfer.state.lock import locked
 
         staging = f"storeside_staging.`{self.staging_table}`"
         if self.clickhouse.command(f"EXISTS TABLE {staging}"):

@@ -13,10 +13,10 @@ from storeside.sql.answers import first_row
 from storeside.stack import hsds, s3
 from storeside.stack.demo import clickhouse_client
 from storeside.stack.settings import Stack
-from storeside.transfer.engine import Transfer
-from storeside.transfer.options import TableOptions
-from storeside.transfer.request import Request
-from storeside.transfer.source import Source
+from storeside.transfer.request.options import TableOptions
+from storeside.transfer.request.request import Request
+from storeside.transfer.request.source import Source
+from storeside.transfer.run.engine import Transfer
 
 if TYPE_CHECKING:
     import numpy as np

@@ -17,6 +17,7 @@ from dataclasses import replace
 
 from storeside.aistore.buckets import Bucket
 from storeside.ledger.objects import Ledger
+from storeside.transfer.base.errors import shown
 from storeside.transfer.cli import (
     S3_SOURCE,
     clickhouse,
@@ -28,9 +29,8 @@ from storeside.transfer.cli import (
     servers,
     transfer_arguments,
 )
-from storeside.transfer.engine import Transfer
-from storeside.transfer.errors import shown
 from storeside.transfer.printing import report_text
+from storeside.transfer.run.engine import Transfer
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -17,15 +17,15 @@ from storeside.copying.s3_access import Access
 from storeside.errors import StoresideError
 from storeside.sql.answers import whole_answers
 from storeside.sql.inserts import lean_inserts
-from storeside.transfer.after_load import ACTIONS, AfterLoad
-from storeside.transfer.columns import MASKS, Columns
-from storeside.transfer.errors import TransferInputError, plain
-from storeside.transfer.formats import Csv, MessageSchema
-from storeside.transfer.named_options import parsed, with_options
-from storeside.transfer.options import SYSTEM_COLUMNS, Batches, Expectations, ReadOptions, TableOptions
-from storeside.transfer.request import CHOICES, Request
-from storeside.transfer.servers import Servers, address
-from storeside.transfer.source import Source, in_aistore, place_of
+from storeside.transfer.base.errors import TransferInputError, plain
+from storeside.transfer.request.after_load import ACTIONS, AfterLoad
+from storeside.transfer.request.column_options import MASKS, Columns
+from storeside.transfer.request.named_options import parsed, with_options
+from storeside.transfer.request.object_format import Csv, MessageSchema
+from storeside.transfer.request.options import SYSTEM_COLUMNS, Batches, Expectations, ReadOptions, TableOptions
+from storeside.transfer.request.request import CHOICES, Request
+from storeside.transfer.request.source import Source, in_aistore, place_of
+from storeside.transfer.tables.servers import Servers, address
 
 S3_SOURCE = "s3://bucket/prefix, or with a pattern: s3://bucket/2026/{01..06}/**.csv.gz"
 

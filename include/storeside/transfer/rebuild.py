@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Any
 
 from storeside.sql.answers import first_row
 from storeside.transfer.cli import clickhouse, exit_code, given_source, ledger, reader_of, servers
-from storeside.transfer.loads import Loaded, Loads
-from storeside.transfer.lock import Hold, locked
-from storeside.transfer.plan import Plan
 from storeside.transfer.printing import report_text
-from storeside.transfer.servers import NO_SERVERS, Servers
-from storeside.transfer.source import Source
-from storeside.transfer.source_listing import record_source
-from storeside.transfer.table import Destination, existing
+from storeside.transfer.request.source import Source
+from storeside.transfer.run.plan_input import record_source
+from storeside.transfer.state.loads import Loaded, Loads
+from storeside.transfer.state.lock import Hold, locked
+from storeside.transfer.state.plan import Plan
+from storeside.transfer.tables.servers import NO_SERVERS, Servers
+from storeside.transfer.tables.table import Destination, existing
 
 if TYPE_CHECKING:
     from clickhouse_connect.driver.client import Client

@@ -18,8 +18,8 @@ import pyarrow.parquet as pq
 from pyarrow import orc
 
 from storeside.stack.settings import Stack
-from storeside.transfer.errors import TransferError
-from storeside.transfer.schema import UNNAMED
+from storeside.transfer.base.errors import TransferError
+from storeside.transfer.base.schema import UNNAMED
 from tests.fuzz.differential.loading import ARROW, PULL, PUSH, Loading
 from tests.fuzz.differential.outcome import Outcome
 from tests.fuzz.differential.parquet import REFUSED, Null, emptied, equal, plain, read

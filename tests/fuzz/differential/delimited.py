@@ -13,7 +13,7 @@ from decimal import Decimal
 from typing import Any
 
 from storeside.stack.settings import Stack
-from storeside.transfer.formats import Csv
+from storeside.transfer.request.object_format import Csv
 from tests.fuzz.differential.delimited_rules import SPACE, section
 from tests.fuzz.differential.outcome import Outcome
 from tests.fuzz.differential.text import TOGETHER, Group, Refused, Rows, compare_groups, damaged, server

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
-from storeside.transfer.formats import Csv
+from storeside.transfer.request.object_format import Csv
 from tests.fuzz.differential.text import Refused, Rows
 
 AFTER_QUOTES = "Spaces after a closing quote"

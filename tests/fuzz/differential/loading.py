@@ -21,19 +21,19 @@ from typing import Any
 
 from storeside.sql.answers import first_row
 from storeside.sql.quoting import identifier
-from storeside.transfer.content import Content
-from storeside.transfer.engine import Transfer
-from storeside.transfer.errors import FailureKind, LoadObjectError
-from storeside.transfer.formats import Format
-from storeside.transfer.grouping import Grouping
-from storeside.transfer.loads import Loaded, Loads, Planned
-from storeside.transfer.mending import Mending
-from storeside.transfer.plan import Plan
-from storeside.transfer.source import Listed, Source
-from storeside.transfer.staged import Staged, Staging
-from storeside.transfer.staging import STAGING
-from storeside.transfer.table import Destination
-from storeside.transfer.work import USUAL, Group, How, Work
+from storeside.transfer.base.errors import FailureKind, LoadObjectError
+from storeside.transfer.base.staging_tables import STAGING
+from storeside.transfer.objects.content import Content
+from storeside.transfer.request.object_format import Format
+from storeside.transfer.request.source import Listed, Source
+from storeside.transfer.run.engine import Transfer
+from storeside.transfer.run.mending import Mending
+from storeside.transfer.staging.grouping import Grouping
+from storeside.transfer.staging.staging import Staged, Staging
+from storeside.transfer.staging.work import USUAL, Group, How, Work
+from storeside.transfer.state.loads import Loaded, Loads, Planned
+from storeside.transfer.state.plan import Plan
+from storeside.transfer.tables.table import Destination
 from tests.transfers import request_of
 
 PULL, PUSH, ARROW = LOADERS = ("pull", "push", "arrow")

@@ -23,10 +23,10 @@ import pyarrow.types as of
 
 from storeside.sql.quoting import identifier
 from storeside.stack.settings import Stack
-from storeside.transfer.errors import LoadObjectError, TransferError
-from storeside.transfer.schema import UNNAMED, arguments, bare
-from storeside.transfer.staging import STAGING
-from storeside.transfer.table import LOAD_ID
+from storeside.transfer.base.errors import LoadObjectError, TransferError
+from storeside.transfer.base.schema import UNNAMED, arguments, bare
+from storeside.transfer.base.staging_tables import STAGING
+from storeside.transfer.tables.table import LOAD_ID
 from tests.fuzz.differential.loading import ARROW, PULL, PUSH, Load, Loading
 from tests.fuzz.differential.outcome import Outcome
 from tests.fuzz.differential.parquet_damage import explains

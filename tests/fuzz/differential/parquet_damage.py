@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from storeside.transfer.schema import UNNAMED
-from storeside.transfer.thrift import Decoder, Struct
+from storeside.transfer.base.schema import UNNAMED
+from storeside.transfer.formats.thrift import Decoder, Struct
 from tests.fuzz.differential.thrift import footer_of
 
 Rows = Sequence[Mapping[str, Any]]

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from storeside.transfer.thrift import BINARY, I32, STRUCT, Decoder, Struct
+from storeside.transfer.formats.thrift import BINARY, I32, STRUCT, Decoder, Struct
 from tests.fuzz.differential.thrift import encoded, footer_of, with_footer
 
 # Types of flat columns, each with one of its values.

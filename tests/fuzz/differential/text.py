@@ -21,8 +21,8 @@ from storeside.sql.quoting import identifier
 from storeside.stack import cli, demo, s3
 from storeside.stack.settings import Stack, default_folder
 from storeside.stack.supervisor import Supervisor
-from storeside.transfer.staging import STAGING
-from storeside.transfer.table import LOAD_ID
+from storeside.transfer.base.staging_tables import STAGING
+from storeside.transfer.tables.table import LOAD_ID
 from tests.fuzz.differential.loading import PULL, PUSH, Load, Loading
 from tests.fuzz.differential.outcome import Outcome
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from typing import Any
 
-from storeside.transfer.thrift import BINARY, BYTE, DOUBLE, FALSE, LIST, TRUE, Decoder, Struct
+from storeside.transfer.formats.thrift import BINARY, BYTE, DOUBLE, FALSE, LIST, TRUE, Decoder, Struct
 
 
 def encoded(value: Struct) -> bytes:

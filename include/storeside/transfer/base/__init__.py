@@ -1,0 +1,1 @@
+"""Errors, columns and names that all parts of a load share."""

@@ -1,0 +1,1 @@
+"""The columns, the rows and the shape that objects of each format state."""

@@ -1,0 +1,1 @@
+"""Snapshots of Iceberg and Delta tables: their files, and their columns."""

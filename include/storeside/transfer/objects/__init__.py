@@ -1,0 +1,1 @@
+"""Lists objects, and reads their content: ranges, streams, archives, compressed data."""

@@ -1,0 +1,120 @@
+"""Makes a table equal to one snapshot of an Iceberg or Delta table, while other runs may load other snapshots."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from dataclasses import dataclass
+
+from storeside.sql.answers import first_row
+from storeside.transfer.base.errors import TransferInputError, TransferTransientError
+from storeside.transfer.request.source import uri_of
+from storeside.transfer.state.loads import Loaded, Loads, Planned
+from storeside.transfer.state.lock import locked
+from storeside.transfer.tables.table import Destination
+
+log = logging.getLogger(__name__)
+
+_FILES = "(SELECT key, etag FROM storeside.load_listings WHERE transfer = {transfer:String})"
+_MINE = "destination = {destination:String} AND bucket = {bucket:String} AND startsWith(key, {prefix:String})"
+
+
+@dataclass(frozen=True)
+class Mirror:
+    """The files of a snapshot in the plan of a load, compared with the ledger.
+
+    `files` is their number, and `since` the time of the ledger's server, in microseconds since the epoch, before the
+    snapshot was looked up.
+    """
+
+    loads: Loads
+    files: int
+    since: int
+
+    def check(self) -> None:
+        """Raise TransferTransientError if another run has loaded another snapshot since ours was looked up.
+
+        The caller holds the lock of the table, so that no other run publishes meanwhile.
+        """
+        self._check_files()
+        count = first_row(
+            self.loads.client.query(
+                f"SELECT count() FROM storeside.loads FINAL WHERE {_MINE}"
+                " AND toUnixTimestamp64Micro(recorded_at) > {since:Int64}"
+                f" AND (state IN ('loaded', 'publishing') AND (key, version) NOT IN {_FILES}"
+                f" OR state = 'replaced' AND (key, version) IN {_FILES})",
+                parameters={**self.loads.parameters, "since": self.since},
+            )
+        )[0]
+        if count:
+            source = self.loads.source
+            raise TransferTransientError(
+                f"another run has loaded another snapshot of {uri_of(source.bucket, source.keys)}"
+                f" into {self.loads.destination} meanwhile: the next try reads the current one"
+            )
+
+    def gone(self) -> list[Loaded]:
+        """Return the loaded files of the table that are not in the snapshot."""
+        self._check_files()
+        rows = self.loads.client.query(
+            "SELECT key, version, bytes, toFloat64(modified), load_id, rows, rejected, filtered"
+            " FROM storeside.loads FINAL"
+            f" WHERE {_MINE} AND state = 'loaded' AND (key, version) NOT IN {_FILES}",
+            parameters=self.loads.parameters,
+        ).result_rows
+        self._check_files()
+        return [Loaded(Planned(*row[:5]), row[5], row[6], filtered=row[7]) for row in rows]
+
+    def _check_files(self) -> None:
+        """Raise TransferTransientError unless the plan still has the snapshot: without it, every file seems gone."""
+        found = first_row(self.loads.client.query(f"SELECT count() FROM {_FILES}", parameters=self.loads.parameters))[
+            0
+        ]
+        if found != self.files:
+            raise TransferTransientError(
+                f"the plan of {self.loads.destination} has {found} of {self.files} files, because another try of this"
+                " run has replaced it: the next try plans again"
+            )
+
+    def _check_loaded(self) -> None:
+        """Raise TransferTransientError unless all files of the snapshot are loaded, which replace those that left."""
+        count, example = first_row(
+            self.loads.client.query(
+                f"SELECT count(), min(key) FROM {_FILES} WHERE (key, etag) NOT IN"
+                f" (SELECT key, version FROM storeside.loads FINAL WHERE {_MINE} AND state = 'loaded')",
+                parameters=self.loads.parameters,
+            )
+        )
+        if count:
+            raise TransferTransientError(
+                f"{count} files of the snapshot are not loaded into {self.loads.destination}, such as {example!r}, so"
+                " no rows of earlier snapshots are removed: the next try loads these files first"
+            )
+
+    def refuse_gone(self) -> None:
+        """Raise TransferInputError if the snapshot lacks files that are loaded."""
+        if gone := self.gone():
+            raise TransferInputError(
+                f"{len(gone)} files that are loaded into {self.loads.destination} are no longer in the snapshot, such"
+                f" as {gone[0].planned.key!r}: rows were deleted or changed, or files compacted, so appending could"
+                " load rows twice: use on_overwrite='replace', which also removes the rows of these files"
+            )
+
+    def remove_gone(self, destination: Destination | None) -> int:
+        """Remove the rows of files that are not in the snapshot; return the number of these files.
+
+        Raises TransferTransientError, and removes nothing, unless all files of the snapshot are loaded.
+        """
+        if destination is None or not self.gone():
+            return 0
+        name, others = destination.name, destination.others
+        with locked(destination.client, name, uuid.uuid4().hex[:8], "nothing", others) as hold:
+            self.check()
+            self._check_loaded()
+            gone = self.gone()
+            # A run that is killed here leaves loads in doubt: the next run counts their rows and decides again.
+            self.loads.record(gone, "publishing")
+            destination.remove([o.planned for o in gone], hold)
+            self.loads.record_replaced([o.planned for o in gone])
+        log.info("removed the rows of %d files of earlier snapshots from %s", len(gone), name)
+        return len(gone)

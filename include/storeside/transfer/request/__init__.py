@@ -1,0 +1,1 @@
+"""The request of a load: its source, its table, and its options."""

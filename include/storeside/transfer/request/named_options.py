@@ -1,0 +1,172 @@
+"""Options of a request by name, such as ``csv.quote`` or ``limits.rows``: for one field of a form, and ``--set``."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import cache
+from typing import Any
+
+from storeside.transfer.base.errors import TransferInputError
+from storeside.transfer.request.column_options import Columns
+from storeside.transfer.request.object_format import Csv, MessageSchema
+from storeside.transfer.request.options import ENGINES, Batches, LoadLimits, ReadOptions, TableOptions, require_choice
+from storeside.transfer.request.request import CHOICES, Request
+
+# Prefixes of names, with the options that have them.
+_GROUPS: dict[str, type[Any]] = {
+    "": Request, "read.": ReadOptions, "csv.": Csv, "schema.": MessageSchema, "columns.": Columns,
+    "table.": TableOptions, "batches.": Batches, "limits.": LoadLimits,
+}  # fmt: skip
+_BY_CODE = ("table", "create_database")  # a separate argument, and a right
+# The arguments of an engine may refer to what belongs to other tables, such as the path of their replicas in Keeper:
+# like expressions, only code may contain them.
+_CHOICES = {"table.engine": ENGINES}
+
+
+@dataclass(frozen=True)
+class Option:
+    """An option that a form or a command line may set: its kind of value in JSON.
+
+    `choices` are its values if only some are possible, and `range` the least and the greatest value of a number.
+    """
+
+    kind: str
+    choices: tuple[str, ...] = ()
+    range: tuple[int, int] | None = None
+
+    @property
+    def schema(self) -> dict[str, Any]:
+        """The JSON Schema of the value."""
+        if self.kind == "array":
+            return {"type": "array", "items": {"type": "string"}}
+        if self.kind == "object":
+            return {"type": "object", "additionalProperties": {"type": "string"}}
+        limits = dict(zip(("minimum", "maximum"), self.range or (), strict=False))
+        return {"type": self.kind, **({"enum": [*self.choices]} if self.choices else {}), **limits}
+
+    def fits(self, value: Any) -> bool:
+        """Return whether a value is of the option's kind."""
+        if self.kind == "array":
+            return isinstance(value, list | tuple) and all(isinstance(v, str) for v in value)
+        if self.kind == "object":
+            return isinstance(value, Mapping) and all(isinstance(v, str) for v in (*value, *value.values()))
+        kinds = {"boolean": bool, "integer": int, "number": int | float, "string": str}
+        return isinstance(value, kinds[self.kind]) and isinstance(value, bool) == (self.kind == "boolean")
+
+
+@cache
+def named_options() -> dict[str, Option]:
+    """Return all options by name. SQL is not among them, because only code may contain it."""
+    found = {}
+    for prefix, group in _GROUPS.items():
+        hints, choices = typing.get_type_hints(group), CHOICES if group is Request else getattr(group, "CHOICES", {})
+        ranges = getattr(group, "RANGES", {})
+        for field in fields(group):
+            kind = _kind(hints[field.name])
+            name = prefix + field.name
+            if kind and name not in _BY_CODE:
+                found[name] = Option(kind, _CHOICES.get(name) or choices.get(field.name, ()), ranges.get(field.name))
+    return found
+
+
+def raised(groups: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, int]:
+    """Return the options among `given` that raise a limit of a load, by name.
+
+    `groups` has the load's options by the prefixes ``read.``, ``batches.`` and ``limits.``.
+    """
+    options = named_options()
+    return {
+        f"{prefix}{name}": value
+        for prefix, group in groups.items()
+        for name in (name.removeprefix(prefix) for name in given if name in options and name.startswith(prefix))
+        if options[f"{prefix}{name}"].range
+        and isinstance(value := given[f"{prefix}{name}"], int)
+        and value > getattr(group, name)
+    }
+
+
+def _kind(hint: Any) -> str:
+    """Return the kind of JSON value for an option of this Python type; empty if JSON has none."""
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        return next(filter(None, map(_kind, typing.get_args(hint))), "")
+    if typing.get_origin(hint) is tuple:
+        return "array"
+    if typing.get_origin(hint) is not None:  # a mapping
+        return "object" if typing.get_args(hint) == (str, str) else ""
+    return {bool: "boolean", int: "integer", float: "number", str: "string"}.get(hint, "")
+
+
+def schema() -> dict[str, Any]:
+    """Return the JSON Schema of an object that has options by name."""
+    return {
+        "type": "object",
+        "properties": {name: option.schema for name, option in named_options().items()},
+        "additionalProperties": False,
+    }
+
+
+def parsed(texts: Sequence[str]) -> dict[str, Any]:
+    """Return the options of texts such as ``limits.rows=1000``; all values but those of texts are JSON.
+
+    Raises TransferInputError for a text that is no option.
+    """
+    found = {}
+    for text in texts:
+        name, separator, value = text.partition("=")
+        if not separator:
+            raise TransferInputError(f"option {text!r}: write NAME=VALUE")
+        option = _option(name)
+        try:
+            found[name] = value if option.kind == "string" else json.loads(value)
+        except ValueError as e:
+            raise TransferInputError(f"option {name} {value!r}: {_wanted(option)}, as JSON") from e
+    return found
+
+
+def with_options(request: Request, given: Mapping[str, Any]) -> Request:
+    """Return the request with these options, by name. Raises TransferInputError for options that are invalid."""
+    groups: dict[str, dict[str, Any]] = {prefix: {} for prefix in _GROUPS}
+    for name, value in given.items():
+        if not (option := _option(name)).fits(value):
+            raise TransferInputError(f"option {name} {value!r}: {_wanted(option)}")
+        if option.choices:
+            require_choice(f"option {name}", value, option.choices)
+        prefix, dot, last = name.rpartition(".")
+        groups[prefix + dot][last] = tuple(value) if option.kind == "array" else value
+    read = replace(
+        request.read,
+        csv=replace(request.read.csv, **groups["csv."]),
+        schema=replace(request.read.schema, **groups["schema."]),
+        columns=replace(request.read.columns, **groups["columns."]),
+        **groups["read."],
+    )
+    return replace(
+        request,
+        read=read,
+        table_options=replace(request.table_options, **groups["table."]),
+        batches=replace(request.batches, **groups["batches."]),
+        limits=replace(request.limits, **groups["limits."]),
+        **groups[""],
+    )
+
+
+def _option(name: str) -> Option:
+    options = named_options()
+    if name in options:
+        return options[name]
+    alike = difflib.get_close_matches(name, options, 3, 0.5)
+    raise TransferInputError(f"unknown option {name!r}: choose from {', '.join(alike or sorted(options))}")
+
+
+def _wanted(option: Option) -> str:
+    kinds = {
+        "boolean": "write true or false", "integer": "write a whole number", "number": "write a number",
+        "string": "write a string", "array": 'write a list of strings, such as ["a", "b"]',
+        "object": 'write an object with string values, such as {"price": "Decimal(10, 2)"}',
+    }  # fmt: skip
+    return kinds[option.kind]

@@ -1,0 +1,217 @@
+"""The request of a transfer: its source, its table and its options."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, cast
+
+from storeside.transfer.base.errors import TransferInputError
+from storeside.transfer.request.after_load import AfterLoad
+from storeside.transfer.request.column_options import Columns
+from storeside.transfer.request.object_format import FORMATS, LAKES, Csv, Format, FormatName, MessageSchema
+from storeside.transfer.request.options import (
+    REST,
+    Batches,
+    Expectations,
+    LoadLimits,
+    ReadOptions,
+    TableOptions,
+    require_choice,
+    require_number,
+)
+from storeside.transfer.request.source import Source
+from storeside.transfer.request.table_keys import Expression
+
+CHOICES = {
+    "format": ("auto", *FORMATS, *LAKES),
+    "loader": ("auto", "pull", "push"),
+    "on_drift": ("fail", "add", "widen", "rest"),
+    "on_bad_rows": ("fail", "skip", "keep"),
+    "on_overwrite": ("append", "replace"),
+}
+
+# Databases that no load may write to: their tables decide which objects count as loaded, which messages are done and
+# which rows the pages show.
+RESERVED = ("storeside", "storeside_staging", "system", "information_schema")
+MANIFEST = "speech.manifest"
+_TEN_YEARS = 10 * 366 * 24 * 3600
+
+
+def require_table(name: str) -> None:
+    """Raise TransferInputError unless the name has a database and a table."""
+    if not re.fullmatch(r"[^.]+\.[^.]+", name):
+        raise TransferInputError(f"table {name!r}: write database.table")
+
+
+@dataclass(frozen=True)
+class Request:
+    """A transfer from a bucket into a ClickHouse table; serializable as JSON. Raises TransferInputError.
+
+    `table` is ``database.table``; a missing table is created from `table_options` and the columns of sampled objects.
+
+    `format`: of the objects, or ``iceberg`` or ``delta``: then the load makes the table equal to a snapshot of the
+    table in the folder `source.keys`, in one step and then by removing the rows of files that left it. With
+    ``on_overwrite="append"`` it is refused if a loaded file left the table.
+    `loader`: with ``pull`` ClickHouse reads the objects, with ``push`` the worker streams them, and ``auto`` pulls
+    when ClickHouse can read the bucket. The worker reads buckets of AIStore.
+    `on_drift`: when an object's columns differ from the table's, ``fail`` fails the object, ``add`` adds its new
+    columns, ``widen`` also widens types, and ``rest`` stores columns that the table lacks in the column ``_rest``.
+    `on_bad_rows`: when a row cannot be parsed, ``fail`` fails its object, ``skip`` skips and counts the row, and
+    ``keep`` also stores it in ``<table>_rejected``.
+    `on_overwrite`: ``append`` keeps the rows of an object's earlier versions, ``replace`` replaces them.
+    `retry_failed`: load objects again that failed for good in earlier runs.
+    `all_or_nothing`: publish all objects of the run in one step, or none if one fails.
+    `overlap_seconds`: if keys grow with time, list only keys after those loaded this many seconds before the newest;
+    None lists all keys and misses none.
+    `expectations`: a suite that checks the rows before they are published.
+    `after_load`: what happens to an object after its load.
+    `create_database`: create the database of a missing table if it does not exist, either.
+    """
+
+    source: Source
+    table: str
+    format: str = "auto"
+    loader: str = "auto"
+    on_drift: str = "fail"
+    on_bad_rows: str = "fail"
+    on_overwrite: str = "append"
+    read: ReadOptions = field(default_factory=ReadOptions)
+    table_options: TableOptions = field(default_factory=TableOptions)
+    retry_failed: bool = False
+    all_or_nothing: bool = False
+    overlap_seconds: float | None = None
+    batches: Batches = field(default_factory=Batches)
+    limits: LoadLimits = field(default_factory=LoadLimits)
+    expectations: Expectations = field(default_factory=Expectations)
+    after_load: AfterLoad = field(default_factory=AfterLoad)
+    create_database: bool = True
+
+    def __post_init__(self) -> None:
+        for name, choices in CHOICES.items():
+            require_choice(name, getattr(self, name), choices)
+        if self.overlap_seconds is not None:
+            require_number("overlap_seconds", self.overlap_seconds, 0, _TEN_YEARS)
+        for options in (
+            self.read, self.table_options, self.batches, self.limits, self.expectations, self.after_load,
+        ):  # fmt: skip
+            options.check()
+        self.read.schema.check(self.format)
+        self.after_load.check_source(self.source)
+        self._check_lake()
+        if self.source.in_aistore:
+            self._check_aistore()
+        elif self.source.only_by_worker and self.loader == "pull":
+            raise TransferInputError(
+                "loader 'pull': with a named collection, ClickHouse does not send that the requester pays: use"
+                " 'auto', or give ClickHouse an endpoint and a role instead of the collection"
+            )
+        require_table(self.table)
+        if self.table.partition(".")[0].lower() in RESERVED or self.table == MANIFEST:
+            raise TransferInputError(
+                f"table {self.table!r}: no load writes to {', '.join(RESERVED)} or {MANIFEST}: choose another table,"
+                " such as data.trips; docs/versions.md explains how to move a table of an earlier version"
+            )
+
+        if self.source.inventory and self.overlap_seconds is not None:
+            raise TransferInputError("overlap_seconds: an inventory has all keys: omit overlap_seconds or inventory")
+
+    def _check_lake(self) -> None:
+        source = self.source
+        if not self.is_lake:
+            if source.snapshot:
+                raise TransferInputError(
+                    f"snapshot {source.snapshot!r}: set format to {' or '.join(LAKES)}, or omit it"
+                )
+            return
+        options = {
+            "after_load": bool(self.after_load), "inventory": source.inventory,
+            "modified_after": source.modified_after,
+            "overlap_seconds": self.overlap_seconds is not None,
+        }  # fmt: skip
+        for name, given in options.items():
+            if given:
+                raise TransferInputError(f"{name}: format {self.format!r} reads the table's metadata: omit {name}")
+        if source.in_aistore:
+            raise TransferInputError(f"format {self.format!r}: only S3 has such sources: write s3://bucket/table/")
+        if source.prefix != source.keys:
+            raise TransferInputError(f"keys {source.keys!r}: write the folder of one table, without a pattern")
+        is_file = self.format == "iceberg" and source.snapshot.endswith(("metadata.json", "metadata.json.gz"))
+        if source.snapshot and not (is_file or source.snapshot.isdecimal()):
+            raise TransferInputError(
+                f"snapshot {source.snapshot!r}: write a snapshot's id or a version, or for Iceberg the URI of a"
+                " metadata file: s3://bucket/table/metadata/00001-….metadata.json"
+            )
+        folder = f"{source.keys.rstrip('/')}/" if source.keys else ""
+        object.__setattr__(self, "source", replace(source, keys=folder))
+
+    @property
+    def is_lake(self) -> bool:
+        """Whether the source is an Iceberg or Delta table."""
+        return self.format in LAKES
+
+    def _check_aistore(self) -> None:
+        if self.loader == "pull" and not self.source.endpoint:
+            raise TransferInputError(
+                f"loader 'pull': ClickHouse needs the URL of AIStore's proxy to read {self.source.bucket}: give the"
+                " source an endpoint, or use 'auto'"
+            )
+        if self.overlap_seconds is not None:
+            raise TransferInputError(
+                f"overlap_seconds: AIStore lists no times of changes for {self.source.bucket}: omit it"
+            )
+
+    def form(self, name: str) -> Format:
+        """Return a format with this request's options."""
+        return Format(cast("FormatName", name), self.read.csv, self.read.schema, self.read.joined)
+
+    @property
+    def digest(self) -> str:
+        """A digest of the options that decide whether an object can be loaded: others cannot make it fail."""
+        decisive = (
+            self.format, self.loader, self.on_drift, self.on_bad_rows, asdict(self.read), asdict(self.table_options),
+            asdict(self.limits), asdict(self.expectations),
+        )  # fmt: skip
+        return hashlib.sha256(json.dumps(decisive, sort_keys=True, default=str).encode()).hexdigest()[:16]
+
+    @property
+    def own_columns(self) -> tuple[str, ...]:
+        """The columns that the load fills itself: the requested system columns, and ``_rest`` if it is used."""
+        return (*self.table_options.system_columns, *((REST,) if self.on_drift == "rest" else ()))
+
+    @property
+    def at_once(self) -> bool:
+        """Whether all objects of the run are published in one step."""
+        return self.all_or_none or self.expectations.forbid_all
+
+    @property
+    def all_or_none(self) -> bool:
+        """Whether nothing is published if an object fails; this always holds for a table's snapshot."""
+        return self.all_or_nothing or self.is_lake
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the request as values that JSON can represent."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Request:
+        """Create a request from the values of `to_dict`, also after a round trip through JSON."""
+        given = dict(values)
+        given["source"] = Source(**given["source"])
+        read = given["read"]
+        columns = Columns.from_dict(read.get("columns", {}))
+        schema = MessageSchema(**read.get("schema", {}))
+        given["read"] = ReadOptions(**{**read, "csv": Csv(**read["csv"]), "schema": schema, "columns": columns})
+        options = dict(given["table_options"])
+        for name in ("order_by", "partition_by", "ttl", "sharding_key"):
+            if isinstance(options.get(name), Mapping):
+                options[name] = Expression(**options[name])
+        given["table_options"] = TableOptions(**options)
+        given["batches"] = Batches(**given["batches"])
+        given["limits"] = LoadLimits(**given.get("limits", {}))
+        given["expectations"] = Expectations(**given.get("expectations", {}))
+        given["after_load"] = AfterLoad(**given.get("after_load", {}))
+        return cls(**given)

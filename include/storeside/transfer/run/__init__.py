@@ -1,0 +1,1 @@
+"""Runs a load: prepares and plans it, loads its batches, and retries objects that failed."""

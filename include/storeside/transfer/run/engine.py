@@ -1,0 +1,362 @@
+"""Runs a transfer: prepares it, loads its objects in batches, each exactly once, and reports."""
+
+from __future__ import annotations
+
+import contextvars
+import hashlib
+import logging
+import queue
+import threading
+import time
+import uuid
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from clickhouse_connect.driver.exceptions import DatabaseError, OperationalError
+
+from storeside.aistore.markers import NONE
+from storeside.transfer.base import queries
+from storeside.transfer.base.errors import (
+    DIFFERENT_STRUCTURE,
+    LeftError,
+    StaleError,
+    TransferCancelled,
+    TransferInputError,
+    code_of,
+    plain,
+    shown,
+)
+from storeside.transfer.publish.leftovers import sweep
+from storeside.transfer.publish.loaded_objects import SourceActions
+from storeside.transfer.publish.mirror import Mirror
+from storeside.transfer.request import aistore_urls
+from storeside.transfer.request.request import Request
+from storeside.transfer.request.source import Listed
+from storeside.transfer.run.batch import BatchLoad
+from storeside.transfer.run.preparation import MOST_FAILURES, Preparation, Prepared
+from storeside.transfer.staging.private import quiet_client
+from storeside.transfer.staging.staging import Staged
+from storeside.transfer.staging.validation import Validation
+from storeside.transfer.staging.work import Work
+from storeside.transfer.state.loads import Loads, Totals, Unplanned
+from storeside.transfer.state.plan import Batch, Plan
+from storeside.transfer.tables.servers import NO_SERVERS, Servers
+from storeside.transfer.tables.table import look_up
+
+if TYPE_CHECKING:
+    from clickhouse_connect.driver.client import Client
+
+__all__ = ["Prepared", "Report", "Transfer"]
+
+log = logging.getLogger(__name__)
+
+# The result of each batch: an error, or its unpublished staging tables.
+Outcomes = queue.SimpleQueue[BaseException | list[tuple[BatchLoad, Staged]]]
+REPORT_SECONDS, _TICK_SECONDS = 5.0, 0.5
+_LISTED_AT_ONCE = 5000  # plans with up to this number of objects are read in one query
+
+
+@dataclass(frozen=True)
+class Report(Unplanned):
+    """Objects, rows and bytes of a run, its duration in seconds, and its first twenty failures as (key, reason).
+
+    `rejected` counts rows that could not be parsed, and rows in the quarantine; `filtered` counts rows that the
+    condition of `Columns` excluded. `verdict` is that of the request's
+    suite, as values for JSON; None if no rows were checked. `handled` counts source objects that were deleted, moved
+    or tagged, and `left` those that S3 refused to change, with examples in `left_objects` as (key, reason).
+    `skipped` counts listed objects that were not to be loaded, without those in `known_bad`: earlier runs, earlier
+    tries of this run, or other runs meanwhile had loaded them, or their failure was accepted. Markers are not listed.
+    For an Iceberg or Delta table, `snapshot` is the id of the snapshot that the table now has, and `removed` counts
+    files of earlier snapshots whose rows were removed.
+    """
+
+    listed: int
+    skipped: int
+    loaded: int
+    failed: int
+    rows: int
+    rejected: int
+    bytes: int
+    seconds: float
+    failures: tuple[tuple[str, str], ...] = ()
+    verdict: dict[str, Any] | None = None
+    filtered: int = 0
+    handled: int = 0
+    left: int = 0
+    left_objects: tuple[tuple[str, str], ...] = ()
+    snapshot: str = ""
+    removed: int = 0
+
+
+class Transfer:
+    """One run of a request.
+
+    `client` is a clickhouse-connect client without a session, which threads share; `s3` is a boto3 client, or a
+    client of AIStore's SDK for a bucket of AIStore. `run_id` names the run in the ledger: the same run, started
+    again, continues where it stopped. An `owner` runs one transfer of a request at a time, under changing run ids,
+    and each transfer cleans up after the previous one. `ledger` is a client of the same server whose user may write
+    Storeside's tables; `client` is used if there is none. A load into a Distributed table also needs the other
+    `servers` of the cluster. Several transfers may share a `validation`.
+    """
+
+    def __init__(
+        self, request: Request, client: Client, s3: Any, run_id: str, owner: str = "", ledger: Client | None = None,
+        servers: Servers = NO_SERVERS,
+    ) -> None:  # fmt: skip
+        client = quiet_client(client) if request.read.columns.mask else client
+        self.client = client
+        self.servers = servers
+        self.s3 = s3
+        self.run_id = run_id
+        self.stop = threading.Event()
+        self._left = threading.Event()
+        self.request = request
+        source = request.source
+        text = "\0".join((owner or run_id, request.table, source.bucket, source.keys))
+        if request.read.columns:  # no run may continue a statement that had other options
+            text += f"\0{request.read.columns}"
+        self.id = hashlib.sha256(text.encode()).hexdigest()[:16]
+        self.loads = Loads(
+            ledger or client, self.id, request.table, source, run_id, request.after_load.action,
+            replaces=request.on_overwrite == "replace", options=request.digest,
+            markers=NONE if request.is_lake else source.markers,
+        )  # fmt: skip
+        self.plan = Plan(self.loads)
+        self._preparation = Preparation(request, client, s3, self.plan, servers)
+        self.started = time.time()
+        self._neighbours = 0
+        self._given: list[str] | None = None
+        self.validation: Validation | None = None
+
+    @property
+    def _clients(self) -> tuple[Client, ...]:
+        """Clients of the servers that this run uses."""
+        return (self.client, *self.servers.connected)
+
+    @property
+    def pulls(self) -> bool:
+        """Whether ClickHouse reads the objects itself."""
+        return self._preparation.pulls
+
+    @pulls.setter
+    def pulls(self, found: bool) -> None:
+        """Use the answer of an earlier transfer of the same request, which saves a question to ClickHouse."""
+        self._preparation.pulls = found
+
+    def sweep(self) -> None:
+        """Drop what an earlier transfer of this owner left: statements, staging tables, plan and listing."""
+        queries.at_once(
+            lambda: self.plan.forget("load_plan"),
+            lambda: self.plan.forget("load_listings"),
+            lambda: sweep(self._clients, self.id),
+        )
+
+    @property
+    def source_actions(self) -> SourceActions:
+        """The actions on source objects after their load; `run` also takes them."""
+        return SourceActions(
+            self.loads, self.s3, self.request.after_load, self.stop,
+            lambda: look_up(self.client, self.request.table, self.servers),
+        )  # fmt: skip
+
+    def prepare(self, objects: Sequence[Listed] | None = None, neighbours: int = 0) -> Prepared:
+        """List, plan, and create a missing table; `objects` replaces the listing.
+
+        `neighbours` is the number of objects in the bucket below the common prefix of `objects`, or 0 if unknown. The
+        load decides from it between a listing and a request for each object. Raises TransferInputError when the
+        request cannot be carried out.
+        """
+        self._neighbours = neighbours
+        self._given = None if objects is None else [o.key for o in objects]
+        return self._preparation.prepare(objects)
+
+    def run(self, prepared: Prepared) -> Report:
+        """Load the planned objects; return when every object is loaded or recorded as failed.
+
+        Raises TransferCancelled when the transfer is stopped, and TransferTransientError when a server stays
+        unavailable: a new run continues after both. Raises ExpectationsError when rows break expectations, and
+        QualityError when the suite cannot be loaded or applied.
+        """
+        form = self.request.form(prepared.format) if prepared.planned else None
+        mirror = Mirror(self.loads, prepared.listed, prepared.since) if self.request.is_lake else None
+        validation = self.validation or (validation_of(self.request) if prepared.planned else None)
+        if self.request.source.by_url and not prepared.push:
+            aistore_urls.configure(self.client)  # another process may have prepared the load
+        if form is not None:
+            work = Work(
+                _of_snapshot(self.request, prepared), form, self.client, self.plan, uuid.uuid4().hex[:8],
+                self.s3, prepared.push, self.stop,
+                neighbours=self._neighbours, servers=self.servers,
+                recent=self._preparation.recent, mirror=mirror,
+            )  # fmt: skip
+            try:
+                self._load(work, prepared, validation)
+            except LeftError:
+                raise
+            except BaseException:
+                self.cancel()
+                raise
+        removed = 0
+        if mirror is not None and self.request.on_overwrite == "replace":
+            removed = mirror.remove_gone(look_up(self.client, self.request.table, self.servers))
+        totals = self.loads.last_totals(prepared.planned)
+        failures = tuple(self.loads.failures(MOST_FAILURES)) if totals.failed else ()
+        handled = self.source_actions.run(self._given)
+        with suppress(DatabaseError, OperationalError):
+            self.sweep()  # otherwise, the next run does it
+        return Report(
+            prepared.listed, max(0, prepared.listed - totals.loaded - totals.failed - prepared.known_bad),
+            totals.loaded, totals.failed, totals.rows,
+            totals.rejected, totals.bytes, time.time() - self.started, failures,
+            validation.verdict() if validation is not None else None, totals.filtered, handled.done, handled.left,
+            handled.examples, prepared.snapshot, removed, known_bad=prepared.known_bad,
+            known_failures=prepared.known_failures, ignored=prepared.ignored,
+        )  # fmt: skip
+
+    def _load(self, work: Work, prepared: Prepared, validation: Validation | None) -> None:
+        """Load the batches in daemon threads, which do not keep a terminated process alive."""
+        is_small = work.recent is not None and prepared.planned <= _LISTED_AT_ONCE
+        batches, _ = queries.at_once(
+            self.plan.listed_batches if is_small else self.plan.batches,
+            lambda: queries.bound(self.client, self.request.limits.seconds),
+        )
+        waiting: queue.SimpleQueue[Batch] = queue.SimpleQueue()
+        for batch in batches:
+            waiting.put(batch)
+        outcomes: Outcomes = queue.SimpleQueue()
+        for _ in range(min(self.request.batches.parallel, len(batches))):
+            here = contextvars.copy_context()  # Airflow assigns log lines to tasks by context
+            threading.Thread(
+                target=here.run, args=(_work_through, work, validation, waiting, outcomes), daemon=True
+            ).start()
+        kept: list[tuple[BatchLoad, Staged]] = []
+        done, reported = 0, time.monotonic()
+        while done < len(batches):
+            if self._left.is_set():
+                work.stop.set()
+                raise LeftError("this process ends, and ClickHouse continues")
+            try:
+                outcome = outcomes.get(timeout=_TICK_SECONDS)
+            except queue.Empty:
+                if time.monotonic() - reported >= REPORT_SECONDS:
+                    reported = time.monotonic()
+                    with suppress(OperationalError):  # a missing line of progress does no harm
+                        log.info("%s", self.progress(prepared))
+                continue
+            if isinstance(outcome, BaseException):
+                raise outcome
+            kept += outcome
+            done += 1
+        if self.request.at_once:
+            self._publish_at_once(kept, prepared)
+
+    def _publish_at_once(self, kept: list[tuple[BatchLoad, Staged]], prepared: Prepared) -> None:
+        """Publish the staging tables of all batches in one step, unless an object has failed with all-or-nothing."""
+        if self.request.all_or_none and (failed := self.loads.last_totals(prepared.planned).failed):
+            for load, staged in kept:
+                load.staging.drop(staged.table)
+            raise TransferInputError(
+                f"{failed} objects cannot be loaded, so none is: {_listed(self.loads.failures(MOST_FAILURES))}"
+            )
+        if not kept:
+            return
+        first, whole = kept[0]
+        try:
+            for _, staged in kept[1:]:
+                first.staging.join(whole, staged)
+        except DatabaseError as e:
+            if code_of(e) != DIFFERENT_STRUCTURE:
+                raise
+            for _, staged in kept:
+                first.staging.drop(staged.table)
+            raise StaleError(
+                f"the columns of {self.request.table} changed while objects were read: start the load again, so that"
+                " it reads them with the current columns"
+            ) from e
+        first.publish(whole)
+
+    def progress(self, prepared: Prepared) -> str:
+        """Return one line: done of total, rate and remaining time."""
+        totals = self.loads.totals()
+        reading = sum(queries.running(self.client, queries.tables_of(self.id)).values())
+        return describe(totals, reading, prepared, time.time() - self.started)
+
+    def cancel(self) -> None:
+        """Stop from any thread and kill the queries; no row of an unfinished batch becomes visible."""
+        self.stop.set()
+        try:
+            for client in self._clients:
+                queries.kill(client, queries.tables_of(self.id), wait=False)
+        except (DatabaseError, OperationalError) as e:
+            log.warning("queries of this transfer may still run: %s", plain(e))
+
+    def leave(self) -> None:
+        """Stop from any thread and let ClickHouse continue, because this process is about to end."""
+        self._left.set()
+
+
+def _work_through(
+    work: Work,
+    validation: Validation | None,
+    waiting: queue.SimpleQueue[Batch],
+    outcomes: Outcomes,
+) -> None:
+    """Load batch after batch; if they are published at once, return the staging tables instead."""
+    while True:
+        try:
+            if work.stop.is_set():
+                raise TransferCancelled("the transfer was stopped")
+            load = BatchLoad(work, waiting.get_nowait(), validation)
+        except queue.Empty:
+            return
+        except BaseException as e:
+            outcomes.put(e)
+            return
+        try:
+            if work.request.at_once:
+                outcomes.put([(load, staged) for staged in load.staged()])
+            else:
+                load.run()
+                outcomes.put([])
+        except BaseException as e:
+            outcomes.put(e)
+            return
+
+
+def validation_of(request: Request) -> Validation | None:
+    """Return the check of rows against the request's suite; None without one. Raises QualityError."""
+    given = request.expectations
+    if not given.suite:
+        return None
+    return Validation(
+        given.suite, request.source.bucket, quarantine=given.on_failed == "quarantine", by_object=given.by_object
+    )  # fmt: skip
+
+
+def _of_snapshot(request: Request, prepared: Prepared) -> Request:
+    """Return the request with the columns that a Delta table has in keys, and in its files."""
+    read = request.read
+    if prepared.partitions:
+        read = replace(read, partition_columns=tuple(prepared.partitions))
+    if prepared.columns and not read.columns.select:
+        read = replace(read, columns=replace(read.columns, select=tuple(prepared.columns)))
+    return replace(request, read=read)
+
+
+def _listed(failures: Sequence[tuple[str, str]]) -> str:
+    return "; ".join(f"{shown(key)}: {reason}" for key, reason in failures)
+
+
+def describe(totals: Totals, reading: int, prepared: Prepared, seconds: float) -> str:
+    """Return a line of progress; `reading` is the number of rows being read now."""
+    done = totals.loaded + totals.failed
+    share = totals.bytes / prepared.bytes if prepared.bytes else 0.0
+    text = (
+        f"{done} of {prepared.planned} objects, {totals.rows} rows (and {reading} being read),"
+        f" {totals.bytes / 1e6:.1f} of {prepared.bytes / 1e6:.1f} MB"
+    )
+    if share and seconds > 0:
+        text += f", {totals.bytes / seconds / 1e6:.1f} MB/s, {seconds / share - seconds:.0f} s to go"
+    return text

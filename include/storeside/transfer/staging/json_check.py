@@ -1,0 +1,73 @@
+"""Checks that JSON Lines objects that ClickHouse reads contain valid JSON; see `strict_json`.
+
+ClickHouse checks each line. A document may span lines, so the worker reads each object that has a line which is not a
+document.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from storeside.transfer.base.errors import GoneError, LoadObjectError, about
+from storeside.transfer.objects.streams import pieces
+from storeside.transfer.objects.strict_json import checked
+from storeside.transfer.staging.json_numbers import Numbers
+from storeside.transfer.staging.origin import PULLED_VERSION
+from storeside.transfer.staging.work import Work
+from storeside.transfer.state.loads import LONG_STATEMENT, Planned
+
+
+class JsonCheck:
+    """Checks the JSON Lines objects of one transfer."""
+
+    def __init__(self, work: Work) -> None:
+        self.work = work
+
+    def broken(
+        self, query_id: str, objects: Sequence[Planned], numbers: Numbers, compression: str = "auto"
+    ) -> list[Planned]:
+        """Return the objects with a line that is not a JSON document, or has a text in a column of `numbers`.
+
+        Raises GoneError for a version that no longer exists.
+        """
+        place = self.work.request.source
+        source, only = self.work.source(objects, "LineAsString", "line String", compression)
+        read = "''" if place.by_url else PULLED_VERSION  # `Reader.check_unchanged` compares the versions
+        rows = self.work.client.query(
+            f"SELECT _path, {read} AS version,"
+            " countIf((NOT isValidJSON(line) AND notEmpty(trimBoth(line, ' \\t\\r')))"
+            f" OR {numbers.condition}) AS wrong"
+            f" FROM {source}{f' WHERE {only}' if only else ''} GROUP BY 1, 2",
+            settings={
+                "use_hive_partitioning": 0,
+                "max_query_size": LONG_STATEMENT,
+                "s3_retry_attempts": 10,
+                # One thread splits bytes into lines faster than the network delivers them. Smaller blocks take less
+                # memory.
+                "max_parsing_threads": 1,
+                "max_block_size": 4096,
+                "query_id": query_id,
+            },
+        ).result_rows
+        wrong = {(path, version) for path, version, count in rows if count}
+        seen = {path: version for path, version, _ in rows}
+        broken = []
+        for o in objects:
+            path, version = place.path_of(o.key), "" if place.by_url else o.version
+            if seen.get(path, version) != version:
+                raise about(GoneError("it was overwritten after it was listed"), o.key)
+            if (path, version) in wrong:
+                broken.append(o)
+        return broken
+
+    def refuse(self, objects: Sequence[Planned], numbers: Numbers) -> None:
+        """Read these objects on the worker.
+
+        Raises LoadObjectError for the first one with invalid JSON, or with a text in a column of `numbers`.
+        """
+        for o in objects:
+            try:
+                for _ in numbers.checked(checked(pieces(self.work.content(o).plain()))):
+                    pass
+            except LoadObjectError as e:
+                raise about(e, o.key) from e

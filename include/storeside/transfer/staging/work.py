@@ -1,0 +1,143 @@
+"""The state that all batches of a run share, and the table functions for their objects."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from storeside.aistore.buckets import common_prefix
+from storeside.transfer.base.schema import Column
+from storeside.transfer.formats.parquet import Shape
+from storeside.transfer.objects.content import Content, content_of
+from storeside.transfer.publish.mirror import Mirror
+from storeside.transfer.request.object_format import Format
+from storeside.transfer.request.request import Request
+from storeside.transfer.request.source import wild
+from storeside.transfer.state.loads import Loaded, Loads, Planned
+from storeside.transfer.state.plan import Plan
+from storeside.transfer.statements.projection import Readings
+from storeside.transfer.statements.reading import Reading
+from storeside.transfer.tables.servers import NO_SERVERS, Servers
+
+if TYPE_CHECKING:
+    from clickhouse_connect.driver.client import Client
+
+    from storeside.transfer.tables.table import Destination
+
+# From _MANY objects on, ClickHouse lists them, which also returns ETags and sizes, and does not send a request for
+# each, unless the listing would have more than _LISTED times as many objects.
+_MANY, _LISTED = 20, 16
+# ClickHouse opens a Parquet object twice, for its footer and its rows. Its page cache, if the server has one, keeps
+# up to this number of bytes of small objects between, in blocks that are not much larger than the objects.
+_CACHED_BYTES = 128 << 20
+_CACHED = {"use_page_cache_for_object_storage": 1, "page_cache_block_size": 64 << 10}
+
+
+@dataclass
+class Work:
+    """State that all batches of a run share.
+
+    `client` is the ClickHouse client of the loading user, who needs no rights on the ledger; threads share it.
+    `token` is part of the names of the run's staging tables. For `neighbours` see `Transfer.prepare`, and for
+    `recent` see `Preparation`. A `mirror` checks that no other snapshot was loaded meanwhile.
+    """
+
+    request: Request
+    form: Format
+    client: Client
+    plan: Plan
+    token: str
+    s3: Any
+    push_all: bool
+    stop: threading.Event = field(default_factory=threading.Event)
+    shapes: dict[str, Shape] = field(default_factory=dict)
+    alters: threading.Lock = field(default_factory=threading.Lock)
+    relists: bool = True
+    neighbours: int = 0
+    servers: Servers = NO_SERVERS
+    recent: Destination | None = None
+    mirror: Mirror | None = None
+
+    @property
+    def loads(self) -> Loads:
+        """The ledger."""
+        return self.plan.loads
+
+    @property
+    def is_strict(self) -> bool:
+        """Whether objects are JSON Lines that must be checked."""
+        return self.form.name == "jsonl" and self.request.read.strict_json
+
+    @cached_property
+    def readings(self) -> Readings:
+        """How objects are read into the table."""
+        return Readings(self.client, self.request.read.columns)
+
+    def content(self, o: Planned) -> Content:
+        """Return the content of an object."""
+        return content_of(self.s3, self.request, o, o.version)
+
+    def source(
+        self, objects: Sequence[Planned], form: str, columns: str = "", compression: str = "auto"
+    ) -> tuple[str, str]:
+        """Return the table function of objects, and the condition that excludes others; empty if there are none.
+
+        With the condition, ClickHouse raises no error for objects that no longer exist.
+        """
+        source = self.request.source
+        keys = [o.key for o in objects]
+        prefix = common_prefix(keys)
+        if (
+            self.relists
+            and len(keys) >= _MANY
+            and not source.cluster
+            and not source.by_url
+            and not wild(prefix)
+            # a dropped or incomplete listing has fewer objects
+            and len(keys) <= (self.neighbours or self.plan.listed_below(prefix)) <= _LISTED * len(keys)
+        ):
+            return source.among(keys, form, columns, compression), source.only(keys)
+        return source.objects(keys, form, columns, compression), ""
+
+
+@dataclass(frozen=True)
+class How:
+    """How to read objects that need special handling.
+
+    `rest` lists the columns that are stored in the column `_rest`. `compression` is ClickHouse's name for the
+    compression of the content if the objects' names suggest another. With `push`, the worker reads the objects; with
+    `tidy`, it sends the rows that `records` yields.
+    """
+
+    rest: tuple[Column, ...] = ()
+    compression: str = "auto"
+    push: bool = False
+    tidy: bool = False
+
+
+USUAL = How()
+
+
+@dataclass
+class Group:
+    """Objects that are read in the same way, each with its number of rows, or -1 if unknown before reading (text).
+
+    Archives of formats with types are read `into` a table: each member decides how it is read, not `reading`.
+    """
+
+    reading: Reading
+    objects: list[Loaded]
+    into: Destination | None = None
+
+    @property
+    def planned(self) -> list[Planned]:
+        """The planned objects of the group."""
+        return [o.planned for o in self.objects]
+
+
+def cached(objects: Sequence[Planned]) -> dict[str, int]:
+    """Return the settings that cache these objects' data; empty if they are too large."""
+    return _CACHED if sum(o.size for o in objects) <= _CACHED_BYTES else {}

@@ -1,0 +1,1 @@
+"""The state of loads in ClickHouse: their ledger, their plans, and their locks."""

@@ -1,0 +1,1 @@
+"""Composes the statements with which ClickHouse reads objects into a table."""

@@ -1,0 +1,346 @@
+"""Composes the statement with which both loaders read objects into a staging table; see also `reading`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from storeside.sql.quoting import identifier, literal
+from storeside.transfer.base.errors import DriftError, LoadObjectError
+from storeside.transfer.base.schema import (
+    MOMENT,
+    NOTHING,
+    Column,
+    bare,
+    is_nested,
+    is_nullable,
+    loose,
+    nullable,
+    resolved,
+    same,
+)
+from storeside.transfer.formats.nulls import holds, keeps, refusal
+from storeside.transfer.formats.parquet import Nested, Shape
+from storeside.transfer.request.object_format import Format
+from storeside.transfer.request.options import REST, SYSTEM_COLUMNS, refuse_own
+from storeside.transfer.state.loads import LONG
+from storeside.transfer.statements.reading import Check, Reading
+from storeside.transfer.tables.table import Destination
+from storeside.transfer.types import partitions
+from storeside.transfer.types.conversion import (
+    beyond_years,
+    clock_time,
+    code,
+    converted,
+    fits,
+    guessed,
+    reading,
+    whole,
+)
+
+_CODED = re.compile(r"U?Int\d+|Float64")  # the types whose values may be codes in CSV
+_STRING = re.compile(r"'(?:[^'\\]|\\.)*+'?", re.DOTALL)  # of a default's expression
+
+
+def text_reading(
+    form: Format,
+    destination: Destination,
+    rest: Sequence[Column] = (),
+    ignored: Sequence[Column] = (),
+    *,
+    empty_nulls: bool = False,
+    keeps_codes: bool | None = None,
+) -> Reading:
+    """Return how to read text objects, which may have any column of the table.
+
+    `rest` lists columns of the objects that the table lacks; the load stores them in the column `_rest`. The values
+    of `ignored` columns are read and not used. With `empty_nulls`, a NULL list, map or struct becomes empty if its
+    column cannot be NULL. With `keeps_codes`, columns of numbers in CSV refuse codes; by default, those do that were
+    inferred from text.
+    """
+    data = [c for c in destination.columns if c.name not in destination.partitions and not destination.is_own(c)]
+    if form.csv.names:
+        data = _named(form.csv.names, data, {c.name for c in (*rest, *ignored)}, destination)
+    columns, expressions, later = [], [], _later_defaults(destination, data)
+    coded = _refusing_codes(form, data, destination.inferred if keeps_codes is None else keeps_codes)
+    checks, as_text = [_code(c) for c in coded], {c.name for c in coded}
+    for c in data:
+        kind = "Nullable(String)" if c.name in as_text else reading(form, c.type)
+        default = destination.defaults.get(c.name)
+        if default is not None:  # for missing or NULL values
+            kind = nullable(kind)
+        value, is_padded = identifier(c.name), form.name == "csv"
+        if empty_nulls and is_nested(kind) and not is_nullable(kind):
+            columns.append(Column(c.name, f"Variant({kind})"))
+            value = f"ifNull(variantElement({value}, {literal(kind)}), defaultValueOfTypeName({literal(kind)}))"
+        else:
+            columns.append(Column(c.name, kind))
+        if (clock := clock_time(form, value, c.type)) is not None:
+            value, kind, fault = clock
+            checks.append(Check(fault, f"column {c.name!r} has a value that is no date and time of {c.type}"))
+        target = nullable(c.type) if default else c.type
+        made = converted(value, kind, target, padded=is_padded)
+        at_once = default and c.name not in later
+        expressions.append((c.name, f"ifNull({made}, CAST({default}, {literal(c.type)}))" if at_once else made))
+        checks += whole_value(c.name, value, kind, target, padded=is_padded)  # an invalid text is no missing value
+        if form.name == "jsonl":
+            checks += _finite(c.name, c.type)
+    checks += [valid_text(c.name) for c in data if bare(c.type) == "String"]
+    if rest:
+        columns += rest if form.is_native else [Column(c.name, "Nullable(String)") for c in rest]
+        expressions.append((REST, as_map(rest)))
+    if ignored:  # ClickHouse does not read a column that no expression names, and refuses the object that has it
+        columns += ignored
+        names = ", ".join(identifier(c.name) for c in ignored)
+        checks.append(Check(f"ignore({names})", "an ignored column is used"))
+    if form.csv.names:
+        order = {name: n for n, name in enumerate(form.csv.names)}
+        columns.sort(key=lambda c: order[c.name])
+    return Reading(
+        form, tuple(columns), tuple(expressions), tuple(checks), partitions=in_keys(destination),
+        settings=(("prefer_column_name_to_alias", 1),) if later else (), defaults=tuple(later.items()),
+    )  # fmt: skip
+
+
+def _later_defaults(destination: Destination, columns: Sequence[Column]) -> dict[str, str]:
+    """Return the defaults that may name columns: they must see the table's values, not the objects' texts."""
+    later = {}
+    for c in columns:
+        default = destination.defaults.get(c.name, "")
+        names = re.findall(r"`|(?<![\w.])[A-Za-z_]\w*\b(?!\()", _STRING.sub("", default))
+        if {name.upper() for name in names} - {"NULL", "TRUE", "FALSE"}:
+            later[c.name] = f"CAST({default}, {literal(c.type)})"
+    return later
+
+
+def _named(
+    names: Sequence[str], data: Sequence[Column], others: Collection[str], destination: Destination
+) -> list[Column]:
+    """Return the columns of CSV without a header in the order of its `names`. Raises DriftError."""
+    by_name = {c.name: c for c in data}
+    if unknown := [name for name in names if name not in by_name and name not in others]:
+        raise DriftError(f"columns {', '.join(unknown)} are not in {destination.name}")
+    return [by_name[name] for name in names if name in by_name]
+
+
+def in_keys(destination: Destination) -> tuple[Column, ...]:
+    """Return the columns of a table whose values are in keys."""
+    return tuple(column for column in destination.columns if column.name in destination.partitions)
+
+
+def whole_value(name: str, value: str, source: str, target: str, *, padded: bool = False) -> list[Check]:
+    """Return the checks for values that the conversion would truncate or guess; none if it takes each as it is."""
+    checks = []
+    if unclear := guessed(value, source, target, padded=padded):
+        reason = "without a year, or with an unknown order of day and month: see csv.timestamp_formats"
+        checks.append(Check(unclear, f"column {name!r} has a date {reason}"))
+    if not (kept := whole(value, source, target, padded=padded)):
+        return checks
+    return [*checks, Check(f"NOT ({kept})", f"column {name!r} has a value that {target} cannot hold whole")]
+
+
+def _refusing_codes(form: Format, data: Sequence[Column], those: Collection[str] | bool) -> list[Column]:
+    """Return the columns of numbers that refuse codes: all, none, or `those`."""
+    if form.name != "csv" or those is False:
+        return []
+    return [c for c in data if _CODED.fullmatch(bare(c.type)) and (those is True or c.name in those)]
+
+
+def _code(column: Column) -> Check:
+    """Return the check for text in CSV that a column of numbers does not keep."""
+    name, kind = column.name, bare(column.type)
+    return Check(
+        code(identifier(name), kind),
+        f"column {name!r} has a code, or a number with more digits than {kind} keeps: change the column to String, or"
+        ' set read.codes to "number"',
+    )
+
+
+def _finite(name: str, kind: str) -> list[Check]:
+    """Return the check for numbers beyond a float's range, which ClickHouse turns into infinity.
+
+    Only columns of floats and of arrays of floats have this check.
+    """
+    if re.fullmatch(r"Float\d+", bare(kind)):
+        infinite = f"isInfinite(assumeNotNull({identifier(name)}))"  # 0 for NULL
+    elif re.fullmatch(r"Array\((Nullable\()?Float\d+\)+", kind):
+        infinite = f"arrayExists(x -> isInfinite(ifNull(x, 0)), {identifier(name)})"
+    else:
+        return []
+    return [Check(infinite, f"column {name!r} has a number that is too large for it")]
+
+
+def valid_text(name: str) -> Check:
+    """Return the check for invalid UTF-8: ClickHouse accepts any bytes in a String."""
+    valid = f"isValidUTF8(assumeNotNull({identifier(name)}))"  # an empty text for NULL
+    return Check(f"NOT {valid}", f"column {name!r} has invalid UTF-8")
+
+
+def typed_reading(
+    form: Format,
+    destination: Destination,
+    shape: Shape,
+    nulls: frozenset[Nested] = frozenset(),
+    *,
+    keep_rest: bool,
+    refuse_nulls: bool,
+) -> Reading:
+    """Return how to read Parquet, ORC or Arrow objects of a shape into a table.
+
+    `nulls` lists the lists, maps and structs that are NULL somewhere. Raises DriftError for columns that the table
+    lacks, unless `keep_rest`, and for columns that it cannot hold. With `refuse_nulls`, raises LoadObjectError for
+    NULLs that a column cannot hold; otherwise they become empty.
+    """
+    partitions.both((column.name for column in shape.columns), destination.partitions)
+    ways, rest = [], []
+    for column, keeping in zip(shape.columns, shape.keeping, strict=True):
+        here = [nested for nested in nulls if nested.path[0] == column.name]
+        target = destination.type_of(column.name)
+        if target is None:
+            rest.append(Column(column.name, resolved(column.type)))
+        elif not fits(column.type, target):
+            raise DriftError(
+                f"column {column.name!r} is {column.type}, which {destination.name} cannot convert to {target}"
+            )
+        way = None if target is None else _way(column, keeping, target, here, refuse_nulls)
+        lost = [nested for nested in here if way is None or not way.keeps(nested)]
+        if lost and refuse_nulls:
+            raise refusal(lost, target or f"column {REST}")
+        if way is not None:
+            ways.append(way)
+    check_columns(destination, [c.name for c in shape.columns], [] if keep_rest else [c.name for c in rest])
+    expressions = [(way.read.name, way.expression) for way in ways]
+    texts = [valid_text(way.read.name) for way in ways if way.read.name in shape.texts]
+    if rest:
+        expressions.append((REST, as_map(rest)))
+    return Reading(
+        form,
+        (*(way.read for way in ways), *rest),
+        tuple(expressions),
+        (*(check for way in ways for check in way.checks), *texts),
+        bool(shape.foreign) or any(way.sent for way in ways),
+        frozenset(way.read.name for way in ways if way.sent == "as it is"),
+        frozenset(way.read.name for way in ways if way.sent == "wrapped"),
+        partitions=in_keys(destination),
+    )
+
+
+def check_columns(destination: Destination, names: Sequence[str], unknown: Sequence[str]) -> None:
+    """Raise DriftError for `unknown` columns, and LoadObjectError if an object lacks a column that needs a value."""
+    refuse_own(names, destination.own)
+    if unknown:
+        raise DriftError(f"columns {', '.join(map(repr, unknown))} are not in {destination.name}")
+    for column in destination.columns:
+        is_empty = is_nested(column.type) or nullable(column.type) == column.type
+        is_ours = column.name in (*SYSTEM_COLUMNS, REST, *destination.defaults, *destination.partitions)
+        if column.name not in names and not (is_empty or is_ours):  # ClickHouse would insert 0 or an empty text
+            raise LoadObjectError(
+                f"it lacks column {column.name!r}, which is {column.type} in {destination.name}: make the column"
+                " Nullable, or give it a default"
+            )
+
+
+@dataclass(frozen=True)
+class _Way:
+    """How to read one Parquet column; `sent` is how a worker must send it if ClickHouse cannot read it."""
+
+    read: Column
+    expression: str
+    checks: Sequence[Check] = ()
+    sent: str = ""
+
+    def keeps(self, nested: Nested) -> bool:
+        """Return whether the column keeps the NULLs of this list, map or struct."""
+        return (self.sent == "as it is" and nested.kind == "struct") or (
+            self.sent == "wrapped" and len(nested.path) == 1
+        )
+
+
+def _way(column: Column, keeping: str, target: str, nulls: Sequence[Nested], refuse_nulls: bool) -> _Way:
+    way = _reading(column, keeping, target, nulls, refuse_nulls)
+    here = identifier(column.name)
+    value = f"tupleElement(assumeNotNull({here}), 'v')" if way.sent == "wrapped" else here
+    return replace(way, checks=[*within_years(column.name, value, resolved(column.type)), *way.checks])
+
+
+def within_years(name: str, value: str, kind: str) -> list[Check]:
+    """Return the check for moments of a typed format that ClickHouse would show as others; none without moments."""
+    beyond = beyond_years(value, kind)
+    reason = f"column {name!r} has a time outside the years 0 to 9999: correct its unit, or leave out the column"
+    return [Check(beyond, reason)] if beyond else []
+
+
+def _reading(column: Column, keeping: str, target: str, nulls: Sequence[Nested], refuse_nulls: bool) -> _Way:
+    name, here = column.name, identifier(column.name)
+    if bare(column.type) == NOTHING:
+        return only_nulls(name, target, refuse_nulls)
+    if any(nested.kind == "struct" for nested in nulls) and keeps(keeping, target):
+        return _Way(Column(name, target), here, sent="as it is")
+    kind = resolved(column.type)
+    if clock := re.fullmatch(r"Time64\((\d)\)", bare(kind)):
+        return _time_of_day(name, kind, target, int(clock.group(1)))
+    if holds(target) and any(len(nested.path) == 1 for nested in nulls):
+        value = converted(f"tupleElement(assumeNotNull({here}), 'v')", kind, target)
+        read = Column(name, f"Nullable(Tuple(v {kind}))")
+        return _Way(read, f"if(isNull({here}), NULL, {value})", sent="wrapped")
+    if same(kind, target) or (
+        loose(kind) == loose(target)
+        and (is_nested(kind) or MOMENT.fullmatch(bare(kind)))
+        and "Nullable(Tuple(" not in target
+    ):
+        if target.startswith("Nullable(Tuple("):  # ClickHouse's reader does not produce this type
+            target, here = bare(target), f"CAST({here}, {literal(target)})"
+        return _Way(Column(name, target), here)  # ClickHouse's reader refuses a NULL
+    return _Way(Column(name, kind), converted(here, kind, target), whole_value(name, here, kind, target))
+
+
+def _time_of_day(name: str, kind: str, target: str, digits: int) -> _Way:
+    """Return how to read times of day: ClickHouse's reader makes moments of 1970 of them, and times would wrap."""
+    moment = f"DateTime64({digits}, 'UTC')"
+    first, end = (f"toDateTime64('1970-01-{day} 00:00:00', {digits}, 'UTC')" for day in ("01", "02"))
+    here = identifier(name)
+    fault = f"{here} < {first} OR {here} >= {end}"
+    outside = Check(f"ifNull({fault}, 0)", f"column {name!r} has a time that is not within a day")
+    read = Column(name, nullable(moment) if is_nullable(kind) else moment)
+    time = f"CAST({here}, {literal(kind)})"
+    return _Way(read, converted(time, kind, target), [outside, *whole_value(name, time, kind, target)])
+
+
+def only_nulls(name: str, target: str, refuse_nulls: bool) -> _Way:
+    """Return how to read a column that has only NULLs."""
+    here = identifier(name)
+    check = Check(f"{here} IS NOT NULL", f"column {name!r} has a value, but its type declares that all are NULL")
+    made = f"CAST({here}, {literal(target)})"
+    if is_nested(target) and not is_nullable(target) and not refuse_nulls:
+        made = f"defaultValueOfTypeName({literal(target)})"
+    return _Way(Column(name, "Nullable(String)"), made, [check])
+
+
+def as_map(columns: Sequence[Column]) -> str:
+    """Return the map of these columns' names to their values as text, without NULLs."""
+    pairs = ", ".join(f"{literal(c.name)}, toString({identifier(c.name)})" for c in columns)
+    return f"CAST(mapFilter((k, v) -> v IS NOT NULL, map({pairs})), 'Map(String, String)')"
+
+
+def settings(form: Format, **more: Any) -> dict[str, Any]:
+    """Return the settings of a statement that loads rows; `more` adds to them or replaces them."""
+    return {
+        **form.settings(),
+        "async_insert": 0,
+        "insert_allow_materialized_columns": 1,  # the load id is one
+        "insert_null_as_default": 0,
+        "input_format_null_as_default": 0,
+        "insert_deduplicate": 0,
+        "optimize_on_insert": 0,
+        "use_hive_partitioning": 0,
+        **LONG,
+        # Each column has its own check, and ClickHouse 26.9 merges n of them in n * n steps.
+        "query_plan_merge_filters": 0,
+        "query_plan_merge_expressions": 0,
+        "max_partitions_per_insert_block": 0,
+        "s3_retry_attempts": 10,
+        "throw_on_max_partitions_per_insert_block": 0,
+        **more,
+    }

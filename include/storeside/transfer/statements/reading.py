@@ -1,0 +1,136 @@
+"""A statement that reads objects of one shape: their columns, the values that it computes, and checks of these."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import starmap
+
+from storeside.sql.quoting import identifier, literal
+from storeside.transfer.base.schema import Column
+from storeside.transfer.base.staging_tables import STAGING
+from storeside.transfer.request.object_format import Format
+from storeside.transfer.tables.table import LOAD_ID, names_column
+from storeside.transfer.types import partitions
+
+# Columns of s3() that identify a row's object and its version.
+_VIRTUAL = frozenset({"_path", "_etag", "_size", "_time", "_row_number"})
+
+
+@dataclass(frozen=True)
+class Check:
+    """A check of each row's values: an expression that is true for a faulty row, and the reason of the error."""
+
+    fault: str
+    reason: str
+
+    @property
+    def condition(self) -> str:
+        """The condition that fails a statement at a faulty row."""
+        return f"throwIf({self.fault}, {literal(self.reason)}) = 0"
+
+
+@dataclass(frozen=True)
+class Projection:
+    """The values of a table's columns, as expressions over the values that a `Reading` reads, with their checks.
+
+    `where` is the condition for rows to load. The statement also stages the other rows, so that they are counted:
+    their load id has all bits inverted.
+    """
+
+    values: tuple[tuple[str, str], ...]
+    checks: tuple[Check, ...] = ()
+    where: str = ""
+
+    @property
+    def conditions(self) -> str:
+        """The conditions that fail a statement at a faulty row that is loaded."""
+        return " AND ".join(
+            replace(check, fault=f"if({self.where}, {check.fault}, 0)" if self.where else check.fault).condition
+            for check in self.checks
+        )
+
+    @property
+    def load_id(self) -> str:
+        """The expression for the load id of a row."""
+        return f"if({self.where}, {LOAD_ID}, bitNot({LOAD_ID}))" if self.where else LOAD_ID
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How to read objects of one shape: their columns, and the expression for each column of the table.
+
+    With `by_arrow`, a worker reads objects with types that ClickHouse cannot read, or reads incompletely. The worker
+    sends columns in `as_it_is` with their NULL structs, and puts each value of columns in `wrapped` into a struct,
+    which is NULL if the value is. In all other columns, NULL lists, maps and structs become empty. `settings` adds
+    to the settings of the statement. The values of `partitions` are in the keys of objects. With a `projection`, the
+    columns of `expressions` are not the table's, but those from which it computes the table's. `skips` means that the
+    load ignores any other column of the objects, `hides` that no error may quote values. `defaults` are expressions
+    over the table's values, for columns that are then NULL.
+    """
+
+    form: Format
+    columns: tuple[Column, ...]
+    expressions: tuple[tuple[str, str], ...]
+    checks: tuple[Check, ...] = ()
+    by_arrow: bool = False
+    as_it_is: frozenset[str] = frozenset()
+    wrapped: frozenset[str] = frozenset()
+    settings: tuple[tuple[str, int], ...] = ()
+    partitions: tuple[Column, ...] = ()
+    projection: Projection | None = None
+    skips: bool = False
+    hides: bool = False
+    defaults: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def hides_virtual(self) -> bool:
+        """Whether a column has the name of a virtual column that ClickHouse needs to identify objects."""
+        return any(column.name in _VIRTUAL for column in self.columns)
+
+    def insert(self, staging: str, extra: Sequence[tuple[str, str]], source: str, only: str = "", *, key: str) -> str:
+        """Return INSERT … SELECT … FROM `source` WHERE `only`; `extra` are further columns with their expressions.
+
+        `key` is the expression for the key of a row's object.
+        """
+        in_key, faults = partitions.expressions(self.partitions, key)
+        pairs = [*self.expressions, *in_key, *extra]
+        conditions = " AND ".join(
+            filter(None, (only, *(check.condition for check in (*self.checks, *starmap(Check, faults)))))
+        )
+        if (made := self.projection) is not None:
+            read = dict(self.expressions)
+            # a column of the objects that gets another name may have the name of one that the load adds
+            inner = {name: f"_storeside{name}" if name in read else name for name, _ in extra}
+            added = [(inner[name], value) for name, value in extra]
+            source = _selected([*self.expressions, *in_key, *added], source, conditions)
+            others = [
+                (name, made.load_id if name == LOAD_ID else identifier(inner.get(name, name)))
+                for name, _ in (*in_key, *extra)
+            ]
+            pairs, conditions = [*made.values, *others], made.conditions
+        if self.defaults:
+            source, conditions = _selected(pairs, source, conditions), ""
+            for name, default in _in_order(self.defaults):
+                value = f"ifNull({identifier(name)}, {default}) AS {identifier(name)}"
+                source = f"(SELECT * REPLACE ({value}) FROM {source})"
+            pairs = [(name, identifier(name)) for name, _ in pairs]
+        names = ", ".join(identifier(name) for name, _ in pairs)
+        values = ", ".join(value for _, value in pairs)
+        where = f" WHERE {conditions}" if conditions else ""
+        return f"{STAGING}.{identifier(staging)} ({names}) SELECT {values} FROM {source}{where}"
+
+
+def _selected(pairs: Sequence[tuple[str, str]], source: str, conditions: str) -> str:
+    """Return the subquery of these names with their expressions."""
+    read = ", ".join(f"{value} AS {identifier(name)}" for name, value in pairs)
+    return f"(SELECT {read} FROM {source}{f' WHERE {conditions}' if conditions else ''})"
+
+
+def _in_order(defaults: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Return defaults, each after those of the columns that its expression names. ClickHouse allows no circles."""
+    rest, ordered = dict(defaults), []
+    while rest:
+        free = [n for n, text in rest.items() if not any(names_column(text, other) for other in rest if other != n)]
+        ordered += [(name, rest.pop(name)) for name in free or list(rest)]
+    return ordered

@@ -1,0 +1,1 @@
+"""The destination tables of loads, on one server or a cluster."""

@@ -1,0 +1,100 @@
+"""Creates the destination table of a load."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from clickhouse_connect.driver.exceptions import DatabaseError
+
+from storeside.sql.quoting import identifier, literal
+from storeside.transfer.base.errors import UNKNOWN_DATABASE, TransferInputError, code_of
+from storeside.transfer.base.schema import Column, bare
+from storeside.transfer.request.options import TableOptions
+from storeside.transfer.tables.servers import NO_SERVERS, Servers
+from storeside.transfer.tables.shards import Distribution, shards_of
+from storeside.transfer.tables.storable import too_many
+from storeside.transfer.tables.table import INFERRED, LOAD_ID, Destination, existing, names_column
+
+if TYPE_CHECKING:
+    from clickhouse_connect.driver.client import Client
+
+log = logging.getLogger(__name__)
+
+
+def ddl(name: str, columns: Sequence[Column], options: TableOptions, inferred: Collection[str] = ()) -> str:
+    """Return the CREATE TABLE of a destination. Columns of its sorting key are never Nullable.
+
+    The types of `inferred` columns come from text.
+    """
+    database, _, table = name.partition(".")
+    sorting_key, partition_key, lifetime = options.sorting_key, options.partition_key, options.lifetime
+    key = f"{sorting_key} {partition_key}"
+    parts = []
+    for column in columns:
+        low = column.type.startswith("LowCardinality(")
+        plain = f"LowCardinality({bare(column.type)})" if low else bare(column.type)
+        definition = replace(column, type=plain if names_column(key, column.name) else column.type).definition
+        parts.append(f"{definition} COMMENT {literal(INFERRED)}" if column.name in inferred else definition)
+    parts.append(f"{LOAD_ID} UInt64 MATERIALIZED 0")
+    clauses = [
+        f"CREATE TABLE IF NOT EXISTS {identifier(database)}.{identifier(table)} (\n    "
+        + ",\n    ".join(parts)
+        + "\n)",
+        f"ENGINE = {options.engine if '(' in options.engine else options.engine + '()'}",
+        f"ORDER BY ({sorting_key or 'tuple()'})",
+    ]
+    if partition_key:
+        clauses.append(f"PARTITION BY ({partition_key})")
+    if lifetime:
+        clauses.append(f"TTL {lifetime}")
+    return "\n".join(clauses)
+
+
+def create(
+    client: Client, name: str, columns: Sequence[Column], options: TableOptions, most_columns: int,
+    servers: Servers = NO_SERVERS, *, with_database: bool = True, inferred: Collection[str] = (),
+) -> Destination:  # fmt: skip
+    """Create a destination, and its database if it does not exist, and return the destination.
+
+    A Distributed table is created on the server of each shard of its cluster, after the table with the shard's rows.
+    Raises TransferInputError for too many columns, and for a missing database without `with_database`. Raises
+    ClickHouse's errors. For `inferred` see `ddl`.
+    """
+    if len(columns) > most_columns:
+        raise TransferInputError(too_many(name, len(columns), most_columns))
+    if not options.cluster:
+        _execute(client, name, ddl(name, columns, options, inferred), with_database)
+        return existing(client, name)
+    database, _, table = name.partition(".")
+    engine = Distribution(options.cluster, database, f"{table}_local", f"({options.division})")
+    shards = shards_of(engine, name, client, servers)
+    for shard in shards:
+        _execute(shard, name, ddl(engine.local, columns, options, inferred), with_database)
+    whole = (
+        f"CREATE TABLE IF NOT EXISTS {identifier(database)}.{identifier(table)}"
+        f" AS {identifier(database)}.{identifier(engine.table)} ENGINE = {engine.sql}"
+    )
+    for shard in sorted(shards, key=lambda shard: shard is client):  # a load sees the table on its own server
+        _execute(shard, name, whole, with_database)
+    return existing(client, name, servers)
+
+
+def _execute(client: Client, name: str, statement: str, with_database: bool) -> None:
+    """Create a table, and its database if it does not exist and may be created."""
+    log.info("creating the table:\n%s", statement)
+    try:
+        client.command(statement)
+    except DatabaseError as e:
+        if code_of(e) != UNKNOWN_DATABASE:
+            raise
+        database = name.partition(".")[0]
+        if not with_database:
+            raise TransferInputError(
+                f"table {name}: the database {database!r} does not exist, and forms may not create it: create it in"
+                " ClickHouse, or list it in `databases` (docs/configuration.md, What forms may name)"
+            ) from e
+        client.command(f"CREATE DATABASE IF NOT EXISTS {identifier(database)}")
+        client.command(statement)

@@ -1,0 +1,1 @@
+"""How values of one type become values of another, and which types hold both."""

@@ -1,0 +1,410 @@
+"""SQL expressions that convert a value to another type without loss, or fail.
+
+Types are texts in ClickHouse's notation.
+"""
+
+from __future__ import annotations
+
+import re
+
+from storeside.sql.quoting import literal
+from storeside.transfer.base.schema import (
+    CLOCK,
+    INTEGER,
+    INTEGERS,
+    MOMENT,
+    NOTHING,
+    NUMBER,
+    TIME,
+    arguments,
+    bare,
+    digits_of,
+    fraction_of,
+    is_nested,
+    is_nullable,
+    loose,
+    nullable,
+    same,
+    scale_of,
+    unquoted,
+)
+from storeside.transfer.request.object_format import Format
+
+# A type within a list, map or struct, after the name of an element.
+_ELEMENT = re.compile(r"(`(?:[^`\\]|\\.)*` |\w+ )?(.*)", re.DOTALL)
+# The digits of the largest decimals.
+_MOST_DIGITS = 76
+_MICROSECONDS, NANOSECONDS = 6, 9
+# The most digits of a second with which a moment can have each year up to 9999.
+_LARGER_FRACTION = 7
+# The moments that become a DateTime: https://clickhouse.com/docs/sql-reference/data-types/datetime. The cast refuses
+# the last second of its range.
+_SECONDS_RANGE = "BETWEEN toDateTime64('1970-01-01', 9, 'UTC') AND toDateTime64('2106-02-07 06:28:14', 9, 'UTC')"
+# Digits of a number of seconds since 1970, in this century.
+_SECONDS = 10
+# In place of an exponent that is not a number of 32 bits: no decimal type has so many digits.
+_NO_EXPONENT = -1_000_000
+# The numbers of decimal digits that floats always return.
+_FLOAT_DIGITS = {"BFloat16": 2, "Float32": 6, "Float64": 15}
+# The type of times that pyarrow has parsed: instants, or what a clock in UTC shows if the text had no offset.
+PARSED = f"DateTime64({_MICROSECONDS}, 'UTC')"
+# A date with a time that a date can hold; ClickHouse ignores any time after a date.
+_MIDNIGHT = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}[ T]00:00(:00(\.0*)?)?$"
+_DECIMAL = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
+# The first and the last second of the years 0 to 9999, since 1970.
+_YEARS = (-62_167_219_200, 253_402_300_799)
+# Texts of a moment of which ClickHouse guesses a part: the year, the date, or the order of day and month: it is day
+# first unless the second number exceeds 12. Dates with points are day first by convention.
+UNORDERED = "(^|[^0-9])[0-9]{1,2}[-/][0-9]{1,2}[-/][0-9]"
+_GUESSED = f"^[0-9]{{1,2}}[-/.][0-9]{{1,2}}([^-/.0-9]|$)|^[0-9]{{1,2}}:[0-9:.]*$|{UNORDERED}"
+# Types that accept any text, or raise an error for it, whether they are Nullable or not.
+_TAKES_TEXT = re.compile(r"String|Enum|Variant\(|Dynamic|JSON|Bool")
+
+
+def reading(form: Format, target: str) -> str:
+    """Return the type to read a value of a text object as, before its conversion to type `target`.
+
+    ClickHouse wraps integers that are out of range when it parses them (tried with 26.9: 300 becomes 44 in UInt8).
+    So they are read into a larger type and then cast with a check. It turns 31 February into a day of March, and
+    truncates decimals and fractions of a second: these are read as a type that lets `whole` detect the loss. It
+    parses an empty quoted CSV field as the integer 0, so integers in CSV are read as text, and an empty text is NULL.
+    Moments in CSV are read as text, too. In JSON Lines a number is another moment than the text of its digits.
+    """
+    core = bare(target)
+    if not form.is_native:  # pyarrow parses and checks the values, except times without `timestamp_formats`
+        known = {"UInt64": "UInt64", "Bool": "Bool", "Float32": "Float32", "Float64": "Float64"}
+        kind = known.get(core) or ("Int64" if INTEGER.fullmatch(core) else "String")
+        return f"Nullable({PARSED if form.csv.timestamp_formats and TIME.fullmatch(core) else kind})"
+    if is_nested(core):
+        return _larger_within(target, csv=form.name == "csv")
+    if core in ("String", "JSON") or core.startswith(("FixedString", "Variant(", "Dynamic")):
+        # Never LowCardinality: ClickHouse skips spaces before a CSV value of any type but String.
+        return f"Nullable({core})" if is_nullable(target) else core
+    if form.name == "csv" and (INTEGERS.fullmatch(core) or MOMENT.fullmatch(core) or core.startswith("Time64")):
+        return "Nullable(String)"
+    return nullable(_larger(core))
+
+
+def _larger(core: str) -> str:
+    """Return the type to read text as when ClickHouse would otherwise lose a part of the value; see `reading`."""
+    if INTEGER.fullmatch(core):
+        return "Int128"
+    if core in ("Int128", "UInt128"):
+        return "Int256"
+    if core in ("Date", "Date32") or core.startswith("Decimal"):
+        return "String"
+    if -1 < fraction_of(core) < _LARGER_FRACTION:
+        digits = _LARGER_FRACTION if core.startswith("DateTime64") else NANOSECONDS
+        zone = re.search(r"'.*'", core)
+        return f"DateTime64({digits}{f', {zone.group()}' if zone else ''})"
+    return f"Time64({NANOSECONDS})" if core.startswith("Time64") else core
+
+
+def _parsed(moment: str) -> str:
+    """Return the type to parse the text of a moment as: without a fraction, ClickHouse refuses 1720051200.0."""
+    return nullable(moment if moment.startswith("DateTime64") else _larger(moment))
+
+
+def _larger_within(kind: str, *, csv: bool) -> str:
+    """Return a type with larger types of the values in a list, map or struct; the others stay as they are.
+
+    A number within a list of CSV cannot be read as text.
+    """
+    core = bare(kind)
+    if is_nested(core):
+        parts = ", ".join(f"{name}{_larger_within(part, csv=csv)}" for name, part in parts_of(core))
+        larger = f"{core[: core.index('(')]}({parts})"
+    elif csv and (scale := scale_of(core)) is not None:
+        larger = f"Decimal({_MOST_DIGITS}, {_MOST_DIGITS - digits_of(core) + scale})"
+    else:
+        larger = _larger(core)
+    if larger == core:
+        return kind
+    return f"Nullable({larger})" if is_nullable(kind) else larger
+
+
+def parts_of(kind: str) -> list[tuple[str, str]]:
+    """Return the types within a list, map or struct, each after the name of its element, which may be empty."""
+    found = (_ELEMENT.fullmatch(part) for part in arguments(kind))
+    return [(part.group(1) or "", part.group(2)) for part in found if part]
+
+
+def elements_of(kind: str) -> dict[str, str]:
+    """Return the types within a struct by the names of its elements; an unnamed element has its number as a name."""
+    return {unquoted(name.strip()) or str(n): part for n, (name, part) in enumerate(parts_of(kind))}
+
+
+def clock_time(form: Format, value: str, target: str) -> tuple[str, str, str] | None:
+    """Return how to read a date and time that pyarrow has parsed by a format; None for other values and formats.
+
+    Returns the expression for the time, its type, and a condition that is true for a time that the type cannot hold.
+    A time without an offset is one in the zone of `target`, by default the server's, as in other CSV.
+    """
+    if not form.csv.timestamp_formats or form.csv.has_offsets or fraction_of(bare(target)) < 0:
+        return None
+    kind = _larger(bare(target))
+    time = f"parseDateTime64BestEffortOrNull(toString({value}), {', '.join(arguments(kind))})"
+    return time, nullable(kind), f"isNotNull({value}) AND isNull({time})"
+
+
+def _unpadded(value: str) -> str:
+    """Return the expression that removes spaces and tabs around a text."""
+    return f"trimBoth({value}, ' \\t')"
+
+
+def whole(value: str, source: str, target: str, *, padded: bool = False, depth: int = 0) -> str:
+    """Return the condition that `converted` loses no part of a value; empty if the conversion itself ensures that.
+
+    `depth` is the number of lists around the value.
+    """
+    a, b = bare(source), bare(target)
+    if a == "String" and is_nested(b):
+        source = _larger_within(target, csv=True)
+        value, a = f"CAST({value}, {literal(source)})", bare(source)
+    if is_nested(a):
+        kept = _whole_within(value, a, b, depth)
+        return f"(isNull({value}) OR {kept})" if kept and is_nullable(source) else kept
+    if depth and a.startswith("FixedString") and b == "String":  # in lists, the conversion removes zero bytes
+        return f"NOT ifNull(endsWith({value}, '\\0'), 0)"
+    if a != "String":
+        return " AND ".join(_whole_value(value, source, b))
+    column = _unpadded(value) if padded else value
+    checks = [f"ifNull({kept}, 1)"] if (kept := _whole_text(column, b)) else []
+    if valid := _valid_text(column, b, target):
+        empty = f" OR empty({column})" if padded else ""
+        checks.append(f"(isNull({column}) OR ({' AND '.join(valid)}){empty})")
+    return " AND ".join(checks)
+
+
+def _whole_within(value: str, a: str, b: str, depth: int) -> str:
+    """Return the condition that no value in a list, map or struct loses a part."""
+    kind, pairs = a[: a.index("(")], list(zip(parts_of(a), parts_of(b), strict=False))
+    if a == b or not b.startswith(f"{kind}("):
+        return ""
+    if kind == "Tuple":
+        fields = (f"tupleElement(assumeNotNull({value}), {n})" for n in range(1, len(pairs) + 1))
+        checks = [whole(f, one, other, depth=depth) for f, ((_, one), (_, other)) in zip(fields, pairs, strict=True)]
+        return " AND ".join(filter(None, checks))
+    lists = [f"mapKeys({value})", f"mapValues({value})"] if kind == "Map" else [value]
+    item, checks = f"x{depth}", []
+    for items, ((_, one), (_, other)) in zip(lists, pairs, strict=True):
+        if kept := whole(item, one, other, depth=depth + 1):
+            checks.append(f"arrayAll({item} -> ifNull({kept}, 1), {items})")
+    return " AND ".join(checks)
+
+
+def beyond_years(value: str, kind: str, depth: int = 0) -> str:
+    """Return the condition that a value, or one within it, is a moment outside the years 0 to 9999; empty if none is.
+
+    ClickHouse 26.9 stores such moments of Parquet, ORC, Arrow and Avro, and shows each as the first or last one of
+    these years. Moments in nanoseconds are within them, because they have 64 bits. `depth` is the number of lists
+    around the value.
+    """
+    core, item = bare(kind), f"x{depth}"
+    if core.startswith("DateTime64") and fraction_of(core) < NANOSECONDS:
+        return f"ifNull(toInt64({value}) NOT BETWEEN {_YEARS[0]} AND {_YEARS[1]}, 0)"
+    if not is_nested(core):
+        return ""
+    parts = [part for _, part in parts_of(core)]
+    if core.startswith("Tuple("):
+        fields = (f"tupleElement(assumeNotNull({value}), {n})" for n in range(1, len(parts) + 1))
+        return " OR ".join(filter(None, (beyond_years(f, p, depth) for f, p in zip(fields, parts, strict=True))))
+    lists = [f"mapKeys({value})", f"mapValues({value})"] if core.startswith("Map(") else [value]
+    found = [(items, beyond_years(item, part, depth + 1)) for items, part in zip(lists, parts, strict=False)]
+    return " OR ".join(f"arrayExists({item} -> {beyond}, {items})" for items, beyond in found if beyond)
+
+
+def _whole_value(value: str, source: str, b: str) -> list[str]:
+    """Return the conditions that type `b` has all digits of a value that is no text."""
+    a, kept = bare(source), ""
+    if is_cut(a, b):
+        kept = f"CAST({converted(value, source, nullable(b))}, {literal(nullable(a))}) = {value}"
+    elif a.startswith("Decimal") and digits_of(a) > _FLOAT_DIGITS.get(b, digits_of(a)):
+        text = f"toString(CAST({value}, {literal(nullable(b))}))"  # as a number, 0.29 * 100 is 28.999999999999996
+        kept = f"CAST({text}, {literal(nullable(a))}) = {value}"
+    checks = [f"ifNull({kept}, 1)"] if kept else []
+    if a.startswith("Decimal") and b.startswith("Decimal") and a != b:  # a text with too many digits becomes NULL
+        checks.append(f"(isNull({value}) OR isNotNull(CAST(toString({value}), {literal(nullable(b))})))")
+    return checks
+
+
+def _whole_text(text: str, b: str) -> str:
+    """Return the condition that type `b` has all digits of a valid text; empty for types that have."""
+    if b in ("Date", "Date32"):  # a day beyond the end of a month becomes a day of the next month
+        day, date = f"substring({text}, -2)", f"CAST({text}, {literal(nullable(b))})"
+        kept = f"{day} NOT IN ('29', '30', '31') OR toDayOfMonth({date}) = toInt8OrZero({day})"
+        is_day = f"toDayOfMonth({date}) = toInt8OrZero(substring({text}, 9, 2))"
+        return f"if(position({text}, ':') = 0, {kept}, match({text}, {literal(_MIDNIGHT)}) AND {is_day})"
+    if (scale := scale_of(b)) is not None:
+        return _has_few_digits(text, scale)
+    return _has_short_fraction(text, b) if MOMENT.fullmatch(b) or CLOCK.fullmatch(b) else ""
+
+
+def _valid_text(text: str, b: str, target: str) -> list[str]:
+    """Return the conditions that a text is a value of type `b`, where the conversion to `target` does not ensure it.
+
+    A cast to a Nullable type returns NULL for an invalid text. A cast to a plain integer wraps: 300 becomes 44.
+    """
+    if _TAKES_TEXT.match(b) or is_nested(b):
+        return []
+    valid = []
+    if INTEGERS.fullmatch(b):
+        valid.append(_is_integer(text, b))
+    elif MOMENT.fullmatch(b):
+        moment = f"CAST({text}, {literal(_parsed(b))})"
+        valid.append(
+            f"isNotNull({moment})" if b.startswith("DateTime64") else f"ifNull({moment} {_SECONDS_RANGE}, 0)"
+        )
+    elif is_nullable(target):
+        valid.append(f"isNotNull(CAST({text}, {literal(nullable(b))}))")
+    if b.startswith("Decimal"):  # ClickHouse parses 1.5.5 as 1.55, and e5 as 0
+        valid.append(f"match({text}, {literal(_DECIMAL)})")
+    return valid
+
+
+def guessed(value: str, source: str, target: str, *, padded: bool = False) -> str:
+    """Return the condition that a text has no clear date; empty if `source` is no text or `target` no moment."""
+    if bare(source) != "String" or not MOMENT.fullmatch(bare(target)):
+        return ""
+    text = f"assumeNotNull({_unpadded(value) if padded else value})"  # an empty text for NULL
+    return f"substring({text}, 5, 1) != '-' AND match({text}, {literal(_GUESSED)})"  # 2026-01-02 takes no match
+
+
+def _integer(text: str, b: str) -> str:
+    """Return the expression for the integer in a text that `_is_integer` accepts; others have any value."""
+    plain = _parsed_integer(text, b)
+    return f"if(isNull({plain}), {_parsed_decimal(text, b)}, {plain})"
+
+
+def _is_integer(text: str, b: str) -> str:
+    """Return the condition that a text is an integer of type `b`, with a fraction of zeros, or an exponent.
+
+    A cast to a plain integer wraps: 300 becomes 44. A cast to a Nullable type returns NULL.
+    """
+    is_whole = f"match({text}, {literal(_DECIMAL)}) AND {_has_few_digits(text, 0)}"
+    return f"(isNotNull({_parsed_integer(text, b)}) OR {is_whole} AND isNotNull({_parsed_decimal(text, b)}))"
+
+
+def _parsed_decimal(text: str, b: str) -> str:
+    return _parsed_integer(f"toString(CAST({text}, 'Nullable(Decimal({_MOST_DIGITS}, 0))'))", b)
+
+
+def _parsed_integer(text: str, b: str) -> str:
+    if b in ("Int128", "UInt128"):  # these wrap even if they are Nullable
+        return f"accurateCastOrNull(CAST({text}, 'Nullable(Int256)'), {literal(b)})"
+    return f"CAST({text}, {literal(nullable(b))})"
+
+
+def code(text: str, b: str) -> str:
+    """Return the condition that a number of type `b` does not keep a text: it is a code, or has too many digits.
+
+    A code begins with a plus, or with a zero before another digit. Most values need no more than a comparison.
+    """
+    text = f"ifNull({_unpadded(text)}, '')"
+    is_code = f"({text} < '1' AND match({text}, '^([+]|-?0[0-9])'))"
+    if b != "Float64":
+        return is_code
+    decimal = f"Nullable(Decimal({_MOST_DIGITS}, {_MOST_DIGITS // 2}))"
+    same = f"CAST(toString(toFloat64OrNull({text})), '{decimal}') = CAST({text}, '{decimal}')"
+    is_long = f"length({text}) > {_FLOAT_DIGITS['Float64']} AND match({text}, '^-?[0-9]*[.]?[0-9]*$')"
+    return f"({is_code} OR if({is_long}, NOT ifNull({same}, 0), 0))"
+
+
+def _has_few_digits(text: str, scale: int) -> str:
+    """Return the condition that a decimal number in a text has at most `scale` digits after its point.
+
+    Zeros at its end do not count, except in an integer with an exponent: 100e-2 has two digits.
+    """
+    point = f"position({text}, '.')"
+    digits = f"if({point} = 0, 0, length(trim(TRAILING '0' FROM {text})) - {point})"
+    plain = f"{digits} <= {scale}" if scale else f"NOT match({text}, '[.][0-9]*[1-9]')"
+    digits = f"length(trim(TRAILING '0' FROM extract({text}, '[.]([0-9]*)')))"
+    exponent = f"toInt32OrDefault(extract({text}, '[eE][+]?(.*)'), toInt32({_NO_EXPONENT}))"
+    scaled = f"NOT match({text}, '^[^eE]*[1-9]') OR {digits} - {exponent} <= {scale}"
+    return f"if(positionCaseInsensitive({text}, 'e') = 0, {plain}, {scaled})"
+
+
+def _has_short_fraction(text: str, kind: str) -> str:
+    """Return the condition that a moment or a time in a text has no digit of a second that its type lacks.
+
+    ClickHouse also parses milliseconds, microseconds and nanoseconds since 1970: integers of 13, 16 and 19 digits.
+    """
+    clock = CLOCK.fullmatch(kind)
+    digits = int(clock.group(1) or 0) if clock else fraction_of(kind)
+    # The point of a fraction follows a time or a large number; points of 31.12.2026 do not.
+    before = "" if clock else "(?::[0-9]{1,2}|[0-9]{5})"
+    longer = f"{before}[.][0-9]{{{digits}}}[0-9]*[1-9]"
+    kept = f"NOT (position({text}, '.') > 0 AND match({text}, '{longer}'))"
+    if clock:
+        return kept
+    number = f"position({text}, ':') = 0 AND match({text}, '^(?:[0-9]{{13}}|[0-9]{{16}}|[0-9]{{19}})$')"
+    return f"{kept} AND NOT ({number} AND match(substring({text}, {_SECONDS + digits + 1}), '[1-9]'))"
+
+
+def is_cut(a: str, b: str) -> bool:
+    """Return whether type `a` has fractions of a second, decimal digits or values that type `b` lacks."""
+    if (digits := scale_of(a)) is not None and (others := scale_of(b)) is not None:
+        return digits > others
+    if TIME.fullmatch(a) and TIME.fullmatch(b):
+        return fraction_of(a) > fraction_of(b)
+    if (one := CLOCK.fullmatch(a)) and (other := CLOCK.fullmatch(b)):
+        return int(one.group(1) or 0) > int(other.group(1) or 0)
+    return (a, b) == ("UInt8", "Bool")
+
+
+def converted(value: str, source: str, target: str, *, padded: bool = False) -> str:
+    """Return the expression that converts a value of type `source` to type `target`, or fails.
+
+    It never wraps or truncates a value that `whole` accepts, or replaces it with a default. With `padded`, text that
+    is converted to another type may have spaces and tabs around it.
+    """
+    a, b = bare(source), bare(target)
+    if same(a, b) and (is_nullable(target) or not is_nullable(source)):
+        return value
+    decimals = a.startswith("Decimal") and b.startswith("Decimal")  # accurateCast does not check these
+    if decimals or (b == "String" and a != b):
+        # toString removes the zero bytes at the end of a FixedString
+        text = f"concat({value}, '')" if a.startswith("FixedString") else f"toString({value})"
+        return f"CAST({text}, {literal(target)})"
+    if a == "String" and is_nested(b):  # its values would wrap, or lose digits
+        larger = _larger_within(target, csv=True)
+        return converted(f"CAST({value}, {literal(larger)})", larger, target)
+    if a == "String" and MOMENT.fullmatch(b) and target != (parsed := _parsed(b)):  # the check parses it, too
+        return f"CAST({converted(value, source, parsed, padded=padded)}, {literal(target)})"
+    if a == "String" or b.startswith("Variant("):
+        text = _unpadded(value) if padded and a == "String" else value
+        return f"CAST({_integer(text, b) if a == 'String' and INTEGERS.fullmatch(b) else text}, {literal(target)})"
+    made = f"accurateCast({value}, {literal(target)})"
+    has_null = is_nested(a) and is_nullable(source) and is_nullable(target)  # a NULL struct has empty texts: no dates
+    return f"if(isNull({value}), NULL, {made})" if has_null else made
+
+
+def fits(source: str, target: str) -> bool:
+    """Return whether values of a type can be loaded into a column of another; single values may be out of range."""
+    a, b = bare(source), bare(target)
+    if is_nested(a) and a.partition("(")[0] == b.partition("(")[0]:
+        return _fits_within(a, b)
+    if loose(a) == loose(b) or b in ("String", "Dynamic") or a == NOTHING or are_clocks(a, b):
+        return True
+    if b.startswith("Variant("):
+        return any(same(a, kind) for kind in arguments(b))
+    if NUMBER.fullmatch(a) and NUMBER.fullmatch(b):
+        return not (INTEGERS.fullmatch(b) and not INTEGERS.fullmatch(a)) and not (
+            b.startswith("Decimal") and "Float" in a
+        )
+    if TIME.fullmatch(a) and TIME.fullmatch(b):
+        return b.startswith("DateTime64") or "Time" not in a
+    return (a, b) in {("String", "UUID"), ("String", "JSON"), ("Bool", "UInt8"), ("UInt8", "Bool")} or b.startswith(
+        ("Enum", "FixedString")
+    )
+
+
+def _fits_within(a: str, b: str) -> bool:
+    if a.startswith("Tuple(") and [*elements_of(a)] != [*elements_of(b)]:
+        return False
+    return all(fits(one, other) for one, other in zip(elements_of(a).values(), elements_of(b).values(), strict=True))
+
+
+def are_clocks(a: str, b: str) -> bool:
+    """Return whether both types are times of a day."""
+    return CLOCK.fullmatch(a) is not None and CLOCK.fullmatch(b) is not None
