@@ -65,7 +65,7 @@ class Described:
 def classes() -> dict[str, Described]:
     """Return all classes of `operators` by name, without the classes for deprecated arguments."""
     found = {}
-    paths = set((ROOT / "operators").rglob("*.py")) - {ROOT / "operators" / "deprecated.py"}
+    paths = set((ROOT / "operators").rglob("*.py")) - {ROOT / "operators" / "bases" / "deprecated.py"}
     for path in sorted(paths):
         module = ".".join(("storeside", *path.relative_to(ROOT).with_suffix("").parts))
         for node in ast.parse(path.read_text()).body:
@@ -144,7 +144,7 @@ def _options(options: type) -> str:
 
 def _section(ancestry: list[Described], found: dict[str, Described]) -> str:
     described = ancestry[0]
-    base = [d for d in found.values() if d.module in ("storeside.operators.aistore", described.module)]
+    base = [d for d in found.values() if d.module in ("storeside.operators.operators.aistore", described.module)]
     elsewhere = {n: " ".join(m.split()) for d in reversed(base) for n, m in _PARAM.findall(d.text)}
     lines = [f"### {described.name}\n", f"`from storeside.operators import {described.name}`\n"]
     lines.append(_markdown(_PARAM.sub("", described.text)) + "\n")

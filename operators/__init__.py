@@ -11,56 +11,64 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from storeside.aistore.spec import EtlSpec as EtlSpec
-    from storeside.operators import params as params
-    from storeside.operators.aistore import TRANSFORMER_IMAGE as TRANSFORMER_IMAGE
-    from storeside.operators.aistore import AISCopyBucketOperator as AISCopyBucketOperator
-    from storeside.operators.aistore import AISTranscodeAudioOperator as AISTranscodeAudioOperator
-    from storeside.operators.aistore import AISTransformBucketOperator as AISTransformBucketOperator
-    from storeside.operators.aistore import AISTransformObjectsOperator as AISTransformObjectsOperator
-    from storeside.operators.aistore import transformer_command as transformer_command
-    from storeside.operators.aistore_etl import AISDeleteEtlOperator as AISDeleteEtlOperator
-    from storeside.operators.aistore_etl import AISGetObjectOperator as AISGetObjectOperator
-    from storeside.operators.aistore_etl import AISInitEtlOperator as AISInitEtlOperator
-    from storeside.operators.aistore_etl import AISInspectBucketOperator as AISInspectBucketOperator
-    from storeside.operators.aistore_etl import AISStartEtlOperator as AISStartEtlOperator
-    from storeside.operators.aistore_etl import AISStopEtlOperator as AISStopEtlOperator
-    from storeside.operators.aistore_etl import AISTransformObjectOperator as AISTransformObjectOperator
-    from storeside.operators.charts import chart_url_pattern as chart_url_pattern
-    from storeside.operators.clickhouse import S3ToClickHouseOperator as S3ToClickHouseOperator
-    from storeside.operators.doctor import CheckConnectionsOperator as CheckConnectionsOperator
-    from storeside.operators.forms import check_form as check_form
-    from storeside.operators.forms import form_choices as form_choices
+    from storeside.operators.bases.charts import chart_url_pattern as chart_url_pattern
+    from storeside.operators.forms import params as params
     from storeside.operators.hooks.aistore import AIStoreHook as AIStoreHook
     from storeside.operators.hooks.hsds import HSDSHook as HSDSHook
-    from storeside.operators.hsds import HSDSExportDatasetOperator as HSDSExportDatasetOperator
-    from storeside.operators.hsds import HSDSImportDatasetOperator as HSDSImportDatasetOperator
-    from storeside.operators.prefetch import AISPrefetchBucketOperator as AISPrefetchBucketOperator
-    from storeside.operators.redrive import SqsRedriveDeadLettersOperator as SqsRedriveDeadLettersOperator
-    from storeside.operators.s3_events import S3EventsToClickHouseOperator as S3EventsToClickHouseOperator
-    from storeside.operators.s3_events import SqsLeaseS3EventsOperator as SqsLeaseS3EventsOperator
-    from storeside.operators.s3_events_sensor import SqsS3EventsSensor as SqsS3EventsSensor
-    from storeside.operators.settings import dag_schedule as dag_schedule
-    from storeside.operators.settings import dag_settings as dag_settings
-    from storeside.operators.settle_events import SqsSettleS3EventsOperator as SqsSettleS3EventsOperator
-    from storeside.operators.shards import AISMakeShardsOperator as AISMakeShardsOperator
-    from storeside.operators.shards import AISSplitShardsOperator as AISSplitShardsOperator
-    from storeside.operators.shared import only_when as only_when
-    from storeside.operators.speech import AISProbeAudioOperator as AISProbeAudioOperator
-    from storeside.operators.speech import ClickHousePublishManifestOperator as ClickHousePublishManifestOperator
-    from storeside.operators.speech import ClickHouseStageManifestOperator as ClickHouseStageManifestOperator
-    from storeside.operators.speech import GXValidateManifestOperator as GXValidateManifestOperator
-    from storeside.operators.speech import SqsSettleSpeechEventsOperator as SqsSettleSpeechEventsOperator
-    from storeside.operators.speech_export import (
+    from storeside.operators.operators.aistore import TRANSFORMER_IMAGE as TRANSFORMER_IMAGE
+    from storeside.operators.operators.aistore import AISCopyBucketOperator as AISCopyBucketOperator
+    from storeside.operators.operators.aistore import AISTranscodeAudioOperator as AISTranscodeAudioOperator
+    from storeside.operators.operators.aistore import AISTransformBucketOperator as AISTransformBucketOperator
+    from storeside.operators.operators.aistore import AISTransformObjectsOperator as AISTransformObjectsOperator
+    from storeside.operators.operators.aistore import transformer_command as transformer_command
+    from storeside.operators.operators.aistore_etl import AISDeleteEtlOperator as AISDeleteEtlOperator
+    from storeside.operators.operators.aistore_etl import AISGetObjectOperator as AISGetObjectOperator
+    from storeside.operators.operators.aistore_etl import AISInitEtlOperator as AISInitEtlOperator
+    from storeside.operators.operators.aistore_etl import AISInspectBucketOperator as AISInspectBucketOperator
+    from storeside.operators.operators.aistore_etl import AISStartEtlOperator as AISStartEtlOperator
+    from storeside.operators.operators.aistore_etl import AISStopEtlOperator as AISStopEtlOperator
+    from storeside.operators.operators.aistore_etl import AISTransformObjectOperator as AISTransformObjectOperator
+    from storeside.operators.operators.clickhouse import S3ToClickHouseOperator as S3ToClickHouseOperator
+    from storeside.operators.operators.doctor import CheckConnectionsOperator as CheckConnectionsOperator
+    from storeside.operators.operators.hsds import HSDSExportDatasetOperator as HSDSExportDatasetOperator
+    from storeside.operators.operators.hsds import HSDSImportDatasetOperator as HSDSImportDatasetOperator
+    from storeside.operators.operators.prefetch import AISPrefetchBucketOperator as AISPrefetchBucketOperator
+    from storeside.operators.operators.redrive import SqsRedriveDeadLettersOperator as SqsRedriveDeadLettersOperator
+    from storeside.operators.operators.s3_events import S3EventsToClickHouseOperator as S3EventsToClickHouseOperator
+    from storeside.operators.operators.s3_events import SqsLeaseS3EventsOperator as SqsLeaseS3EventsOperator
+    from storeside.operators.operators.settle_events import SqsSettleS3EventsOperator as SqsSettleS3EventsOperator
+    from storeside.operators.operators.shards import AISMakeShardsOperator as AISMakeShardsOperator
+    from storeside.operators.operators.shards import AISSplitShardsOperator as AISSplitShardsOperator
+    from storeside.operators.operators.speech import AISProbeAudioOperator as AISProbeAudioOperator
+    from storeside.operators.operators.speech import (
+        ClickHousePublishManifestOperator as ClickHousePublishManifestOperator,
+    )
+    from storeside.operators.operators.speech import (
+        ClickHouseStageManifestOperator as ClickHouseStageManifestOperator,
+    )
+    from storeside.operators.operators.speech import GXValidateManifestOperator as GXValidateManifestOperator
+    from storeside.operators.operators.speech import SqsSettleSpeechEventsOperator as SqsSettleSpeechEventsOperator
+    from storeside.operators.operators.speech_export import (
         ClickHouseExportManifestOperator as ClickHouseExportManifestOperator,
     )
-    from storeside.operators.storage import StorageBenchmarkOperator as StorageBenchmarkOperator
-    from storeside.operators.storage import StorageCopyBucketOperator as StorageCopyBucketOperator
-    from storeside.operators.storage import StorageTuneOperator as StorageTuneOperator
-    from storeside.operators.throughput import AISMeasureThroughputOperator as AISMeasureThroughputOperator
-    from storeside.operators.transform_benchmark import AISMeasureTransformsOperator as AISMeasureTransformsOperator
-    from storeside.operators.transform_benchmark import AISRemoveMeasurementOperator as AISRemoveMeasurementOperator
+    from storeside.operators.operators.storage import StorageBenchmarkOperator as StorageBenchmarkOperator
+    from storeside.operators.operators.storage import StorageCopyBucketOperator as StorageCopyBucketOperator
+    from storeside.operators.operators.storage import StorageTuneOperator as StorageTuneOperator
+    from storeside.operators.operators.throughput import AISMeasureThroughputOperator as AISMeasureThroughputOperator
+    from storeside.operators.operators.transform_benchmark import (
+        AISMeasureTransformsOperator as AISMeasureTransformsOperator,
+    )
+    from storeside.operators.operators.transform_benchmark import (
+        AISRemoveMeasurementOperator as AISRemoveMeasurementOperator,
+    )
+    from storeside.operators.operators.utterances import AISCutUtterancesOperator as AISCutUtterancesOperator
+    from storeside.operators.restrictions import check_form as check_form
+    from storeside.operators.restrictions import form_choices as form_choices
+    from storeside.operators.sensors.s3_events import SqsS3EventsSensor as SqsS3EventsSensor
+    from storeside.operators.settings import dag_schedule as dag_schedule
+    from storeside.operators.settings import dag_settings as dag_settings
+    from storeside.operators.shared import only_when as only_when
     from storeside.operators.triggers.s3_events import S3EventsTrigger as S3EventsTrigger
-    from storeside.operators.utterances import AISCutUtterancesOperator as AISCutUtterancesOperator
     from storeside.speech.columns import UTTERANCE_COLUMNS as UTTERANCE_COLUMNS
     from storeside.transfer.request.after_load import AfterLoad as AfterLoad
     from storeside.transfer.request.column_options import Columns as Columns
@@ -73,39 +81,39 @@ if TYPE_CHECKING:
 
 _NAMES = {
     "aistore.spec": ("EtlSpec",),
-    "operators.aistore": (
+    "operators.operators.aistore": (
         "AISCopyBucketOperator", "AISTranscodeAudioOperator", "AISTransformBucketOperator",
         "AISTransformObjectsOperator", "TRANSFORMER_IMAGE", "transformer_command",
     ),
-    "operators.aistore_etl": (
+    "operators.operators.aistore_etl": (
         "AISDeleteEtlOperator", "AISGetObjectOperator", "AISInitEtlOperator", "AISInspectBucketOperator",
         "AISStartEtlOperator", "AISStopEtlOperator", "AISTransformObjectOperator",
     ),
-    "operators.charts": ("chart_url_pattern",),
-    "operators.clickhouse": ("S3ToClickHouseOperator",),
-    "operators.doctor": ("CheckConnectionsOperator",),
-    "operators.forms": ("check_form", "form_choices"),
+    "operators.bases.charts": ("chart_url_pattern",),
+    "operators.operators.clickhouse": ("S3ToClickHouseOperator",),
+    "operators.operators.doctor": ("CheckConnectionsOperator",),
+    "operators.restrictions": ("check_form", "form_choices"),
     "operators.hooks.aistore": ("AIStoreHook",),
     "operators.hooks.hsds": ("HSDSHook",),
-    "operators.hsds": ("HSDSExportDatasetOperator", "HSDSImportDatasetOperator"),
-    "operators.prefetch": ("AISPrefetchBucketOperator",),
-    "operators.redrive": ("SqsRedriveDeadLettersOperator",),
-    "operators.s3_events": ("S3EventsToClickHouseOperator", "SqsLeaseS3EventsOperator"),
-    "operators.s3_events_sensor": ("SqsS3EventsSensor",),
+    "operators.operators.hsds": ("HSDSExportDatasetOperator", "HSDSImportDatasetOperator"),
+    "operators.operators.prefetch": ("AISPrefetchBucketOperator",),
+    "operators.operators.redrive": ("SqsRedriveDeadLettersOperator",),
+    "operators.operators.s3_events": ("S3EventsToClickHouseOperator", "SqsLeaseS3EventsOperator"),
+    "operators.sensors.s3_events": ("SqsS3EventsSensor",),
     "operators.settings": ("dag_schedule", "dag_settings"),
-    "operators.settle_events": ("SqsSettleS3EventsOperator",),
-    "operators.shards": ("AISMakeShardsOperator", "AISSplitShardsOperator"),
+    "operators.operators.settle_events": ("SqsSettleS3EventsOperator",),
+    "operators.operators.shards": ("AISMakeShardsOperator", "AISSplitShardsOperator"),
     "operators.shared": ("only_when",),
-    "operators.speech": (
+    "operators.operators.speech": (
         "AISProbeAudioOperator", "ClickHousePublishManifestOperator", "ClickHouseStageManifestOperator",
         "GXValidateManifestOperator", "SqsSettleSpeechEventsOperator",
     ),
-    "operators.speech_export": ("ClickHouseExportManifestOperator",),
-    "operators.storage": ("StorageBenchmarkOperator", "StorageCopyBucketOperator", "StorageTuneOperator"),
-    "operators.throughput": ("AISMeasureThroughputOperator",),
-    "operators.transform_benchmark": ("AISMeasureTransformsOperator", "AISRemoveMeasurementOperator"),
+    "operators.operators.speech_export": ("ClickHouseExportManifestOperator",),
+    "operators.operators.storage": ("StorageBenchmarkOperator", "StorageCopyBucketOperator", "StorageTuneOperator"),
+    "operators.operators.throughput": ("AISMeasureThroughputOperator",),
+    "operators.operators.transform_benchmark": ("AISMeasureTransformsOperator", "AISRemoveMeasurementOperator"),
     "operators.triggers.s3_events": ("S3EventsTrigger",),
-    "operators.utterances": ("AISCutUtterancesOperator",),
+    "operators.operators.utterances": ("AISCutUtterancesOperator",),
     "speech.columns": ("UTTERANCE_COLUMNS",),
     "transfer.request.after_load": ("AfterLoad",),
     "transfer.request.column_options": ("Columns",),
@@ -121,7 +129,7 @@ __all__ = sorted([*_MODULES, "params"])  # noqa: PLE0605 - computed from the one
 def __getattr__(name: str) -> Any:
     """Import a public name. Raises AttributeError for any other."""
     if name == "params":
-        return import_module("storeside.operators.params")
+        return import_module("storeside.operators.forms.params")
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"storeside.{_MODULES[name]}"), name)

@@ -11,8 +11,8 @@ from urllib.parse import quote, urlsplit
 from airflow.sdk import Asset, AssetAlias, BaseOperatorLink
 
 from storeside.ledger.objects import Ledger
-from storeside.operators.forms import FormOperator
 from storeside.operators.links import RunPageLink
+from storeside.operators.restrictions import FormOperator
 from storeside.operators.shared import run_columns
 
 if TYPE_CHECKING:

@@ -77,7 +77,7 @@ def dag_schedule(settings: Mapping[str, Any]) -> Any:
     times = CronTriggerTimetable(settings["schedule"], timezone="UTC") if settings["schedule"] else None
     if not (queue := settings["queue"]):
         return times
-    from storeside.operators.literals import check_event_source
+    from storeside.operators.arguments import check_event_source
     from storeside.operators.triggers.s3_events import S3EventsTrigger
 
     if source := settings.get("source"):

@@ -21,8 +21,8 @@ from storeside.aistore import lock
 from storeside.aistore.buckets import Bucket
 from storeside.aistore.spec import EtlSpec
 from storeside.aistore.stored_objects import list_aistore
-from storeside.operators.aistore import TRANSFORMER_IMAGE, transformer_command
-from storeside.operators.forms import USES, VARIABLE
+from storeside.operators.operators.aistore import TRANSFORMER_IMAGE, transformer_command
+from storeside.operators.restrictions import USES, VARIABLE
 from storeside.stack import authn, s3
 from storeside.stack.airflow_api import FINAL, AirflowApi
 from storeside.stack.settings import HOST, Stack

@@ -10,6 +10,7 @@ from airflow.sdk import BaseHook
 from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 
 from storeside.errors import StoresideError
+from storeside.operators.arguments import between
 from storeside.operators.hooks.transfer import (
     clickhouse_client,
     clients,
@@ -18,7 +19,6 @@ from storeside.operators.hooks.transfer import (
     other_servers,
     sqs_client,
 )
-from storeside.operators.literals import between
 from storeside.operators.triggers.engine import EngineTrigger, in_thread
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from storeside.operators import forms
-from storeside.operators.charts import chart_url_pattern
+from storeside.operators import restrictions
+from storeside.operators.bases.charts import chart_url_pattern
 from storeside.sql.quoting import literal
 from storeside.stack.podrunner import pods
 from storeside.transfer.base import errors
@@ -43,11 +43,11 @@ AT_RUN_TIME: dict[tuple[str, str], list[re.Pattern[Any]]] = {
     ("include/storeside/transfer/tables/table.py", "f'(?<!\\\\w){re.escape(column)}(?!\\\\w)'"): [
         re.compile(r"(?<!\w)city(?!\w)")
     ],
-    ("operators/charts.py", "chart_url_pattern(ending)"): [re.compile(chart_url_pattern("svg"))],
-    ("operators/forms.py", "_listing(pattern, characters)"): [
-        re.compile(forms._listing(names, characters))
+    ("operators/bases/charts.py", "chart_url_pattern(ending)"): [re.compile(chart_url_pattern("svg"))],
+    ("operators/restrictions.py", "_listing(pattern, characters)"): [
+        re.compile(restrictions._listing(names, characters))
         for names in ("a*", "*a*b*c*d", "team-*/*-*@*")
-        for characters in (forms._STAR, *forms._STARS.values())
+        for characters in (restrictions._STAR, *restrictions._STARS.values())
     ],
 }
 # Controls: the measurement finds these.

@@ -28,7 +28,7 @@ from storeside.aistore.spec import EtlSpec
 from storeside.measure.throughput.chart import draw
 from storeside.measure.throughput.group import LoaderGroup
 from storeside.measure.throughput.load import Load, environment
-from storeside.operators.aistore import ALL_WORKERS
+from storeside.operators.operators.aistore import ALL_WORKERS
 from storeside.stack import aisloader_build, aistore_build
 from storeside.stack.settings import default_folder
 from storeside.transformers.native import build

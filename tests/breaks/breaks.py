@@ -467,7 +467,7 @@ BREAKS = (
         "a deferral has no time limit",
         (
             Edit(
-                "operators/deferring.py",
+                "operators/bases/deferring.py",
                 "            timeout = self.execution_timeout\n        if timeout is not None:\n",
                 "            limit = self.execution_timeout\n        if timeout is not None or limit is not None:\n",
             ),
@@ -476,7 +476,7 @@ BREAKS = (
     Break(
         "time-limit",
         "a task whose time is over leaves its job or query running",
-        (Edit("operators/deferring.py", "            self._stop(context)\n", ""),),
+        (Edit("operators/bases/deferring.py", "            self._stop(context)\n", ""),),
     ),
     Break(
         "light-dags",
@@ -559,7 +559,7 @@ BREAKS = (
         "the result of a copy, an XCom, has the password of the source's connection",
         (
             Edit(
-                "operators/storage.py",
+                "operators/operators/storage.py",
                 'matches the prefix {self.prefix!r}")\n        return result\n',
                 'matches the prefix {self.prefix!r}")\n'
                 "        connection = connection_of(self.source, self.source_conn_id or None)\n"

@@ -22,9 +22,9 @@ from storeside.operators import (
     AISInspectBucketOperator,
     AISPrefetchBucketOperator,
     AISTransformBucketOperator,
-    following,
 )
-from storeside.operators import bucket_job as operators
+from storeside.operators.bases import bucket_job as operators
+from storeside.operators.bases import following
 from storeside.operators.shared import run_key
 from storeside.stack import airflow
 from storeside.stack.settings import Stack

@@ -25,7 +25,7 @@ from storeside.aistore.pods import PodWatch
 from storeside.aistore.spec import EtlSpec
 from storeside.doctor import aistore as doctor
 from storeside.ledger.objects import Ledger
-from storeside.operators.aistore import transformer_command
+from storeside.operators.operators.aistore import transformer_command
 from storeside.stack.settings import Stack
 from storeside.transform import journal
 from storeside.transform.bucket_job import BucketJob

@@ -25,7 +25,7 @@ from storeside.operators import (
     AISStartEtlOperator,
     AISStopEtlOperator,
 )
-from storeside.operators.aistore import TRANSFORMER_IMAGE, transformer_command
+from storeside.operators.operators.aistore import TRANSFORMER_IMAGE, transformer_command
 from storeside.operators.triggers.aistore import cancel
 from storeside.stack import airflow
 from storeside.stack.settings import Stack

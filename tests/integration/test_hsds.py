@@ -28,7 +28,7 @@ from storeside.hsds.export import Export, Exporter
 from storeside.hsds.export import Report as Exported
 from storeside.hsds.imports import Import, Importer
 from storeside.hsds.plan import Slab, plan
-from storeside.operators.hsds import HSDSExportDatasetOperator, HSDSImportDatasetOperator
+from storeside.operators.operators.hsds import HSDSExportDatasetOperator, HSDSImportDatasetOperator
 from storeside.stack import cli, hsds, s3
 from storeside.stack.settings import CHECKOUT, Stack
 from storeside.transfer.base.errors import TransferInputError

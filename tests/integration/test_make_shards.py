@@ -279,7 +279,7 @@ def test_a_task_defers_and_makes_shards_in_the_bucket_of_their_objects(
     making: Making, stack: Stack, clickhouse: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_AISTORE_DEFAULT", json.dumps(airflow.connections(stack)["AISTORE_DEFAULT"]))
-    monkeypatch.setattr("storeside.operators.shards.ledger", lambda _: Ledger(clickhouse))
+    monkeypatch.setattr("storeside.operators.operators.shards.ledger", lambda _: Ledger(clickhouse))
     making.put(samples(4))
     folder = unique("tars")
     uri = str(making.source)
@@ -287,7 +287,7 @@ def test_a_task_defers_and_makes_shards_in_the_bucket_of_their_objects(
         task_id="make", source=uri, destination=uri, prefix=making.folder, name=folder + "/{}.tar", outlets=[]
     )
 
-    monkeypatch.setattr("storeside.operators.bucket_job.BRIEF_SECONDS", 0)
+    monkeypatch.setattr("storeside.operators.bases.bucket_job.BRIEF_SECONDS", 0)
     with pytest.raises(TaskDeferred) as deferred:
         task.execute(first := task_context("make"))
 

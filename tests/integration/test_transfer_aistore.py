@@ -19,9 +19,9 @@ from storeside.aistore.buckets import Bucket
 from storeside.aistore.cluster import Cluster
 from storeside.aistore.spec import EtlSpec
 from storeside.ledger.objects import Ledger
-from storeside.operators.aistore import transformer_command
-from storeside.operators.clickhouse import S3ToClickHouseOperator
 from storeside.operators.hooks.aistore import AIStoreHook
+from storeside.operators.operators.aistore import transformer_command
+from storeside.operators.operators.clickhouse import S3ToClickHouseOperator
 from storeside.operators.triggers.clickhouse import S3ToClickHouseTrigger
 from storeside.stack import authn, demo
 from storeside.stack.clickhouse_users import LEDGER, LOADER

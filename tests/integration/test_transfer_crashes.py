@@ -27,8 +27,8 @@ from airflow.sdk.exceptions import TaskDeferralTimeout, TaskDeferred
 from clickhouse_connect.driver.exceptions import OperationalError
 from pyarrow.csv import read_csv
 
-from storeside.operators import deferring
-from storeside.operators.clickhouse import S3ToClickHouseOperator
+from storeside.operators.bases import deferring
+from storeside.operators.operators.clickhouse import S3ToClickHouseOperator
 from storeside.sql.migrate import migrate
 from storeside.stack import airflow
 from storeside.stack.settings import CHECKOUT

@@ -16,7 +16,7 @@ from clickhouse_connect.driver.exceptions import DatabaseError, OperationalError
 from storeside.doctor import clickhouse as doctor
 from storeside.doctor import connections
 from storeside.doctor.examination import examine
-from storeside.operators.clickhouse import S3ToClickHouseOperator
+from storeside.operators.operators.clickhouse import S3ToClickHouseOperator
 from storeside.sql import roles
 from storeside.stack import airflow
 from storeside.stack.clickhouse_users import LEDGER, LOADER

@@ -22,8 +22,8 @@ from storeside.measure.transforms import scratch as scratches
 from storeside.measure.transforms.benchmark import Benchmark, Plan
 from storeside.measure.transforms.scratch import Scratch
 from storeside.measure.transforms.variants import Variant
-from storeside.operators import transform_benchmark
-from storeside.operators.aistore import ALL_WORKERS, transformer_command
+from storeside.operators.operators import transform_benchmark
+from storeside.operators.operators.aistore import ALL_WORKERS, transformer_command
 from storeside.stack import authn
 from storeside.stack.demo import RECORDINGS
 from storeside.stack.settings import Stack

@@ -22,8 +22,8 @@ from tests import structure
 # The function of each boundary, and the functions that call it.
 BOUNDARIES = {
     "form": (
-        "storeside.operators.forms.check_form",
-        {"operators/forms.py:FormOperator.pre_execute"},
+        "storeside.operators.restrictions.check_form",
+        {"operators/restrictions.py:FormOperator.pre_execute"},
     ),
     "object name": (
         "storeside.transformers.names.unfit",
@@ -157,7 +157,7 @@ def test_no_operator_runs_without_the_check_of_forms() -> None:
         for part in node.body
         if isinstance(part, ast.FunctionDef) and part.name == "pre_execute"
     }
-    assert "check_form(context)" in defined.pop("operators/forms.py:FormOperator")
+    assert "check_form(context)" in defined.pop("operators/restrictions.py:FormOperator")
     assert [name for name, code in defined.items() if "super().pre_execute(context)" not in code] == []
 
 

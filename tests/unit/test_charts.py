@@ -7,10 +7,11 @@ import pytest
 from airflow.dag_processing.dagbag import DagBag
 from airflow.sdk.exceptions import AirflowFailException, ParamValidationError
 
-from storeside.operators import AISGetObjectOperator, storage, throughput
-from storeside.operators.charts import chart_at, object_at
-from storeside.operators.storage import StorageBenchmarkOperator
-from storeside.operators.throughput import AISMeasureThroughputOperator
+from storeside.operators import AISGetObjectOperator
+from storeside.operators.bases.charts import chart_at, object_at
+from storeside.operators.operators import storage, throughput
+from storeside.operators.operators.storage import StorageBenchmarkOperator
+from storeside.operators.operators.throughput import AISMeasureThroughputOperator
 from storeside.stack.settings import CHECKOUT
 
 # {} is the ending of the chart

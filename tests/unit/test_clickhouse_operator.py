@@ -12,10 +12,11 @@ from airflow.sdk import Connection, Param
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, ParamValidationError
 from jinja2 import Template
 
-from storeside.operators import clickhouse, params
-from storeside.operators.clickhouse import S3ToClickHouseOperator
+from storeside.operators import params
 from storeside.operators.hooks.aistore import AIStoreHook
 from storeside.operators.hooks.transfer import source
+from storeside.operators.operators import clickhouse
+from storeside.operators.operators.clickhouse import S3ToClickHouseOperator
 from storeside.transfer.base.errors import TransferInputError
 from storeside.transfer.request.after_load import AfterLoad
 from storeside.transfer.request.column_options import Columns

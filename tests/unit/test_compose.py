@@ -20,7 +20,7 @@ import pytest
 import yaml
 
 from storeside.doctor.connections import PREFIX, Connection
-from storeside.operators.aistore import TRANSFORMER_IMAGE
+from storeside.operators.operators.aistore import TRANSFORMER_IMAGE
 from storeside.stack import (
     airflow,
     aistore,

@@ -17,7 +17,7 @@ from airflow.serialization.serialized_objects import DagSerialization
 
 from storeside.aistore.buckets import PROVIDERS
 from storeside.aistore.spec import COMMUNICATION_TYPES
-from storeside.operators import forms
+from storeside.operators import restrictions
 from storeside.stack.settings import CHECKOUT
 from storeside.transformers.formats import CODECS, LAYOUTS, SAMPLE_RATES
 
@@ -112,13 +112,13 @@ def test_fields_that_lend_are_limited_to_listed_names(dag: Any) -> None:
     for name in dag.params:
         param = dag.params.get_param(name)
         if not LENDING.fullmatch(name):
-            assert forms._MARK not in param.schema, name
+            assert restrictions._MARK not in param.schema, name
             continue
-        kind = param.schema[forms._MARK]
+        kind = param.schema[restrictions._MARK]
         assert (kind == "connection") == name.endswith("_connection"), name
         if param.has_value:
-            for names, wanted in forms._Field(name, kind, forms.USES, param.value).wanted():
-                assert forms.is_listed(names, wanted, forms.DEFAULTS[names]), (name, wanted)
+            for names, wanted in restrictions._Field(name, kind, restrictions.USES, param.value).wanted():
+                assert restrictions.is_listed(names, wanted, restrictions.DEFAULTS[names]), (name, wanted)
 
 
 def test_every_field_for_text_is_limited_or_known_to_need_no_limit(dag: Any) -> None:
@@ -136,7 +136,9 @@ DATA = re.compile(r"source|destination|bucket|quarantine|backends|domain|dataset
 
 def test_forms_name_no_data_by_default(dag: Any) -> None:
     assert [name for name in dag.params if DATA.fullmatch(name) and dag.params.get_param(name).has_value] == []
-    demo = {name.rpartition("://")[2] for kind in ("read", "queues", "domains") for name in forms.DEFAULTS[kind]}
+    demo = {
+        name.rpartition("://")[2] for kind in ("read", "queues", "domains") for name in restrictions.DEFAULTS[kind]
+    }
     for name in dag.params:
         assert str(dag.params.get_param(name).value).rpartition("://")[2] not in {*demo, "data.trips"}, name
 
@@ -157,7 +159,7 @@ def test_no_dag_has_a_schedule_without_its_variable(dag: Any) -> None:
 
 
 def test_every_operator_checks_the_form(dag: Any) -> None:
-    assert all(isinstance(task, forms.FormOperator) for task in dag.tasks)
+    assert all(isinstance(task, restrictions.FormOperator) for task in dag.tasks)
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,8 @@ from airflow.sdk.exceptions import TaskDeferralError, TaskDeferralTimeout, TaskD
 from airflow.sdk.serde import deserialize, serialize
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from storeside.operators import deferring
-from storeside.operators.deferring import DeferringOperator
+from storeside.operators.bases import deferring
+from storeside.operators.bases.deferring import DeferringOperator
 from storeside.stack.settings import CHECKOUT
 
 TIMED_OUT = {"error": "Trigger timeout"}  # the scheduler's text (check_trigger_timeouts)
@@ -67,7 +67,7 @@ class Instance:
 def context(monkeypatch: pytest.MonkeyPatch) -> Any:
     found: Any = {"ti": Instance()}
     monkeypatch.setattr(deferring, "get_current_context", lambda: found)
-    monkeypatch.setattr("storeside.operators.deferring.time.sleep", SLEPT.append)
+    monkeypatch.setattr("storeside.operators.bases.deferring.time.sleep", SLEPT.append)
     for noted in (KILLED, SLEPT):
         noted.clear()
     return found

@@ -12,8 +12,8 @@ from airflow.sdk import DAG, Connection
 
 from docs import make_reference
 from storeside.operators import AISMeasureThroughputOperator, S3EventsToClickHouseOperator, S3ToClickHouseOperator
-from storeside.operators import throughput as throughput_module
 from storeside.operators.errors import OperatorInputError
+from storeside.operators.operators import throughput as throughput_module
 from storeside.transfer.request.object_format import Csv
 from storeside.transfer.request.options import ReadOptions, TableOptions
 

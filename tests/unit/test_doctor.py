@@ -22,8 +22,8 @@ from storeside.doctor.connections import Connection
 from storeside.doctor.examination import Systems, examine
 from storeside.doctor.findings import Finding, System, without_secrets
 from storeside.doctor.remedies import TIME_OUT, answered, reach
-from storeside.operators import doctor
-from storeside.operators.doctor import CheckConnectionsOperator
+from storeside.operators.operators import doctor
+from storeside.operators.operators.doctor import CheckConnectionsOperator
 from storeside.operators.triggers import doctor as triggers
 from storeside.operators.triggers.doctor import CheckConnectionsTrigger
 

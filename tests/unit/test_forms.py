@@ -11,7 +11,7 @@ from airflow.sdk.definitions.param import process_params
 from airflow.sdk.exceptions import AirflowFailException
 
 import storeside.operators as public
-from storeside.operators import AISPrefetchBucketOperator, S3ToClickHouseOperator, forms
+from storeside.operators import AISPrefetchBucketOperator, S3ToClickHouseOperator, restrictions
 from storeside.operators.errors import OperatorInputError
 from storeside.transfer.request.named_options import named_options
 from storeside.transfer.request.options import Batches, LoadLimits, ReadOptions
@@ -36,7 +36,7 @@ def run(conf: dict[str, Any], task_params: dict[str, Any] | None = None, **param
 def field(kind: str, default: Any = None, uses: str = "") -> Param:
     kinds: dict[type, str | list[str]] = {list: "array", str: "string"}
     types = kinds.get(type(default), ["null", "string", "array", "object"])
-    return Param(default, type=types, **forms.form_choices(kind, *uses.split()))
+    return Param(default, type=types, **restrictions.form_choices(kind, *uses.split()))
 
 
 @pytest.mark.parametrize(
@@ -125,7 +125,7 @@ def test_constants_of_the_author_are_not_limited() -> None:
 
 
 def test_the_variable_replaces_one_list_and_leaves_the_others(variable: Any) -> None:
-    variable({use: ["s3://team-*"] for use in forms.USES})
+    variable({use: ["s3://team-*"] for use in restrictions.USES})
     run({"x": "s3://team-audio", "y": "tables-events"}, x=field("bucket"), y=field("queue"))
     for name in ("s3://recordings", "s3://team-a@payroll_s3", "s3://team-a/b", "s3://team-a s3://b", "s3://team"):
         with pytest.raises(AirflowFailException):
@@ -159,28 +159,28 @@ def test_an_empty_list_allows_nothing(variable: Any) -> None:
 def test_the_form_suggests_listed_names(variable: Any) -> None:
     names = ["s3://one", "s3://team-*", "ais://two"]
     variable({"read": [*names, "s3://three"], "write": [*names, "s3://team-1"], "delete": names, "tables": ["a.b"]})
-    forms._suggestions.cache_clear()
+    restrictions._suggestions.cache_clear()
     try:
-        assert forms.form_choices("bucket")["examples"] == ["s3://one", "ais://two"]
-        assert forms.form_choices("s3 bucket")["examples"] == ["one"]
-        assert forms.form_choices("source bucket")["examples"] == ["one", "ais://two"]
+        assert restrictions.form_choices("bucket")["examples"] == ["s3://one", "ais://two"]
+        assert restrictions.form_choices("s3 bucket")["examples"] == ["one"]
+        assert restrictions.form_choices("source bucket")["examples"] == ["one", "ais://two"]
         for kind in ("chart", "backend"):
-            assert "examples" not in forms.form_choices(kind)
-        assert forms.form_choices("bucket", "read")["examples"] == ["s3://one", "ais://two", "s3://three"]
-        assert forms.form_choices("bucket", "read", "write")["examples"] == ["s3://one", "ais://two"]
-        assert forms.form_choices("table")["examples"] == ["a.b"]
+            assert "examples" not in restrictions.form_choices(kind)
+        assert restrictions.form_choices("bucket", "read")["examples"] == ["s3://one", "ais://two", "s3://three"]
+        assert restrictions.form_choices("bucket", "read", "write")["examples"] == ["s3://one", "ais://two"]
+        assert restrictions.form_choices("table")["examples"] == ["a.b"]
         with pytest.raises(OperatorInputError, match="choose from bucket"):
-            forms.form_choices("tables")
+            restrictions.form_choices("tables")
         with pytest.raises(OperatorInputError, match="no use 'append': choose from read, write, delete"):
-            forms.form_choices("bucket", "read", "append")
+            restrictions.form_choices("bucket", "read", "append")
     finally:
-        forms._suggestions.cache_clear()
+        restrictions._suggestions.cache_clear()
 
 
 def test_every_public_operator_checks() -> None:
     operators = [getattr(public, name) for name in public.__all__ if name.endswith("Operator")]
     assert len(operators) > 20
-    assert all(issubclass(operator, forms.FormOperator) for operator in operators)
+    assert all(issubclass(operator, restrictions.FormOperator) for operator in operators)
 
 
 def test_other_operators_can_check() -> None:
@@ -193,7 +193,7 @@ def test_other_operators_can_check() -> None:
 
 @pytest.mark.parametrize("written", ["oci://recordings", "oc://recordings"])
 def test_aistores_own_scheme_for_oci_means_the_listed_bucket(variable: Any, written: str) -> None:
-    variable({use: ["oci://recordings"] for use in forms.USES})
+    variable({use: ["oci://recordings"] for use in restrictions.USES})
     run({"source": written}, source=field("bucket"))
     with pytest.raises(AirflowFailException, match="oci://payroll"):
         run({"source": "oc://payroll"}, source=field("bucket"))
@@ -202,12 +202,12 @@ def test_aistores_own_scheme_for_oci_means_the_listed_bucket(variable: Any, writ
 USED = {"read": ["s3://r", "s3://all"], "write": ["s3://w", "s3://all"], "delete": ["s3://d", "s3://all"]}
 
 
-@pytest.mark.parametrize("use", forms.USES)
+@pytest.mark.parametrize("use", restrictions.USES)
 def test_each_use_of_a_bucket_has_its_own_list(variable: Any, use: str) -> None:
     variable(USED)
     run({"x": f"s3://{use[0]}"}, x=field("bucket", uses=use))
     run({"x": "s3://all"}, x=field("bucket"))
-    for other in sorted({*forms.USES} - {use}):
+    for other in sorted({*restrictions.USES} - {use}):
         with pytest.raises(AirflowFailException, match=f"is not one of the buckets that forms may {other}: "):
             run({"x": f"s3://{use[0]}"}, x=field("bucket", uses=other))
         with pytest.raises(AirflowFailException, match=f"may {other}: "):
@@ -217,17 +217,17 @@ def test_each_use_of_a_bucket_has_its_own_list(variable: Any, use: str) -> None:
 def test_a_described_field_keeps_no_use_of_the_other(variable: Any) -> None:
     """A field for a destination is made from that for a source."""
     variable(USED)
-    forms._suggestions.cache_clear()
+    restrictions._suggestions.cache_clear()
     try:
         source = field("bucket", uses="read")
         assert "s3://r" in source.schema["examples"]
-        copied = forms.described(source, "x", **forms.form_choices("bucket"))
+        copied = restrictions.described(source, "x", **restrictions.form_choices("bucket"))
         assert copied.schema["examples"] == ["s3://all"]
-        assert forms.described(source, "x").schema["examples"] == source.schema["examples"]
+        assert restrictions.described(source, "x").schema["examples"] == source.schema["examples"]
         with pytest.raises(AirflowFailException, match="may write"):
             run({"x": "s3://r"}, x=copied)
     finally:
-        forms._suggestions.cache_clear()
+        restrictions._suggestions.cache_clear()
 
 
 @pytest.mark.parametrize(("action", "lacking"), [("delete", "delete"), ("move", "delete"), ("tag", "write")])
@@ -270,12 +270,12 @@ def test_the_variable_of_earlier_versions_allows_what_it_allowed(
     earlier = {"buckets": ["s3://team-*"], "after_load": ["none", "tag"], "etls": ["a"]}
     variable(earlier)
     run({"x": BEFORE[kind]}, x=field(kind))
-    (warning,) = (record for record in caplog.records if record.name == forms.__name__)
+    (warning,) = (record for record in caplog.records if record.name == restrictions.__name__)
     with pytest.raises(AirflowFailException, match="may read"):
         run({"x": "s3://other"}, x=field("bucket"))
     renewed = json.loads(warning.getMessage().partition("): ")[2])
     assert renewed == {
-        **dict.fromkeys(forms.USES, earlier["buckets"]), "after_load": ["none", "tag"], "etls": ["a"],
+        **dict.fromkeys(restrictions.USES, earlier["buckets"]), "after_load": ["none", "tag"], "etls": ["a"],
         "tables": ["*.*"], "databases": ["*"], "clusters": ["*"], "options": ["*"], "tags": ["*"],
     }  # fmt: skip
     caplog.clear()
@@ -314,11 +314,11 @@ def test_only_a_table_of_the_form_limits_its_database(variable: Any) -> None:
     with DAG("d", schedule=None, params={"x": field("table", "own.a"), "y": Param("other.b", type="string")}) as dag:
         task = AISPrefetchBucketOperator(task_id="t", bucket="s3://b")
     context: Any = {"dag": dag, "task": task, "params": {"x": "other.a", "y": "other.b"}}
-    form = forms.check_form(context)
+    form = restrictions.check_form(context)
     assert not form.may_create_database("other.a")
     assert form.may_create_database("other.b")  # of a field without `form_choices`, or of the DAG's author
     context["params"]["x"] = "owned.a"
-    assert forms.check_form(context).may_create_database("owned.a")
+    assert restrictions.check_form(context).may_create_database("owned.a")
 
 
 def load(options: Any, **arguments: Any) -> None:
@@ -371,4 +371,4 @@ def test_a_task_reads_the_variable_once(monkeypatch: pytest.MonkeyPatch) -> None
     reads = []
     monkeypatch.setattr(Variable, "get", lambda name, **_: reads.append(name))
     load({"limits.rows": 9})
-    assert reads == [forms.VARIABLE]
+    assert reads == [restrictions.VARIABLE]

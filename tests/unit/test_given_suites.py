@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from storeside.operators.clickhouse import S3ToClickHouseOperator
-from storeside.operators.literals import LiteralArgumentError
+from storeside.operators.arguments import LiteralArgumentError
+from storeside.operators.operators.clickhouse import S3ToClickHouseOperator
 from storeside.quality.given import check_suite, load_suite
 from storeside.quality.suite import QualityError
 from storeside.stack.settings import CHECKOUT

@@ -29,7 +29,7 @@ from storeside.hsds.plan import Slab, plan
 from storeside.hsds.sources import chunks_of
 from storeside.operators.errors import airflow_errors
 from storeside.operators.hooks.hsds import server_of
-from storeside.operators.hsds import SLAB_BYTES, HSDSExportDatasetOperator, HSDSImportDatasetOperator
+from storeside.operators.operators.hsds import SLAB_BYTES, HSDSExportDatasetOperator, HSDSImportDatasetOperator
 from storeside.stack import cli, hsds
 from storeside.stack.settings import CHECKOUT, Stack, StackError
 

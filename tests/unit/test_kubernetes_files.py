@@ -17,7 +17,7 @@ from storeside.aistore.cluster import Cluster
 from storeside.doctor.aistore import FEATURES
 from storeside.doctor.connections import Connection
 from storeside.measure.throughput import job_spec, kubernetes
-from storeside.operators.aistore import TRANSFORMER_IMAGE
+from storeside.operators.operators.aistore import TRANSFORMER_IMAGE
 from storeside.sql.visibility import POLICIES
 from storeside.stack import container
 from storeside.stack.clickhouse_users import (

@@ -7,25 +7,25 @@ import pytest
 from airflow.sdk import Asset, AssetAlias
 from airflow.sdk.execution_time.context import OutletEventAccessors
 
-from storeside.operators.aistore import AISCopyBucketOperator
-from storeside.operators.clickhouse import S3ToClickHouseOperator
-from storeside.operators.hsds import HSDSExportDatasetOperator, HSDSImportDatasetOperator
 from storeside.operators.links import BenchmarksPageLink, QueuePageLink, RunPageLink
 from storeside.operators.movement import DESTINATION, Movement, MovementOperator, asset_of, dataset_of
-from storeside.operators.prefetch import AISPrefetchBucketOperator
-from storeside.operators.redrive import SqsRedriveDeadLettersOperator
-from storeside.operators.s3_events import (
+from storeside.operators.operators.aistore import AISCopyBucketOperator
+from storeside.operators.operators.clickhouse import S3ToClickHouseOperator
+from storeside.operators.operators.hsds import HSDSExportDatasetOperator, HSDSImportDatasetOperator
+from storeside.operators.operators.prefetch import AISPrefetchBucketOperator
+from storeside.operators.operators.redrive import SqsRedriveDeadLettersOperator
+from storeside.operators.operators.s3_events import (
     S3EventsToClickHouseOperator,
     SqsLeaseS3EventsOperator,
 )
-from storeside.operators.speech import ClickHousePublishManifestOperator, SqsSettleSpeechEventsOperator
-from storeside.operators.storage import (
+from storeside.operators.operators.speech import ClickHousePublishManifestOperator, SqsSettleSpeechEventsOperator
+from storeside.operators.operators.storage import (
     StorageBenchmarkOperator,
     StorageCopyBucketOperator,
     StorageTuneOperator,
 )
-from storeside.operators.throughput import AISMeasureThroughputOperator
-from storeside.operators.transform_benchmark import AISMeasureTransformsOperator
+from storeside.operators.operators.throughput import AISMeasureThroughputOperator
+from storeside.operators.operators.transform_benchmark import AISMeasureTransformsOperator
 
 
 def told(operator: MovementOperator, moved: Movement) -> OutletEventAccessors:

@@ -22,7 +22,11 @@ from storeside.aistore.buckets import Bucket
 from storeside.aistore.errors import AIStoreInputError, AIStoreTransientError
 from storeside.aistore.spec import EtlSpec
 from storeside.copying.errors import CopyObjectError
-from storeside.operators.aistore import (
+from storeside.operators.bases.bucket_job import AnyJob
+from storeside.operators.errors import OperatorInputError, airflow_errors
+from storeside.operators.hooks import transfer
+from storeside.operators.hooks.aistore import AIStoreHook
+from storeside.operators.operators.aistore import (
     TRANSFORMER_IMAGE,
     AISCopyBucketOperator,
     AISTranscodeAudioOperator,
@@ -30,7 +34,7 @@ from storeside.operators.aistore import (
     AISTransformObjectsOperator,
     transformer_command,
 )
-from storeside.operators.aistore_etl import (
+from storeside.operators.operators.aistore_etl import (
     AISDeleteEtlOperator,
     AISGetObjectOperator,
     AISInspectBucketOperator,
@@ -38,13 +42,9 @@ from storeside.operators.aistore_etl import (
     AISStopEtlOperator,
     AISTransformObjectOperator,
 )
-from storeside.operators.bucket_job import AnyJob
-from storeside.operators.errors import OperatorInputError, airflow_errors
-from storeside.operators.hooks import transfer
-from storeside.operators.hooks.aistore import AIStoreHook
-from storeside.operators.shards import AISMakeShardsOperator, AISSplitShardsOperator
+from storeside.operators.operators.shards import AISMakeShardsOperator, AISSplitShardsOperator
+from storeside.operators.operators.speech import AISProbeAudioOperator, GXValidateManifestOperator
 from storeside.operators.shared import as_bool, as_number, run_columns, run_key
-from storeside.operators.speech import AISProbeAudioOperator, GXValidateManifestOperator
 from storeside.operators.triggers.aistore import AISJobTrigger
 from storeside.speech.manifest import facts_prefix
 from storeside.stack.settings import CHECKOUT
@@ -388,7 +388,7 @@ def test_facts_are_asked_for_without_another_effect(monkeypatch: pytest.MonkeyPa
 
     connection = Connection(conn_id="aistore_default", conn_type="http", host="proxy", extra=json.dumps(extra))
     monkeypatch.setattr(AIStoreHook, "get_connection", lambda *_: connection)
-    monkeypatch.setattr("storeside.operators.bucket_job.ledger", lambda _: None)
+    monkeypatch.setattr("storeside.operators.bases.bucket_job.ledger", lambda _: None)
 
     def job(**arguments: Any) -> BucketJob:
         operator = rendered(AISTranscodeAudioOperator, {}, processes=2, prepend="x/", **arguments)
@@ -410,8 +410,8 @@ def test_facts_are_asked_for_without_another_effect(monkeypatch: pytest.MonkeyPa
 
 def test_an_in_place_transform_names_one_bucket_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_AISTORE_DEFAULT", json.dumps({"conn_type": "generic", "host": "127.0.0.1"}))
-    monkeypatch.setattr("storeside.operators.aistore.ledger", lambda _: None)
-    monkeypatch.setattr("storeside.operators.bucket_job.ledger", lambda _: None)
+    monkeypatch.setattr("storeside.operators.operators.aistore.ledger", lambda _: None)
+    monkeypatch.setattr("storeside.operators.bases.bucket_job.ledger", lambda _: None)
 
     def job(destination: str, in_place: bool | str) -> AnyJob:
         operator = AISTranscodeAudioOperator(
@@ -537,7 +537,7 @@ def test_shards_are_made_by_an_etl_that_reads_the_source(monkeypatch: pytest.Mon
         "extra": {"transformer_endpoint": "http://in:1"},
     }
     monkeypatch.setenv("AIRFLOW_CONN_AISTORE_DEFAULT", json.dumps(connection))
-    monkeypatch.setattr("storeside.operators.shards.ledger", lambda _: None)
+    monkeypatch.setattr("storeside.operators.operators.shards.ledger", lambda _: None)
     made = AISMakeShardsOperator(
         task_id="t", source="ais://#team/a", destination="ais://b", prefix="p/", objects="*.flac", name="s-{}.tar",
         shard_size="2000", samples_per_shard="3", workers=2,
@@ -573,7 +573,7 @@ def test_another_try_waits_in_the_triggerer() -> None:
 
 def test_another_try_waits_in_the_worker_of_a_task_that_is_not_deferrable(monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
-    monkeypatch.setattr("storeside.operators.bucket_job.time.sleep", slept.append)
+    monkeypatch.setattr("storeside.operators.bases.bucket_job.time.sleep", slept.append)
     operator = AISCopyBucketOperator(task_id="t", source="ais://a", destination="ais://b", deferrable=False)
     operator._delay(State("retry", 0, pending=1, retries=2, not_before=time.time() + 60))
     operator._delay(State("retry", 0, pending=1, retries=2, not_before=time.time() - 60))
@@ -581,7 +581,7 @@ def test_another_try_waits_in_the_worker_of_a_task_that_is_not_deferrable(monkey
 
 
 def test_a_running_job_says_whose_connection_leads_to_its_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("storeside.operators.bucket_job.BRIEF_SECONDS", 0)
+    monkeypatch.setattr("storeside.operators.bases.bucket_job.BRIEF_SECONDS", 0)
     recorded: list[dict[str, Any]] = []
     state = State("bucket", 0, pending=1, retries=2, job_id="etl-1")
     job: Any = SimpleNamespace(

@@ -21,7 +21,7 @@ import requests
 
 from storeside.aistore import etl
 from storeside.aistore.spec import CLASS_IMAGE
-from storeside.operators.aistore import TRANSFORMER_IMAGE, transformer_command
+from storeside.operators.operators.aistore import TRANSFORMER_IMAGE, transformer_command
 from storeside.stack.podrunner import component
 from storeside.stack.podrunner.allowed import NotAllowedError, require
 from storeside.stack.podrunner.images import IMAGES

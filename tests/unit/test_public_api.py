@@ -154,5 +154,7 @@ def test_dags_and_documents_use_the_public_api_alone() -> None:
 
 
 def test_the_test_of_the_test() -> None:
-    assert list(imported("from storeside.operators.aistore import X")) == [("storeside.operators.aistore", "X")]
+    assert list(imported("from storeside.operators.operators.aistore import X")) == [
+        ("storeside.operators.operators.aistore", "X")
+    ]
     assert Path(public.__file__ or "").parent.resolve() == FOLDER

@@ -19,7 +19,7 @@ from storeside.doctor.connections import Connection, systems
 from storeside.doctor.examination import examine
 from storeside.events.settle import Settled
 from storeside.operators import AISCopyBucketOperator, HSDSExportDatasetOperator
-from storeside.operators.s3_events import QueueOperator
+from storeside.operators.operators.s3_events import QueueOperator
 from storeside.transfer import cli
 from storeside.transfer.base.errors import TransferInputError
 from storeside.transfer.request.request import Request
@@ -163,8 +163,8 @@ def test_requests_of_the_operators(server: tuple[str, list[dict[str, str]]], mon
             raise KeyError("stop")
 
     monkeypatch.setattr("storeside.hsds.export.Exporter", Exporter)
-    monkeypatch.setattr("storeside.operators.hsds.HSDSHook", lambda conn_id: SimpleNamespace(client=None))
-    monkeypatch.setattr("storeside.operators.hsds.run_key", lambda context: "d/r")
+    monkeypatch.setattr("storeside.operators.operators.hsds.HSDSHook", lambda conn_id: SimpleNamespace(client=None))
+    monkeypatch.setattr("storeside.operators.operators.hsds.run_key", lambda context: "d/r")
     export = HSDSExportDatasetOperator(task_id="export", domain="/d", dataset="/x", bucket="out", prefix="p/")
     with pytest.raises(KeyError):
         export.execute({})  # type: ignore[typeddict-item]

@@ -16,10 +16,11 @@ from storeside.events.drained import Drained
 from storeside.events.intake import Limits
 from storeside.events.queue import Queue
 from storeside.events.settle import Settled
-from storeside.operators import SqsSettleS3EventsOperator, SqsSettleSpeechEventsOperator, s3_events
+from storeside.operators import SqsSettleS3EventsOperator, SqsSettleSpeechEventsOperator
 from storeside.operators.errors import OperatorInputError
-from storeside.operators.redrive import SqsRedriveDeadLettersOperator
-from storeside.operators.s3_events import QueueOperator, S3EventsToClickHouseOperator
+from storeside.operators.operators import s3_events
+from storeside.operators.operators.redrive import SqsRedriveDeadLettersOperator
+from storeside.operators.operators.s3_events import QueueOperator, S3EventsToClickHouseOperator
 from storeside.speech import recordings
 from tests.support import task_context
 

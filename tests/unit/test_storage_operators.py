@@ -14,16 +14,16 @@ from storeside.copying.errors import CopyCancelled, CopyInputError, CopyObjectEr
 from storeside.copying.multipart import MIB, Profile, Settings
 from storeside.copying.prefetch import Missing
 from storeside.measure import tuner
-from storeside.operators import prefetch, storage
 from storeside.operators.errors import airflow_errors
 from storeside.operators.hooks import storage as hooks
-from storeside.operators.prefetch import AISPrefetchBucketOperator
-from storeside.operators.shared import only_when
-from storeside.operators.storage import (
+from storeside.operators.operators import prefetch, storage
+from storeside.operators.operators.prefetch import AISPrefetchBucketOperator
+from storeside.operators.operators.storage import (
     StorageBenchmarkOperator,
     StorageCopyBucketOperator,
     StorageTuneOperator,
 )
+from storeside.operators.shared import only_when
 from storeside.operators.triggers.aistore import AISJobTrigger
 from tests.oci_double import config, new_key
 

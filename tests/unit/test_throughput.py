@@ -30,8 +30,8 @@ from storeside.measure.throughput.load import Load, Loader, Outcome, environment
 from storeside.measure.throughput.model import Model, disk_limit, node_bound
 from storeside.measure.throughput.nodes import Counters, Differences
 from storeside.measure.throughput.tables import Figures, Second, Verdict, judge
-from storeside.operators import throughput
-from storeside.operators.throughput import AISMeasureThroughputOperator
+from storeside.operators.operators import throughput
+from storeside.operators.operators.throughput import AISMeasureThroughputOperator
 from storeside.stack.settings import CHECKOUT
 from tests.support import until
 

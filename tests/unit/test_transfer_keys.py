@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storeside.operators.clickhouse import S3ToClickHouseOperator
+from storeside.operators.operators.clickhouse import S3ToClickHouseOperator
 from storeside.transfer.base.errors import TransferInputError
 from storeside.transfer.base.schema import Column
 from storeside.transfer.request.options import TableOptions

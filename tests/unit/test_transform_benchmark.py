@@ -19,7 +19,7 @@ from storeside.measure.transforms.benchmark import Plan
 from storeside.measure.transforms.results import Report, Result
 from storeside.measure.transforms.variants import Variant, variants
 from storeside.operators import AISMeasureTransformsOperator, transformer_command
-from storeside.operators.literals import LiteralArgumentError
+from storeside.operators.arguments import LiteralArgumentError
 from storeside.stack.settings import CHECKOUT
 from storeside.transformers import serve
 from storeside.transformers.formats import AudioFormat

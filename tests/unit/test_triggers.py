@@ -23,8 +23,8 @@ from storeside.aistore.buckets import Bucket
 from storeside.aistore.errors import AIStoreInputError, AIStoreTransientError
 from storeside.aistore.jobs import Follower, Progress, end_idle, newest_snapshots, running_between
 from storeside.events.errors import TriedOutError
+from storeside.operators.bases.following import FollowingOperator
 from storeside.operators.errors import OperatorInputError, is_final
-from storeside.operators.following import FollowingOperator
 from storeside.operators.hooks.aistore import AIStoreHook
 from storeside.operators.triggers import aistore as triggers
 from storeside.operators.triggers import engine

@@ -15,10 +15,10 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from storeside import operators
 from storeside.aistore.spec import EtlSpec
 from storeside.operators import AISCopyBucketOperator, S3ToClickHouseOperator
-from storeside.operators.deferring import DeferringOperator, WaitingOperator
+from storeside.operators.arguments import LiteralArgumentError
+from storeside.operators.bases.deferring import DeferringOperator, WaitingOperator
+from storeside.operators.bases.selecting import SelectingOperator
 from storeside.operators.errors import OperatorInputError
-from storeside.operators.literals import LiteralArgumentError
-from storeside.operators.selecting import SelectingOperator
 from storeside.stack.settings import CHECKOUT
 
 # Its argument `where` chooses the process whose connections it checks; it waits for nothing.

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowSensorTimeout, AirflowSkipException
 
-from storeside.operators.deferring import WaitingOperator
+from storeside.operators.arguments import between, check_literals
+from storeside.operators.bases.deferring import WaitingOperator
 from storeside.operators.errors import airflow_errors
-from storeside.operators.literals import between, check_literals
-from storeside.operators.s3_events import LeaseOperator
+from storeside.operators.operators.s3_events import LeaseOperator
 from storeside.operators.triggers.sqs import SqsMessagesTrigger
 
 if TYPE_CHECKING:

@@ -9,12 +9,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from storeside.aistore.spec import EtlSpec
-from storeside.operators.aistore import ALL_WORKERS, TRANSFORMER_IMAGE, transformer_command
+from storeside.operators.arguments import check_literals
 from storeside.operators.errors import OperatorInputError, airflow_errors
-from storeside.operators.forms import FormOperator
 from storeside.operators.hooks.aistore import AIStoreHook
 from storeside.operators.links import BenchmarksPageLink, RunPageLink
-from storeside.operators.literals import check_literals
+from storeside.operators.operators.aistore import ALL_WORKERS, TRANSFORMER_IMAGE, transformer_command
+from storeside.operators.restrictions import FormOperator
 from storeside.operators.shared import as_list, as_number, clickhouse, ledger, plain, run_columns, run_key
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk.exceptions import AirflowFailException
 
 from storeside.operators.errors import airflow_errors
-from storeside.operators.s3_events import QueueOperator
+from storeside.operators.operators.s3_events import QueueOperator
 from storeside.operators.shared import as_bool, as_list
 
 if TYPE_CHECKING:

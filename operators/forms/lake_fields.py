@@ -6,7 +6,7 @@ from typing import Final
 
 from airflow.sdk import Param
 
-from storeside.operators.forms import described
+from storeside.operators.restrictions import described
 
 _NAMES: Final = {"iceberg": "Iceberg table in the folder", "delta": "Delta table in the folder"}
 SNAPSHOT: Final = Param(

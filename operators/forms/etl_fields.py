@@ -7,8 +7,8 @@ from typing import Any, Final
 
 from airflow.sdk import Param
 
-from storeside.operators.aistore import transformer_command
-from storeside.operators.forms import described, form_choices
+from storeside.operators.operators.aistore import transformer_command
+from storeside.operators.restrictions import described, form_choices
 from storeside.transformers.names import EXTENSION
 
 # URI of a bucket that AIStore can read or write.

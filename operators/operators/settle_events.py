@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from storeside.aistore.buckets import Bucket
+from storeside.operators.arguments import check_event_source, check_literals, flag, is_literal, literal_errors
 from storeside.operators.errors import OperatorInputError, airflow_errors
-from storeside.operators.literals import check_event_source, check_literals, flag, is_literal, literal_errors
-from storeside.operators.s3_events import QueueOperator
+from storeside.operators.operators.s3_events import QueueOperator
 from storeside.operators.shared import as_bool, as_mapping, run_key
 from storeside.transfer.request.request import require_table
 

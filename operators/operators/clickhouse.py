@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from storeside.operators.deferring import WaitingOperator
-from storeside.operators.deprecated import FlatLoadArguments
+from storeside.operators.arguments import check_instant, check_literals, check_load, check_s3_bucket, literal_errors
+from storeside.operators.bases.deferring import WaitingOperator
+from storeside.operators.bases.deprecated import FlatLoadArguments
+from storeside.operators.bases.selecting import SelectingOperator
 from storeside.operators.errors import OperatorInputError, airflow_errors
 from storeside.operators.hooks.aistore import AIStoreHook
 from storeside.operators.hooks.transfer import (
@@ -23,7 +25,6 @@ from storeside.operators.hooks.transfer import (
     s3_client,
     source,
 )
-from storeside.operators.literals import check_instant, check_literals, check_load, check_s3_bucket, literal_errors
 from storeside.operators.outcome import (
     check_policy,
     fail_for_objects,
@@ -31,7 +32,6 @@ from storeside.operators.outcome import (
     log_load,
     with_short_verdict,
 )
-from storeside.operators.selecting import SelectingOperator
 from storeside.operators.shared import as_bool, as_object, ledger, plain, record_running, run_columns, run_key
 from storeside.operators.triggers.clickhouse import S3ToClickHouseTrigger
 from storeside.transfer.base.errors import ExpectationsError

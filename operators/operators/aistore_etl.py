@@ -15,15 +15,15 @@ from storeside.aistore import etl as etls
 from storeside.aistore.buckets import Bucket
 from storeside.aistore.errors import AIStoreTransientError
 from storeside.aistore.spec import EtlSpec
-from storeside.operators.charts import object_at
+from storeside.operators.arguments import LiteralArgumentError, check_literals, check_object, require_spec
+from storeside.operators.bases.charts import object_at
+from storeside.operators.bases.following import FollowingOperator
+from storeside.operators.bases.selecting import SelectingOperator
 from storeside.operators.errors import airflow_errors
-from storeside.operators.following import FollowingOperator
-from storeside.operators.forms import FormOperator
 from storeside.operators.hooks.aistore import AIStoreHook
 from storeside.operators.links import RunPageLink
-from storeside.operators.literals import LiteralArgumentError, check_literals, check_object, require_spec
 from storeside.operators.outcome import check_policy
-from storeside.operators.selecting import SelectingOperator
+from storeside.operators.restrictions import FormOperator
 from storeside.operators.shared import ledger, plain, run_columns
 from storeside.operators.triggers.aistore import AISJobTrigger
 from storeside.transform.inspection import Inspection

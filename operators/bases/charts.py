@@ -11,7 +11,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from storeside.operators.errors import OperatorInputError
-from storeside.operators.forms import FormOperator
+from storeside.operators.restrictions import FormOperator
 
 if TYPE_CHECKING:
     from airflow.sdk import ObjectStoragePath

@@ -12,10 +12,10 @@ from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowFailException
 from airflow.sdk.observability import stats
 
-from storeside.operators.clickhouse import LoadOperator
-from storeside.operators.deprecated import without_effect
+from storeside.operators.arguments import between, check_instant, check_literals
+from storeside.operators.bases.deprecated import without_effect
+from storeside.operators.bases.selecting import SelectingOperator
 from storeside.operators.errors import airflow_errors
-from storeside.operators.forms import FormOperator
 from storeside.operators.hooks.transfer import (
     clickhouse_client,
     clients,
@@ -26,9 +26,9 @@ from storeside.operators.hooks.transfer import (
     sqs_client,
 )
 from storeside.operators.links import QueuePageLink
-from storeside.operators.literals import between, check_instant, check_literals
+from storeside.operators.operators.clickhouse import LoadOperator
 from storeside.operators.outcome import with_short_verdict
-from storeside.operators.selecting import SelectingOperator
+from storeside.operators.restrictions import FormOperator
 from storeside.operators.shared import as_number, ledger, plain, run_key
 from storeside.operators.triggers.s3_events import S3EventsToClickHouseTrigger
 from storeside.transfer.request.after_load import AfterLoad

@@ -15,15 +15,15 @@ from airflow.sdk.exceptions import AirflowFailException
 from storeside.aistore.buckets import Bucket
 from storeside.ledger.objects import Ledger
 from storeside.ledger.scope import Scope
-from storeside.operators.aistore import AISTransformBucketOperator, transformer_command
+from storeside.operators.arguments import check_event_source, check_literals, flag
 from storeside.operators.errors import airflow_errors
-from storeside.operators.forms import FormOperator
 from storeside.operators.hooks.aistore import AIStoreHook
 from storeside.operators.links import RunPageLink
-from storeside.operators.literals import check_event_source, check_literals, flag
 from storeside.operators.movement import Movement, MovementOperator
+from storeside.operators.operators.aistore import AISTransformBucketOperator, transformer_command
+from storeside.operators.operators.s3_events import QueueOperator
 from storeside.operators.outcome import check_policy
-from storeside.operators.s3_events import QueueOperator
+from storeside.operators.restrictions import FormOperator
 from storeside.operators.shared import as_bool, as_number, clickhouse, ledger, plain, run_columns, run_key
 from storeside.speech.manifest import SpeechManifest, facts_naming
 from storeside.transform.bucket_job import acknowledge

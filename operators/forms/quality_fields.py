@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from airflow.sdk import Param
 
-from storeside.operators.forms import described, form_choices
+from storeside.operators.restrictions import described, form_choices
 
 # The suite that checks the rows of `S3ToClickHouseOperator`.
 EXPECTATIONS: Final = {

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowFailException
 
-from storeside.operators.charts import ChartOperator, chart_at
-from storeside.operators.deprecated import warn_of
+from storeside.operators.bases.charts import ChartOperator, chart_at
+from storeside.operators.bases.deprecated import warn_of
 from storeside.operators.errors import airflow_errors
 from storeside.operators.hooks.aistore import AIStoreHook
 from storeside.operators.links import BenchmarksPageLink, RunPageLink

@@ -13,7 +13,7 @@ from airflow.sdk import get_current_context
 from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import TaskDeferralTimeout
 
-from storeside.operators.forms import FormOperator
+from storeside.operators.restrictions import FormOperator
 from storeside.transfer.request.table_keys import Expression
 
 if TYPE_CHECKING:

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseHook, BaseOperatorLink
 
 from storeside.aistore.buckets import Bucket
+from storeside.operators.arguments import check_literals, flag
 from storeside.operators.errors import airflow_errors
-from storeside.operators.forms import FormOperator
 from storeside.operators.hooks.transfer import clickhouse_client, source
 from storeside.operators.links import RunPageLink
-from storeside.operators.literals import check_literals, flag
+from storeside.operators.restrictions import FormOperator
 from storeside.operators.shared import as_bool, run_key
 from storeside.speech.export import ExportError, check_target, export, query_of
 from storeside.transfer.request.source import in_aistore, place_of

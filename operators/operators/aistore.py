@@ -10,11 +10,11 @@ from storeside.aistore.buckets import Bucket
 from storeside.aistore.names import expand
 from storeside.aistore.spec import EtlSpec, check_communication, check_direct_put, served_by
 from storeside.aistore.stored_objects import StoredObject
-from storeside.operators.bucket_job import AnyJob, BucketJobOperator
+from storeside.operators.arguments import check_literals, flag, is_literal, literal_errors
+from storeside.operators.bases.bucket_job import AnyJob, BucketJobOperator
 from storeside.operators.errors import OperatorInputError
 from storeside.operators.hooks.aistore import AIStoreHook
 from storeside.operators.hooks.transfer import listed_by_s3
-from storeside.operators.literals import check_literals, flag, is_literal, literal_errors
 from storeside.operators.outcome import check_policy
 from storeside.operators.shared import as_bool, as_list, as_mapping, as_object, as_seconds, ledger, run_key
 from storeside.speech.manifest import facts_url

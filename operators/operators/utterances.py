@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from storeside.aistore.spec import EtlSpec
-from storeside.operators.aistore import AISTransformBucketOperator, transformer_command
+from storeside.operators.arguments import is_literal, literal_errors
 from storeside.operators.errors import OperatorInputError
-from storeside.operators.literals import is_literal, literal_errors
+from storeside.operators.operators.aistore import AISTransformBucketOperator, transformer_command
 from storeside.transformers.utterance_options import UtteranceOptions, shard_extensions, unreadable, utterance_format
 
 if TYPE_CHECKING:

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from storeside.aistore.buckets import Bucket, objects_url
 from storeside.aistore.spec import EtlSpec
-from storeside.operators.aistore import TRANSFORMER_IMAGE, AISTransformBucketOperator, transformer_command
-from storeside.operators.bucket_job import BucketJobOperator
+from storeside.operators.arguments import check_literals
+from storeside.operators.bases.bucket_job import BucketJobOperator
 from storeside.operators.errors import OperatorInputError
 from storeside.operators.hooks.aistore import AIStoreHook
-from storeside.operators.literals import check_literals
+from storeside.operators.operators.aistore import TRANSFORMER_IMAGE, AISTransformBucketOperator, transformer_command
 from storeside.operators.outcome import check_policy
 from storeside.operators.shared import as_number, ledger, run_key, task_key
 from storeside.transform.make_shards import ShardsJob

@@ -10,11 +10,11 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowNotFoundExceptio
 
 from storeside.doctor.connections import roles_of
 from storeside.doctor.findings import Finding
-from storeside.operators.deferring import DeferringOperator
+from storeside.operators.arguments import check_literals, check_s3_bucket, flag
+from storeside.operators.bases.deferring import DeferringOperator
 from storeside.operators.errors import OperatorInputError, airflow_errors
 from storeside.operators.hooks.aistore import AIStoreHook
 from storeside.operators.hooks.doctor import lines, look
-from storeside.operators.literals import check_literals, check_s3_bucket, flag
 from storeside.operators.shared import as_bool
 from storeside.operators.triggers.doctor import CheckConnectionsTrigger
 

@@ -6,15 +6,16 @@ from typing import Any, Final
 
 from airflow.sdk import Param
 
-from storeside.operators import after_load_params, etl_params, forms, lake_params, quality_params
-from storeside.operators.forms import form_choices
+from storeside.operators import restrictions
+from storeside.operators.forms import after_load_fields, etl_fields, lake_fields, quality_fields
+from storeside.operators.restrictions import form_choices
 from storeside.transfer.request import named_options
 from storeside.transfer.request.column_options import Columns
 from storeside.transfer.request.object_format import BY_SCHEMA, Csv, MessageSchema
 from storeside.transfer.request.options import ReadOptions, TableOptions
 from storeside.transfer.request.request import RESERVED
 
-described = forms.described
+described = restrictions.described
 
 
 def preset(field: Param, default: str | int) -> Param:
@@ -52,21 +53,21 @@ ON_NOTHING: Final = Param(
     description="What happens when no object matches; unchanged objects match, too",
 )
 # Fields and arguments of DAGs that copy or transform buckets.
-BUCKET_URI: Final = etl_params.BUCKET_URI
-SOURCE: Final = etl_params.SOURCE
-RECORDINGS: Final = etl_params.RECORDINGS
-DESTINATION: Final = etl_params.DESTINATION
-PREFIX: Final = etl_params.PREFIX
+BUCKET_URI: Final = etl_fields.BUCKET_URI
+SOURCE: Final = etl_fields.SOURCE
+RECORDINGS: Final = etl_fields.RECORDINGS
+DESTINATION: Final = etl_fields.DESTINATION
+PREFIX: Final = etl_fields.PREFIX
 # A transform takes the prefix as it is, but the load of its results would take it for a pattern of keys.
 LOADED_PREFIX: Final = described(PREFIX, f"{PREFIX.description}; without * ? {{ }}", pattern=r"^[^*?{}]*$")
-SAMPLE_RATE: Final = etl_params.SAMPLE_RATE
-COMMUNICATION: Final = etl_params.COMMUNICATION
-ON_FAILURE: Final = etl_params.ON_FAILURE
-RETRY_FAILED: Final = etl_params.RETRY_FAILED
-OBJECTS: Final = etl_params.OBJECTS
-LATEST: Final = etl_params.LATEST
-etl = etl_params.etl
-ETL: Final = etl_params.ETL
+SAMPLE_RATE: Final = etl_fields.SAMPLE_RATE
+COMMUNICATION: Final = etl_fields.COMMUNICATION
+ON_FAILURE: Final = etl_fields.ON_FAILURE
+RETRY_FAILED: Final = etl_fields.RETRY_FAILED
+OBJECTS: Final = etl_fields.OBJECTS
+LATEST: Final = etl_fields.LATEST
+etl = etl_fields.etl
+ETL: Final = etl_fields.ETL
 # Tables outside Storeside's databases. The engine refuses those, too, in upper and lower case.
 TABLE_PATTERN: Final = rf"^(?!({'|'.join(RESERVED)})\.)[^.]+\.[^.]+$"
 TABLE: Final = {
@@ -215,9 +216,9 @@ TABLE: Final = {
         " docs/transfer.md lists them",
     ),
 }
-EXPECTATIONS: Final = quality_params.EXPECTATIONS
-OBJECTS_EXPECTATIONS: Final = quality_params.OBJECTS_EXPECTATIONS
-CHECKED: Final = quality_params.CHECKED
+EXPECTATIONS: Final = quality_fields.EXPECTATIONS
+OBJECTS_EXPECTATIONS: Final = quality_fields.OBJECTS_EXPECTATIONS
+CHECKED: Final = quality_fields.CHECKED
 # Arguments of the load operators that read the fields of `TABLE`.
 LOAD: Final[dict[str, Any]] = {
     "table": "{{ params.table }}",
@@ -247,10 +248,10 @@ MODIFIED_AFTER: Final = Param(
     description="Load only objects of S3 that were last modified at this time or later; empty loads all",
 )
 # Fields of `S3ToClickHouseOperator`, which also loads Iceberg and Delta tables; `FORMAT` replaces that of `TABLE`.
-FORMAT: Final = lake_params.with_lakes(TABLE["format"])
-SNAPSHOT: Final = lake_params.SNAPSHOT
-AFTER: Final = after_load_params.AFTER
-AFTER_LOAD: Final = after_load_params.AFTER_LOAD
+FORMAT: Final = lake_fields.with_lakes(TABLE["format"])
+SNAPSHOT: Final = lake_fields.SNAPSHOT
+AFTER: Final = after_load_fields.AFTER
+AFTER_LOAD: Final = after_load_fields.AFTER_LOAD
 # `BUCKET` for `S3ToClickHouseOperator`, which also loads from AIStore.
 SOURCE_BUCKET: Final = described(
     BUCKET,

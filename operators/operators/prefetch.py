@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from storeside.aistore.buckets import Bucket
+from storeside.operators.arguments import check_literals, flag
+from storeside.operators.bases.following import FollowingOperator
+from storeside.operators.bases.selecting import SelectingOperator
 from storeside.operators.errors import airflow_errors
-from storeside.operators.following import FollowingOperator
 from storeside.operators.hooks.aistore import AIStoreHook
-from storeside.operators.literals import check_literals, flag
 from storeside.operators.movement import MovementOperator
 from storeside.operators.outcome import check_policy
-from storeside.operators.selecting import SelectingOperator
 from storeside.operators.shared import as_bool, ledger, plain
 from storeside.operators.triggers.aistore import AISJobTrigger
 

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from airflow.sdk import Param
 
-from storeside.operators.forms import form_choices
+from storeside.operators.restrictions import form_choices
 from storeside.transfer.request.after_load import AfterLoad
 
 AFTER: Final = {

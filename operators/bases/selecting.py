@@ -6,9 +6,9 @@ from typing import Any
 
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
+from storeside.operators.arguments import check_literals
 from storeside.operators.errors import OperatorInputError
-from storeside.operators.forms import FormOperator
-from storeside.operators.literals import check_literals
+from storeside.operators.restrictions import FormOperator
 
 POLICIES = ("succeed", "skip", "fail")
 

@@ -13,13 +13,13 @@ from airflow.providers.standard.triggers.temporal import DateTimeTrigger
 from storeside.aistore.buckets import Bucket
 from storeside.aistore.spec import EtlSpec
 from storeside.aistore.stored_objects import StoredObject
+from storeside.operators.arguments import check_literals, flag
+from storeside.operators.bases.following import FollowingOperator
+from storeside.operators.bases.selecting import SelectingOperator
 from storeside.operators.errors import OperatorInputError, airflow_errors
-from storeside.operators.following import FollowingOperator
 from storeside.operators.hooks.aistore import AIStoreHook
-from storeside.operators.literals import check_literals, flag
 from storeside.operators.movement import MovementOperator
 from storeside.operators.outcome import check_policy, finish
-from storeside.operators.selecting import SelectingOperator
 from storeside.operators.shared import as_bool, ledger, record_running, run_key
 from storeside.operators.triggers.aistore import AISJobTrigger
 from storeside.transform.bucket_job import BucketJob

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from storeside.aistore.jobs import Follower
-from storeside.operators.deferring import WaitingOperator
+from storeside.operators.bases.deferring import WaitingOperator
 from storeside.operators.errors import is_final
 from storeside.operators.hooks.aistore import AIStoreHook
 from storeside.operators.triggers.aistore import REPORT_SECONDS, AISJobTrigger, cancel, describe, ended

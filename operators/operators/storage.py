@@ -7,15 +7,15 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from storeside.operators.charts import ChartOperator, chart_at
+from storeside.operators.arguments import check_literals, flag
+from storeside.operators.bases.charts import ChartOperator, chart_at
+from storeside.operators.bases.selecting import SelectingOperator
 from storeside.operators.errors import OperatorInputError, airflow_errors
-from storeside.operators.forms import FormOperator
 from storeside.operators.hooks.storage import backend, check_endpoint, connection_of, profile, store, through
 from storeside.operators.links import BenchmarksPageLink
-from storeside.operators.literals import check_literals, flag
 from storeside.operators.movement import MovementOperator
 from storeside.operators.outcome import check_policy, finish
-from storeside.operators.selecting import SelectingOperator
+from storeside.operators.restrictions import FormOperator
 from storeside.operators.shared import as_bool, as_list, as_number, clickhouse, plain, run_key, task_key
 
 if TYPE_CHECKING:

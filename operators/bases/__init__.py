@@ -1,0 +1,1 @@
+"""Base classes of the operators: waiting, selections, bucket jobs, charts, deprecated arguments."""

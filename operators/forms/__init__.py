@@ -1,0 +1,1 @@
+"""Form fields of DAGs, and the arguments of operators that read them."""

@@ -1,0 +1,1 @@
+"""The operators, one module for each system or task."""
