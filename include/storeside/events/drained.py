@@ -12,11 +12,26 @@ from storeside.events.settle import Settled
 
 @dataclass
 class Drained:
-    """Numbers of a run: messages, events by outcome, and rows; `oldest_seconds` is the longest age of a message.
+    """Numbers of a run that drains a queue.
 
     Events that earlier tries of the run loaded or skipped are included; the other numbers count this try only. A
-    message whose deletion was interrupted counts twice. `handled` counts source objects that were deleted, moved or
-    tagged, and `left` those that S3 refused to change. `verdict` is that of the suite on the rows that this try read.
+    message whose deletion was interrupted counts twice.
+
+    :param messages: messages received
+    :param events: events in them
+    :param loaded: events whose objects are loaded
+    :param skipped: events whose objects need no load
+    :param deleted: messages deleted from the queue
+    :param released: messages that other consumers can receive again
+    :param dead: messages sent to the dead-letter queue
+    :param rows: rows loaded
+    :param rejected: rows that could not be parsed, and rows in the quarantine
+    :param bytes: bytes of the loaded objects
+    :param oldest_seconds: longest age of a message in seconds
+    :param seconds: seconds of the run
+    :param handled: source objects that were deleted, moved or tagged
+    :param left: source objects that S3 refused to change
+    :param verdict: the suite's verdict on the rows that this try read; None without a suite
     """
 
     messages: int = 0

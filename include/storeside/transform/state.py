@@ -26,11 +26,22 @@ class Phase(StrEnum):
 class State:
     """The progress of a bucket job; small and serializable as JSON, so that it survives a deferral or a restart.
 
-    `cursor` is the last submitted object name, and `retries` the number of retries so far. `not_before` (seconds
-    since 1970) is the earliest time of the next submission. `job_seconds` is the duration of AIStore's jobs so far.
-    `waits` means that the job belongs to another task, and that this task submits its job after that. `replaces`
-    means that an in-place transform has made its results and is replacing the objects; see
-    `storeside.transform.in_place`. `effect` is the effect of the job's scope at the beginning; None if it is unknown.
+    :param phase: what the task does next
+    :param started: time of the beginning, seconds since 1970
+    :param listed: objects of the source
+    :param pending: objects that the plan still has to process
+    :param known_bad: objects that failed for good in earlier runs
+    :param refused: objects whose names fit no result
+    :param cursor: name of the last submitted object
+    :param job_id: id of AIStore's job that runs
+    :param etl_names: ETLs that the job uses
+    :param retries: retries so far
+    :param not_before: earliest time of the next submission, seconds since 1970
+    :param job_seconds: seconds of AIStore's jobs so far
+    :param waits: whether the job belongs to another task, and this task submits its own after that
+    :param replaces: whether an in-place transform has made its results and is replacing the objects; see
+        `storeside.transform.in_place`
+    :param effect: effect of the job's scope at the beginning; None if it is unknown
     """
 
     phase: Phase
@@ -56,11 +67,24 @@ class State:
 
 @dataclass(frozen=True)
 class Summary:
-    """The outcome of a bucket job. `job_seconds` is the part of `seconds` that AIStore's jobs took.
+    """The outcome of a bucket job.
 
-    `examples` are (object, reason) of the first failures, and `known_failures` of the first `known_bad` objects,
-    which failed for good in earlier runs; the ledger has all of them. `prepend` is the prefix of the results' names.
-    `ignored` has the numbers of markers, which are not listed, by their patterns, such as ``_*``.
+    :param source: URI of the source
+    :param destination: URI of the destination
+    :param effect: identity of the transform: results of another effect are made again
+    :param listed: objects of the source
+    :param skipped: objects with a result of an earlier run
+    :param known_bad: objects that failed for good in earlier runs
+    :param done: objects with a new result
+    :param failed: objects that failed for good
+    :param bytes_in: bytes of the objects that were read
+    :param bytes_out: bytes of their results
+    :param seconds: seconds of the run
+    :param job_seconds: the part of `seconds` that AIStore's jobs took
+    :param examples: object and reason of the first failures; the ledger has all of them
+    :param known_failures: object and reason of the first `known_bad` objects
+    :param prepend: prefix of the results' names
+    :param ignored: numbers of markers, which are not listed, by their patterns, such as ``_*``
     """
 
     source: str
@@ -89,17 +113,20 @@ class Summary:
 class Options:
     """Options of a bucket job.
 
-    `prefix` or `names` select objects. `latest` makes AIStore look for newer versions in a remote source. `sync`
-    removes results whose source was deleted there. With either of them, AIStore sends contents instead of file paths.
-    `workers` is the number of concurrent objects per target (0: one per disk, -1: one). Without `continue_on_error`,
-    a job ends at the first failure that AIStore notices (never over ``ws``), and untried objects stay pending.
-    Objects that failed for good are copied to the bucket `quarantine`. The bucket `sidecars` is created if it does
-    not exist, for transforms that store sidecars there.
-
-    Without `keeps_result`, the results are intermediate, and every result at the destination belongs to this run.
-    Call the function `acknowledge` after the results have been used: it records the objects as done, and the results
-    may then be deleted. A result that this run has stored together with its object is not made again. `keep_etl`
-    leaves the ETL running for the task that started it.
+    :param prefix: process objects whose names begin with this
+    :param names: process only objects of these names
+    :param retry_failed: process objects again that failed for good in earlier runs
+    :param latest: look for newer versions in a remote source; AIStore then sends contents instead of file paths
+    :param sync: remove results whose source was deleted; AIStore then sends contents, too
+    :param workers: concurrent objects per target; 0: one per disk, -1: one
+    :param continue_on_error: without it, a job ends at the first failure that AIStore notices (never over
+        ``ws``), and untried objects stay pending
+    :param quarantine: bucket that receives copies of objects that failed for good
+    :param sidecars: bucket for a transform that stores sidecars; it is created if it does not exist
+    :param keeps_result: without it, the results are intermediate, and every result at the destination belongs to
+        this run: call `acknowledge` after they have been used, which records the objects as done, and the results
+        may then be deleted; a result that this run has stored together with its object is not made again
+    :param keep_etl: leave the ETL running for the task that started it
     """
 
     prefix: str = ""

@@ -54,21 +54,23 @@ class Listed(NamedTuple):
 class Source:
     """Which objects to read, and how ClickHouse reaches them.
 
-    `bucket` is the name of an S3 bucket, or the URI of a bucket of AIStore, such as ``ais://results``. ClickHouse
-    reads AIStore at `endpoint`, the URL of a proxy, with the header of its named `collection`; the worker reads it if
-    there is no `endpoint`. `keys` is a prefix, or a pattern with ``*`` (within a
-    folder), ``**``, ``?``, ``{a,b}`` or ``{0..9}``. ClickHouse reads S3 with the URL and the credentials of its named
-    `collection`. Without a collection, it uses `endpoint` and the credentials of its own environment or role. With
-    `cluster`, all replicas of that cluster read. With `modified_after`, only objects that were last modified at this
-    instant or later are loaded: a date and time with a time zone, such as ``2026-01-01T00:00:00+01:00``.
-
-    For Iceberg and Delta tables, `keys` is the table's folder, and `snapshot` an Iceberg snapshot's id, the URI of an
-    Iceberg metadata file, or a Delta version; the current one is read without it.
-
-    With `inventory`, the URI of a manifest of S3 Inventory or of a folder of inventories, the bucket is not listed.
-
-    ClickHouse assumes the role `role_arn`, sends requests without credentials for a `public` bucket, and pays for the
-    requests if the bucket `requester_pays`.
+    :param bucket: name of an S3 bucket, or the URI of a bucket of AIStore, such as ``ais://results``
+    :param keys: a prefix, or a pattern with ``*`` (within a folder), ``**``, ``?``, ``{a,b}`` or ``{0..9}``; the
+        folder of an Iceberg or Delta table
+    :param collection: named collection of ClickHouse with the URL and the credentials of S3, or with the header
+        for AIStore
+    :param endpoint: URL of S3 for ClickHouse without a collection, with the credentials of its environment or
+        role; for AIStore the URL of a proxy, without which the worker reads
+    :param cluster: cluster of ClickHouse whose replicas all read
+    :param modified_after: load only objects that were last modified at this instant or later: a date and time
+        with a time zone, such as ``2026-01-01T00:00:00+01:00``
+    :param role_arn: role that ClickHouse assumes
+    :param public: whether ClickHouse sends requests without credentials
+    :param requester_pays: whether ClickHouse pays for its requests to a bucket of another account
+    :param inventory: URI of a manifest of S3 Inventory, or of a folder of inventories; the bucket is not listed
+        then
+    :param snapshot: an Iceberg snapshot's id, the URI of an Iceberg metadata file, or a Delta version; without
+        it, the current one is read
     """
 
     bucket: str

@@ -60,13 +60,22 @@ class Projection:
 class Reading:
     """How to read objects of one shape: their columns, and the expression for each column of the table.
 
-    With `by_arrow`, a worker reads objects with types that ClickHouse cannot read, or reads incompletely. The worker
-    sends columns in `as_it_is` with their NULL structs, and puts each value of columns in `wrapped` into a struct,
-    which is NULL if the value is. In all other columns, NULL lists, maps and structs become empty. `settings` adds
-    to the settings of the statement. The values of `partitions` are in the keys of objects. With a `projection`, the
-    columns of `expressions` are not the table's, but those from which it computes the table's. `skips` means that the
-    load ignores any other column of the objects, `hides` that no error may quote values. `defaults` are expressions
-    over the table's values, for columns that are then NULL.
+    :param form: format of the objects
+    :param columns: columns that the table function reads, with the types that it gives them
+    :param expressions: name and expression of each column of the table, or, with a `projection`, of the columns
+        from which it computes the table's
+    :param checks: conditions under which a value is refused, each with its reason
+    :param by_arrow: whether a worker reads the objects, which have types that ClickHouse cannot read, or reads
+        incompletely
+    :param as_it_is: columns that the worker sends with their NULL structs; in all others, NULL lists, maps and
+        structs become empty
+    :param wrapped: columns whose values the worker puts into a struct each, which is NULL if the value is
+    :param settings: settings of the statement beside those of the format
+    :param partitions: columns with values in the keys of objects
+    :param projection: how the columns of the table are computed; None if they are the `expressions`
+    :param skips: whether the load ignores any other column of the objects
+    :param hides: whether no error may quote values
+    :param defaults: expressions over the table's values, for columns that are NULL
     """
 
     form: Format

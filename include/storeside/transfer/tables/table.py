@@ -62,12 +62,28 @@ _INSERT = {
 
 @dataclass(frozen=True)
 class Destination:
-    """A table at the time of the query; `partitions` are its columns with values in keys of objects.
+    """A table at the time of the query.
 
-    `own` are the columns that the load fills itself, see `Request.own_columns`.
+    It is a MergeTree table, or a Distributed table with such a table on each shard. The keys and the storage policy
+    of a Distributed table are those of its first shard.
 
-    It is a MergeTree table, or a Distributed table with such a table on each shard: `shards`, each with the client of
-    its server. The keys and the storage policy of a Distributed table are those of its first shard.
+    :param client: client of the server that has the table
+    :param database: its database, without quotes
+    :param table: its name, without quotes
+    :param columns: its columns, in their order
+    :param partition_key: its PARTITION BY
+    :param sorting_key: its ORDER BY
+    :param primary_key: its PRIMARY KEY
+    :param storage_policy: its storage policy; staging tables have the same one
+    :param takes_parts: whether it takes parts of a staging table as they are (``REPLACE PARTITION``, ``ATTACH
+        PARTITION``)
+    :param defaults: DEFAULT expressions by column
+    :param partitions: columns with values in keys of objects
+    :param own: columns that the load fills itself, see `Request.own_columns`
+    :param servers: the cluster's other servers
+    :param shards: the table on each shard of a Distributed table, with the client of its server
+    :param distribution: how a Distributed table divides rows; None for other tables
+    :param inferred: columns whose types a load has inferred from text
     """
 
     client: Client
