@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -173,7 +174,7 @@ def test_a_listed_object_whose_result_leads_elsewhere() -> None:
     name = "n" * 250 + ".wav"
     found = StoredObject(name, 5, "v")
     naming = Naming({"wav": "a-long-extension"})
-    (row,) = Listings(None, None, None, HERE, THERE, naming, Options(), lambda: [found]).rows()
+    (row,) = Listings(None, None, SimpleNamespace(effect=""), HERE, THERE, naming, Options(), lambda: [found]).rows()
     assert row[1] == ""
     assert "its result would be named" in row[4]
 

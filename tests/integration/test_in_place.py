@@ -68,7 +68,7 @@ def test_recordings_are_not_overwritten_by_their_own_transcode(
     put(aistore, bucket, there)
     before = versions(aistore, bucket)
     monkeypatch.setenv("AIRFLOW_CONN_AISTORE_DEFAULT", json.dumps(airflow.connections(stack)["AISTORE_DEFAULT"]))
-    for module in ("aistore", "bucket_job"):
+    for module in ("operators.aistore", "bases.bucket_job"):
         monkeypatch.setattr(f"storeside.operators.{module}.ledger", lambda _: Ledger(clickhouse))
     run = SimpleNamespace(dag_id="dag", run_id=unique("run"))
     operator = AISTranscodeAudioOperator(task_id="transcode", source=str(bucket), destination=str(bucket))

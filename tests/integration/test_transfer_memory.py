@@ -84,8 +84,8 @@ def test_a_pushed_gzip_is_never_whole_in_the_worker(loading: Loading) -> None:
     ("limits", "rows", "group", "most_mb"),
     [
         ((), 16_000_000, 1_000_000, WORKER_MB),
-        (("push.WHOLE_PARQUET",), 32_000_000, 1_000_000, 90),
-        (("push.WHOLE_PARQUET", "parquet.WHOLE_ROW_GROUP"), 8_000_000, 8_000_000, 45),
+        (("staging.push.WHOLE_PARQUET",), 32_000_000, 1_000_000, 90),
+        (("staging.push.WHOLE_PARQUET", "formats.parquet.WHOLE_ROW_GROUP"), 8_000_000, 8_000_000, 45),
     ],
     ids=["as it is", "by row groups", "within a row group"],
 )
@@ -137,7 +137,7 @@ def test_an_archive_of_text_is_never_whole_in_the_worker(loading: Loading, insid
         assert loading.load(format="csv").rows == rows * members
 
 
-@pytest.mark.parametrize("limit", [None, "push.WHOLE_PARQUET"], ids=["as it is", "by row groups"])
+@pytest.mark.parametrize("limit", [None, "staging.push.WHOLE_PARQUET"], ids=["as it is", "by row groups"])
 def test_a_parquet_member_of_an_archive_is_never_whole_in_the_worker(
     loading: Loading, monkeypatch: pytest.MonkeyPatch, limit: str | None
 ) -> None:

@@ -98,7 +98,7 @@ Init ==
 (* ------------------------------------------------------------------ prepare *)
 
 (* A try kills the statements of earlier tries and drops their staging tables.
-   [leftovers.sweep, queries.kill, staging.sweep] *)
+   [leftovers.sweep, queries.kill, staging_tables.sweep] *)
 Sweep(r) ==
     /\ pc[r] = "sweep"
     /\ jobs' = {j \in jobs : j.run # r \/ ~j.started}
@@ -203,7 +203,7 @@ BreakDrop(r) ==
     /\ UNCHANGED <<Server, Locks, Bounds>>
 
 (* Of a Distributed table, the tables on the shards are dropped, one after the other. Without the guard "parts", only
-   the one on the first shard is. [lock._break, staging.drop_parts] *)
+   the one on the first shard is. [lock._break, staging_tables.drop_parts] *)
 BreakFound(r) ==
     /\ pc[r] = "lock" /\ Has("lock") /\ Sharded
     /\ lock # None /\ lock.old /\ ~Mine(r)
@@ -467,7 +467,7 @@ Restart ==
     /\ pc' = [r \in Runs |-> IF pc[r] = "taking" THEN "lock" ELSE pc[r]]
     /\ UNCHANGED <<ledger, before, rows, Locks, Staging, me>>
 
-(* The sweep of another run, or an administrator, drops a staging table that is in use. [staging.sweep] *)
+(* The sweep of another run, or an administrator, drops a staging table that is in use. [staging_tables.sweep] *)
 DropLive(r) ==
     /\ Fault
     /\ table[r] # 0
@@ -477,7 +477,7 @@ DropLive(r) ==
     /\ UNCHANGED <<Server, Locks, pc, me>>
 
 (* The sweep drops the names of broken locks an hour later, when no run tries to break them any more. Without the guard
-   "hour", it drops them at any time. [staging.sweep] *)
+   "hour", it drops them at any time. [staging_tables.sweep] *)
 DropMarks ==
     /\ ~Has("hour") /\ marks # {}
     /\ marks' = {}

@@ -65,7 +65,7 @@ def test_arguments_reach_the_engine() -> None:
         "keys": "2026/**", "format": "msgpack", "loader": "push",
         "read": ReadOptions(
             Csv(";", names=("a", "b")), "json", "empty", False, 7, 3, 12, ("year",), Columns(("a",)),
-            MessageSchema(names=("a",)), "refuse",
+            MessageSchema(names=("a",)), "refuse", joined=True,
         ),
         "table_options": TableOptions({"a": "UInt8"}, ["_object"], "ReplacingMergeTree", "a", "b", "c", "d", "e"),  # type: ignore[arg-type]
         "on_drift": "rest", "on_bad_rows": "keep", "on_overwrite": "replace", "batch_bytes": 11,

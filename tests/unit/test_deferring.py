@@ -153,7 +153,8 @@ def test_nothing_is_stopped_by_an_error_or_an_event(context: Any) -> None:
 
 @pytest.mark.guarantee("time-limit")
 def test_every_operator_that_defers_holds_its_time() -> None:
-    modules = [import_module(f"operators.{path.stem}") for path in (CHECKOUT / "operators").glob("*.py")]
+    paths = (path.relative_to(CHECKOUT).with_suffix("") for path in (CHECKOUT / "operators").rglob("[a-z]*.py"))
+    modules = [import_module(".".join(("storeside", *path.parts))) for path in paths]
     ours = {
         kind
         for module in modules

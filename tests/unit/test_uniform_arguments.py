@@ -35,9 +35,8 @@ SPECIAL = {
 
 
 def kinds() -> list[type[BaseOperator]]:
-    modules = [
-        import_module(f"storeside.operators.{path.stem}") for path in (CHECKOUT / "operators").glob("[a-z]*.py")
-    ]
+    paths = (path.relative_to(CHECKOUT).with_suffix("") for path in (CHECKOUT / "operators").rglob("[a-z]*.py"))
+    modules = [import_module(".".join(("storeside", *path.parts))) for path in paths]
     return [
         kind
         for module in modules

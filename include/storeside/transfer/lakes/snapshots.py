@@ -80,7 +80,7 @@ def snapshot_of(client: S3Client, form: str, source: Source) -> Snapshot:
             f"format {form!r}: the package {package} is not installed: pip install 'storeside[lake]', or see"
             " docs/running.md for the image"
         ) from e
-    found: Snapshot = import_module(f"storeside.transfer.{module}").snapshot(client, source)
+    found: Snapshot = import_module(f"storeside.transfer.lakes.{module}").snapshot(client, source)
     return found
 
 
