@@ -56,12 +56,11 @@ def refuse_encoding(sample: bytes, form: Format) -> None:
         raise LoadObjectError(f"it is no text, but {what}")
     if not form.csv.is_utf8:
         return
-    if found := next((name for mark, name in _MARKS.items() if sample.startswith(mark)), ""):
+    marked = next((name for mark, name in _MARKS.items() if sample.startswith(mark)), "")
+    if found := marked or _unmarked(sample):
+        shown = ", as its byte order mark shows" if marked else " without a byte order mark"
         remedy = f'set csv.encoding to "{found}"' if form.name == "csv" else "convert it to UTF-8"
-        raise LoadObjectError(f"it is text in {found.upper()}, as its byte order mark shows: {remedy}")
-    if found := _unmarked(sample):
-        remedy = f'set csv.encoding to "{found}"' if form.name == "csv" else "convert it to UTF-8"
-        raise LoadObjectError(f"it is text in {found.upper()} without a byte order mark: {remedy}")
+        raise LoadObjectError(f"it is text in {found.upper()}{shown}: {remedy}")
     if form.name != "csv" or form.csv.names:
         return
     _, header = next(records(io.BytesIO(sample), form, cut=True), (0, b""))

@@ -7,12 +7,11 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any, Literal
 
-from storeside.transfer.base.damage import broken
 from storeside.transfer.base.errors import LoadObjectError
 from storeside.transfer.base.schema import UNNAMED
 from storeside.transfer.objects import strict_json
 from storeside.transfer.objects.json_array import peeked
-from storeside.transfer.objects.streams import CHUNK
+from storeside.transfer.objects.streams import pieces
 from storeside.transfer.request.object_format import Csv, Format, is_array
 
 # Maximum bytes of a row; longer text is not a row.
@@ -37,11 +36,11 @@ def records(file: Any, form: Format, *, cut: bool = False) -> Iterator[Record]:
         yield from ((number, record) for number, _, record in csv_lines(file, form.csv, cut=cut))
         return
     number = 0
-    head, pieces = peeked(_pieces(file))
+    head, rest = peeked(pieces(file))
     if form.joined or is_array(head):
-        yield from enumerate(strict_json.objects(pieces))
+        yield from enumerate(strict_json.objects(rest))
         return
-    for line in lines(pieces):
+    for line in lines(rest):
         if line.strip(_BLANK):
             yield number, _ended(_named(line) if _NO_NAME.search(line) else line)
             number += 1
@@ -62,9 +61,9 @@ def csv_lines(file: Any, dialect: Csv, *, cut: bool = False) -> Iterator[tuple[i
 
 def documents(file: Any) -> Iterator[tuple[int, int]]:
     """Yield the number of each document of JSON Lines, from 0, and its first line, from 1; none for an array."""
-    head, pieces = peeked(_pieces(file))
+    head, rest = peeked(pieces(file))
     number = depth = begin = 0
-    for line, raw in enumerate(() if is_array(head) else lines(pieces), 1):
+    for line, raw in enumerate(() if is_array(head) else lines(rest), 1):
         if not begin and not raw.strip(_BLANK):
             continue
         begin = begin or line
@@ -118,7 +117,7 @@ def _named(line: bytes) -> bytes:
 def is_untidy(file: Any, form: Format) -> bool:
     """Return whether a text has faults that ClickHouse refuses and `records` repairs."""
     if form.name == "jsonl":
-        return any(_NO_NAME.search(line) for line in lines(_pieces(file)))
+        return any(_NO_NAME.search(line) for line in lines(pieces(file)))
     for n, record in enumerate(_joined(file, form.csv)):
         if not record.strip(b"\r\n"):
             return True
@@ -135,7 +134,7 @@ def _joined(file: Any, dialect: Csv, *, cut: bool = False) -> Iterator[bytes]:
     size = number = 0
     inside = False
     skip = dialect.skip_rows
-    for line in lines(_pieces(file)):
+    for line in lines(pieces(file)):
         if skip:
             skip -= 1
             continue
@@ -191,24 +190,12 @@ def _ends_inside(line: bytes, opening: re.Pattern[bytes], quote: bytes, inside: 
             at, inside = found.end(), True
 
 
-def _pieces(file: Any) -> Iterator[bytes]:
-    """Yield a file in pieces. Raises LoadObjectError."""
-    while True:
-        try:
-            piece = file.read(CHUNK)
-        except OSError as e:
-            raise LoadObjectError(broken("its compressed content", e)) from e
-        if not piece:
-            return
-        yield piece
-
-
-def lines(pieces: Iterable[bytes]) -> Iterator[bytes]:
+def lines(given: Iterable[bytes]) -> Iterator[bytes]:
     """Yield the lines of a text with their line feeds, without a byte order mark. Raises LoadObjectError."""
     pending: list[bytes] = []  # pieces of an unfinished line: joining them at each piece takes quadratic time
     size = 0
     is_first = True
-    for each in pieces:
+    for each in given:
         piece = each
         if is_first:
             piece, is_first = piece.removeprefix(_BYTE_ORDER_MARK), False
