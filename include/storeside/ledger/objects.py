@@ -379,6 +379,15 @@ class Ledger:
         }  # fmt: skip
         return accept(self.client, "storeside.objects", those, asked, who)
 
+    def unfit_names(self, scope: Scope) -> tuple[int, str, str]:
+        """Return how many listed objects have no result because of their names, the first of them, and the reason."""
+        query = (
+            "SELECT count(), min(object), argMin(reason, object) FROM storeside.listings"
+            " WHERE job = {job:String} AND side = 'source' AND reason != ''"
+        )
+        count, name, reason = first_row(self.client.query(query, parameters=scope.parameters))
+        return int(count), str(name), str(reason)
+
     def empty_results(self, scope: Scope, after: str, limit: int) -> list[str]:
         """Return up to `limit` names, greater than `after`, of empty objects that this job left behind."""
         rows = self.client.query(
@@ -430,13 +439,3 @@ def _batches(rows: Iterable[tuple[Any, ...]]) -> Iterator[list[tuple[Any, ...]]]
     iterator = iter(rows)
     while batch := list(islice(iterator, _BATCH)):
         yield batch
-
-
-def unfit_names(ledger: Ledger, scope: Scope) -> tuple[int, str, str]:
-    """Return how many listed objects have no result because of their names, the first of them, and the reason."""
-    query = (
-        "SELECT count(), min(object), argMin(reason, object) FROM storeside.listings"
-        " WHERE job = {job:String} AND side = 'source' AND reason != ''"
-    )
-    count, name, reason = first_row(ledger.client.query(query, parameters=scope.parameters))
-    return int(count), str(name), str(reason)

@@ -8,7 +8,7 @@ from dataclasses import asdict
 
 from storeside.aistore.errors import AIStoreInputError
 from storeside.ledger import owners
-from storeside.ledger.objects import Ledger, unfit_names
+from storeside.ledger.objects import Ledger
 from storeside.ledger.scope import Plan, Scope
 from storeside.transform.held import Held
 from storeside.transform.listings import Listings
@@ -100,7 +100,7 @@ class Planner:
 
         With `sync`, AIStore leaves out no object.
         """
-        count, name, reason = unfit_names(self._ledger, self._scope)
+        count, name, reason = self._ledger.unfit_names(self._scope)
         if count:
             self._ledger.forget_listings(self._scope)
             raise AIStoreInputError(
