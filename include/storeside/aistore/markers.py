@@ -10,29 +10,32 @@ from collections.abc import Collection
 
 # Matches no key.
 NONE = "^$"
-# The patterns of markers: their regular expressions in RE2, and when the last part of a job's keys names them. A
-# pattern that ends with `*` is the beginning of the last part of a name, each other one its end.
-MARKERS = {
-    "_*": (r"(^|/)_[^/]*$", re.compile(r"(?:^|[{,])_")),
-    ".*": (r"(^|/)\.[^/]*$", re.compile(r"(?:^|[{,])\.")),
-    "*.crc": (r"\.crc$", re.compile("crc")),
-    "*.metadata": (r"\.metadata$", re.compile("metadata")),
-    "*_$folder$": (r"_\$folder\$$", re.compile(r"folder\$")),
+# The patterns of markers, and when the last part of a job's keys names them. A pattern that ends with `*` is the
+# beginning of the last part of a name, each other one its end.
+_NAMED = {
+    "_*": re.compile(r"(?:^|[{,])_"),
+    ".*": re.compile(r"(?:^|[{,])\."),
+    "*.crc": re.compile("crc"),
+    "*.metadata": re.compile("metadata"),
+    "*_$folder$": re.compile(r"folder\$"),
 }
-_STARTS = tuple(name[:-1] for name in MARKERS if name.endswith("*"))
-_ENDS = tuple(name[1:] for name in MARKERS if not name.endswith("*"))
+_STARTS = tuple(name[:-1] for name in _NAMED if name.endswith("*"))
+_ENDS = tuple(name[1:] for name in _NAMED if not name.endswith("*"))
+# The patterns with their regular expressions in RE2.
+MARKERS = {f"{start}*": f"(^|/){re.escape(start)}[^/]*$" for start in _STARTS}
+MARKERS |= {f"*{end}": f"{re.escape(end)}$" for end in _ENDS}
 
 
 def markers_of(keys: str) -> str:
     """Return a regular expression for the keys of markers, except those that a load's keys name."""
     named = named_by(keys)
-    return "|".join(marker for name, (marker, _) in MARKERS.items() if name not in named) or NONE
+    return "|".join(regex for name, regex in MARKERS.items() if name not in named) or NONE
 
 
 def named_by(keys: str) -> Collection[str]:
     """Return the patterns of markers that the last part of a job's keys, or of its prefix, names."""
     last = keys.rpartition("/")[2]
-    return [name for name, (_, is_named) in MARKERS.items() if is_named.search(last)]
+    return [name for name, is_named in _NAMED.items() if is_named.search(last)]
 
 
 def marker(name: str, named: Collection[str] = ()) -> str:

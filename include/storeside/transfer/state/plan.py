@@ -27,7 +27,7 @@ _SELECTED = (
     " AND parseDateTime64BestEffortOrZero(modified, 3) >= fromUnixTimestamp64Milli({modified_from:Int64})"
 )
 # The number of listed markers that the keys do not name, by the pattern of the marker.
-_WHICH = ", ".join(f"match(key, {literal(marker)}), {literal(name)}" for name, (marker, _) in MARKERS.items())
+_WHICH = ", ".join(f"match(key, {literal(regex)}), {literal(name)}" for name, regex in MARKERS.items())
 _IGNORED = (
     f"sumMapIf(map(multiIf({_WHICH}, ''), toUInt64(1)),"
     " match(key, {regex:String}) AND match(key, {markers:String}))"
