@@ -176,7 +176,9 @@ _NOISE = re.compile(
     r"|Set the '\w+' parameter explicitly to ignore and proceed|\(while reading header\):?"
 )
 # A cast names its column in its expression; a parser shows all columns of the row up to the one that failed.
+_EXECUTING = "While executing "
 _FUNCTION = ": while executing 'FUNCTION "
+_IN_STAGE = "': read stage: "
 _CAST = re.compile(r"accurateCast\((?:__table\d+\.)?(?P<name>`(?:[^`\\]|\\.)*+`|\w++) ::? ")
 _SCOPE = "In scope SELECT "
 _AT_ROW = "(at row "
@@ -249,9 +251,10 @@ def said(error: BaseException) -> Said:
     head, _, last = text.rpartition("(")
     name = last[:-1] if last.endswith(")") and _NAME.fullmatch(last[:-1]) else ""
     text = (head if name else text).rstrip(_BLANK)
-    while (at := text.rfind("While executing ")) >= 0 and text[at + 16 :].isidentifier():
-        text = text[:at].rstrip(_BLANK)
-    text = _without_last(_without_last(text, _FILES[0][0]), _HEADER)
+    end = len(text)
+    while (at := text.rfind(_EXECUTING, 0, end)) >= 0 and text[at + len(_EXECUTING) : end].isidentifier():
+        end = _without_blanks(text, at)
+    text = _without_last(_without_last(text[:end], _FILES[0][0]), _HEADER)
     if text.startswith(_RAW):
         text, row = _row(text)
         return Said(text, row, "", None, name)
@@ -267,6 +270,13 @@ def said(error: BaseException) -> Said:
     if column is None and text.endswith(")") and text.count(_KEY) == 1:
         text, _, column = text[:-1].partition(_KEY)
     return Said(text.partition(_SCOPE)[0].rstrip(_BLANK), row, column or "", None, name)
+
+
+def _without_blanks(text: str, end: int) -> int:
+    """Return the end of the beginning of a text without its blanks. A copy in each step would cost quadratic time."""
+    while end and text[end - 1] in _BLANK:
+        end -= 1
+    return end
 
 
 def _without_last(text: str, begin: str) -> str:
@@ -287,13 +297,13 @@ def _cast_column(text: str) -> tuple[str, str | None]:
 
     The column is empty if that function is no cast, and None if the text contains no function.
     """
-    column = None
-    while (at := text.rfind(_FUNCTION)) >= 0 and (text.endswith("'") or "': read stage: " in text[at:]):
+    column, end = None, len(text)
+    while (at := text.rfind(_FUNCTION, 0, end)) >= 0 and (text[end - 1] == "'" or text.find(_IN_STAGE, at, end) >= 0):
         if column is None:
             cast = _CAST.match(text, at + len(_FUNCTION))
             column = cast["name"].strip("`") if cast else ""
-        text = text[:at].rstrip(_BLANK)
-    return text, column
+        end = _without_blanks(text, at)
+    return text[:end], column
 
 
 def _fault(values: str) -> tuple[str, str] | None:
