@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 # Characters of a reason that the detail of a run keeps for the pages.
 _LONGEST_REASON = 300
+_KNOWN = "failed before, and not tried again"
 
 
 def check_policy(value: str, name: str = "on_failed_objects") -> None:
@@ -38,9 +39,8 @@ def log_load(log: Any, source: str, table: str, report: dict[str, Any]) -> None:
         source, table, report["loaded"], report["failed"], report["known_bad"], report["skipped"],
         report["rows"], report["rejected"], report["filtered"], report["bytes"] / 1e6, report["seconds"], rate,
     )  # fmt: skip
-    for key, reason in report["failures"]:
-        log.warning("failed: %r: %s", key, reason, object=key)
-    _log_known(log, report["known_failures"])
+    _log_objects(log, "failed", report["failures"], report["failed"])
+    _log_objects(log, _KNOWN, report["known_failures"], report["known_bad"])
 
 
 def with_short_verdict(report: dict[str, Any]) -> dict[str, Any]:
@@ -84,9 +84,12 @@ def known_detail(report: Mapping[str, Any]) -> dict[str, Any]:
     return {"known_bad": report["known_bad"], **({"known_failures": known} if known else {})}
 
 
-def _log_known(log: Any, known: Sequence[Sequence[str]]) -> None:
-    for name, reason in known:
-        log.warning("failed before, and not tried again: %r: %s", name, reason, object=name)
+def _log_objects(log: Any, what: str, first: Sequence[Sequence[str]], count: int) -> None:
+    """Log the first of `count` objects, as (name, reason), and how many more there are."""
+    for name, reason in first:
+        log.warning("%s: %r: %s", what, name, reason, object=name)
+    if count > len(first):
+        log.warning("%s: %d more objects", what, count - len(first))
 
 
 def _known_failures(count: int, listed: int, known: Sequence[Sequence[str]], done: str) -> AirflowFailException:
@@ -134,9 +137,8 @@ def finish(
     )  # fmt: skip
     if summary.ignored:
         operator.log.info("ignored markers: %s", ", ".join(f"{n} of {kind}" for kind, n in summary.ignored.items()))
-    for name, reason in summary.examples:
-        operator.log.warning("failed: %r: %s", name, reason, object=name)
-    _log_known(operator.log, summary.known_failures)
+    _log_objects(operator.log, "failed", summary.examples, summary.failed)
+    _log_objects(operator.log, _KNOWN, summary.known_failures, summary.known_bad)
     if summary.failed and on_failed_objects == "fail":
         name, reason = summary.examples[0]
         raise AirflowFailException(

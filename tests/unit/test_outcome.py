@@ -16,17 +16,21 @@ from storeside.transform.state import Summary
 @pytest.mark.parametrize("known", [(("a.wav", "no audio"),), ()], ids=["still", "processed by another run meanwhile"])
 def test_known_failures_fail_a_task_unless_it_only_reports_them(known: tuple[tuple[str, str], ...]) -> None:
     rows: list[dict[str, Any]] = []
-    quiet = SimpleNamespace(info=lambda *_: None, warning=lambda *_, **__: None)
-    operator: Any = SimpleNamespace(record_end=lambda context, tables, row: rows.append(row), log=quiet)
-    summary = Summary("ais://a", "ais://b", "e", 3, 2, 1, 0, 0, 0, 0, 1.0, known_failures=known, ignored={"_*": 1})
+    warned: list[str] = []
+    log = SimpleNamespace(info=lambda *_: None, warning=lambda text, *given, **_: warned.append(text % given))
+    operator: Any = SimpleNamespace(record_end=lambda context, tables, row: rows.append(row), log=log)
+    summary = Summary("ais://a", "ais://b", "e", 30, 2, 25, 0, 0, 0, 0, 1.0, known_failures=known, ignored={"_*": 1})
 
     def end(policy: str) -> dict[str, Any]:
         return finish(operator, {}, None, "transform", summary, policy)  # type: ignore[arg-type]
 
     assert end("report")["known_failures"] == [list(one) for one in known]
     with pytest.raises(
-        AirflowFailException, match=r"1 of 3 objects are not done.*in earlier runs(, such as 'a.wav': no)?"
+        AirflowFailException, match=r"25 of 30 objects are not done.*in earlier runs(, such as 'a.wav': no)?"
     ):
         end("fail")
     assert [row["state"] for row in rows] == ["partial"] * 2
-    assert json.loads(rows[0]["detail"])["known_bad"] == 1
+    assert json.loads(rows[0]["detail"])["known_bad"] == 25
+    said = "failed before, and not tried again: "
+    named = [f"{said}{name!r}: {reason}" for name, reason in known]
+    assert warned[: len(known) + 1] == [*named, f"{said}{25 - len(known)} more objects"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
 import socket
@@ -10,6 +11,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from airflow.api_fastapi.core_api.security import get_user
@@ -555,6 +557,9 @@ def test_known_failures_are_accepted_in_the_name_of_the_visitor(
     assert "everything was up to date" not in page
     assert "it is &lt;b&gt;bad" in page
     assert "by bob, <time" in page
+    where = {"load": "ais://b", "transform": "ais://a"}[kind]  # the table, or the source
+    (rest,) = re.findall(r'<p>26 more are not listed here. <a href="([^"]*)"', page)
+    assert parse_qs(urlsplit(html.unescape(rest)).query) == {"bucket": [where], "status": ["failed"]}
     ids = re.findall(r'name="failure" value="(\w+)"', page)
     assert len(ids) == 2
     form = {"dag": "d", "run": "r", "task": "t[2]", "failure": [ids[0], "of another"]}
@@ -572,6 +577,14 @@ def test_known_failures_are_accepted_in_the_name_of_the_visitor(
     monkeypatch.setattr(movement, "may_run", lambda *_: False)
     assert re.search(r"<button disabled[^>]*>Accept", run_page(pages))
     assert len(ledger.asked) == 1
+
+
+def test_totals_do_not_hide_objects_that_failed_before(pages: TestClient, tables: Tables) -> None:
+    tables.run("t", "partial", known_bad=2)
+    counted = dict.fromkeys(("objects_done", "objects_failed", "bytes_read", "bytes_written"), 0)
+    for with_known, said in ((1, r"none failed \(<[^>]*>1 task left out objects"), (0, "none failed, 0 B read")):
+        tables.answers["pages_movement_totals"] = [{"tasks": 2, **counted, "tasks_with_known": with_known}]
+        assert re.search(said, pages.get("/movement").text)
 
 
 def test_a_task_names_its_queue_and_the_page_knows_its_url(

@@ -450,12 +450,16 @@ def test_filters_look_for_parts_of_names(client: Client) -> None:
         assert [m.dag_id for m in movement.movements(tables, chosen).rows] == ["Speech_nightly"]
         assert movement.totals(tables, chosen) == {
             "tasks": 1, "objects_done": 2, "objects_failed": 0, "bytes_read": 5, "bytes_written": 0,
+            "tasks_with_known": 0,
         }  # fmt: skip
     for kind in ("validate", "throughput", "transform benchmark"):  # their rows and requests are no objects
         run_row(client, "Speech_nightly/1", kind, kind=kind, source="s3://recordings", done=300, failed=1, bytes_in=9)
     assert movement.totals(tables, Filter(dag="speech")) == {
         "tasks": 4, "objects_done": 2, "objects_failed": 0, "bytes_read": 5, "bytes_written": 0,
+        "tasks_with_known": 0,
     }  # fmt: skip
+    run_row(client, "Speech_nightly/2", kind="transform", state="partial", detail='{"known_bad": 3}')
+    assert movement.totals(tables, Filter(state="partial"))["tasks_with_known"] == 1
     assert movement.places(tables) == []  # none of them is recent
     run_row(client, "load/2", source="s3://t/", destination="clickhouse://db.t", at="2100-01-01")
     assert movement.places(tables) == ["clickhouse://db.t", "s3://t/"]

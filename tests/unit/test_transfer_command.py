@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from storeside.transfer.__main__ import main
+from storeside.transfer.__main__ import main, say_what_is_missing
 from storeside.transfer.base.errors import TransferInputError
 from storeside.transfer.cli import request, transfer_arguments
 from storeside.transfer.printing import report_text
@@ -49,6 +49,24 @@ def test_nobody_accepts_failures_without_a_name(capsys: pytest.CaptureFixture[st
     with pytest.raises(SystemExit, match="2"):
         main(["s3://trips/2026/", "d.t", "--accept-failed", who])
     assert "argument --accept-failed: it is empty: state who accepts the failures" in capsys.readouterr().err
+
+
+def test_two_buckets_are_no_load(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["ais://a", "ais://b"]) == 2
+    said = capsys.readouterr().err
+    assert "'ais://b' is a bucket, and this command loads objects into a table: write database.table" in said
+    assert "with --accept-failed WHO, this command accepts the failures of such a transform" in said
+
+
+def test_the_number_of_objects_that_are_not_named_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    named = (("a.csv", "it is empty"),)
+    say_what_is_missing(Report(9, 0, 0, 1, 0, 0, 0, 0.0, named, known_bad=3, known_failures=named, left=2))
+    assert capsys.readouterr().err.splitlines()[:4] == [
+        "failed: 'a.csv': it is empty",
+        "left in the source: 2 more objects",
+        "failed before: 'a.csv': it is empty",
+        "failed before: 2 more objects",
+    ]
 
 
 def test_the_sample_is_chosen() -> None:

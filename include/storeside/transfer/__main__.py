@@ -17,7 +17,7 @@ from dataclasses import replace
 
 from storeside.aistore.buckets import Bucket
 from storeside.ledger.objects import Ledger
-from storeside.transfer.base.errors import shown
+from storeside.transfer.base.errors import TransferInputError, shown
 from storeside.transfer.cli import (
     S3_SOURCE,
     clickhouse,
@@ -30,7 +30,7 @@ from storeside.transfer.cli import (
     transfer_arguments,
 )
 from storeside.transfer.printing import report_text
-from storeside.transfer.run.engine import Transfer
+from storeside.transfer.run.engine import Report, Transfer
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -61,7 +61,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _transfer(given: argparse.Namespace) -> int:
-    if given.accept_failed and "://" in given.table:
+    if "://" in given.table:
+        if not given.accept_failed:
+            raise TransferInputError(
+                f"{given.table!r} is a bucket, and this command loads objects into a table: write database.table."
+                " Two buckets are those of a transform, which a DAG runs with AISTransformBucketOperator; with"
+                " --accept-failed WHO, this command accepts the failures of such a transform"
+            )
         return _accepted(_accept_results(given), given.accept_failed)
     wanted = request(given)
     wanted = replace(
@@ -85,19 +91,28 @@ def _transfer(given: argparse.Namespace) -> int:
     print(report_text(report, as_json=given.json))
     if report.verdict and not given.json:
         print(f"expectations: {shown(report.verdict['summary'])}")
-    for key, reason in () if given.json else report.failures:
-        print(f"failed: {key!r}: {reason}", file=sys.stderr)
-    for key, reason in () if given.json else report.left_objects:
-        print(f"left in the source: {key!r}: {reason}", file=sys.stderr)
-    for key, reason in () if given.json else report.known_failures:
-        print(f"failed before: {key!r}: {reason}", file=sys.stderr)
-    if report.known_bad and not given.json:
+    if not given.json:
+        say_what_is_missing(report)
+    return 1 if report.failed or report.known_bad or report.left else 0
+
+
+def say_what_is_missing(report: Report) -> None:
+    """Print the first objects that are missing or left in the source, with reasons, and how many more there are."""
+    for what, count, first in (
+        ("failed", report.failed, report.failures),
+        ("left in the source", report.left, report.left_objects),
+        ("failed before", report.known_bad, report.known_failures),
+    ):
+        for key, reason in first:
+            print(f"{what}: {key!r}: {reason}", file=sys.stderr)
+        if count > len(first):
+            print(f"{what}: {count - len(first)} more objects", file=sys.stderr)
+    if report.known_bad:
         print(
             "objects that failed before are not loaded: correct the cause and use --retry-failed, or let later runs"
             " skip them with --accept-failed",
             file=sys.stderr,
         )
-    return 1 if report.failed or report.known_bad or report.left else 0
 
 
 def _accept_results(given: argparse.Namespace) -> int:
