@@ -95,10 +95,11 @@ def samples(count: int) -> dict[str, bytes]:
 
 def test_shards_have_whole_samples_in_order(making: Making, drive: Drive) -> None:
     objects = {**samples(40), "z/large.bin": bytes(40 << 20), "z/ü #?%41.txt": b"umlaut", f"é{'é' * 90}.txt": b"long"}
-    making.put({**objects, ".skipped": b"", "other.md": b""})
+    making.put({**objects, ".skipped": b"", "other.md": b"", "_SUCCESS.json": b"", "z/.a.flac": b"", "z/b.crc": b""})
     summary = drive(making.job(objects="*.flac,*.json,*.txt,*.bin", samples_per_shard=7))
     assert (summary.source, summary.listed, summary.done, summary.failed) == (str(making.source), 7, 7, 0)
     assert summary.bytes_in == sum(map(len, objects.values()))
+    assert summary.ignored == {"_*": 1, ".*": 1}, "of the objects that the patterns select"
     shards = making.shards()
     assert list(shards) == [f"shard-{n:06d}.tar" for n in range(7)]
     assert [member for shard in shards.values() for member in shard] == sorted(objects.items())

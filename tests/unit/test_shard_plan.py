@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import re
 import tarfile
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
@@ -21,7 +23,7 @@ def listed(*names: str, size: int = 1000) -> list[StoredObject]:
 
 
 def packed(listing: Iterable[StoredObject], **options: Any) -> list[list[str]]:
-    return [[found.name for found in shard.members] for shard in pack(listing, Packing(**options))]
+    return [[found.name for found in shard.members] for shard in pack(listing, Packing(**options), Counter())]
 
 
 def test_samples_are_never_divided() -> None:
@@ -32,14 +34,13 @@ def test_samples_are_never_divided() -> None:
     ]  # fmt: skip
     assert packed(listed(*names), samples_per_shard=3) == [names[:5], names[5:]]
     assert packed(listed(*names)) == [names]
-    assert [shard.name for shard in pack(listed(*names), Packing(samples_per_shard=4, name="t/{}.tar"))] == [
-        "t/0.tar", "t/1.tar",
-    ]  # fmt: skip
+    packing = Packing(samples_per_shard=4, name="t/{}.tar")
+    assert [shard.name for shard in pack(listed(*names), packing, Counter())] == ["t/0.tar", "t/1.tar"]
 
 
 @pytest.mark.parametrize("long", ["x.flac", f"{'d' * 90}/{'é' * 60}.flac"])
 def test_the_size_of_a_shard_is_the_size_of_its_archive(long: str) -> None:
-    (plan,) = pack(listed("a.flac", "b.flac", long, size=700), Packing())
+    (plan,) = pack(listed("a.flac", "b.flac", long, size=700), Packing(), Counter())
     pieces = gathering.archive((found.name, bytes(found.size)) for found in plan.members)
     archive = b"".join(pieces)
     assert len(archive) == plan.size
@@ -61,9 +62,7 @@ def test_prefix_patterns_and_folder_markers_select_objects() -> None:
     ("names", "reason"),
     [
         (["README", "a.flac"], "'README': a member needs an extension"),
-        (["a/.hidden"], "'a/.hidden': a member needs an extension"),
         (["v1.0/noext"], "'v1.0/noext': a member needs an extension"),
-        (["__meta.json__"], "'__meta.json__': WebDataset takes it for metadata"),
         (["__unknown__/a.flac"], "'__unknown__/a.flac': WebDataset takes it for metadata"),
         (["__a__b__/c/d.flac"], "'__a__b__/c/d.flac': WebDataset takes it for metadata"),
         (["a.__key__"], "'a.__key__': WebDataset has fields of its own"),
@@ -80,6 +79,25 @@ def test_names_that_webdataset_cannot_read(names: list[str], reason: str) -> Non
     with pytest.raises(AIStoreInputError) as error:
         packed(listed(*names))
     assert str(error.value).startswith(f"1 objects cannot be members of shards: {reason}")
+
+
+@pytest.mark.parametrize(
+    ("named", "reason"),
+    [
+        ({"objects": "a/.*"}, "1 objects cannot be members of shards: 'a/.hidden.txt': a member needs an extension"),
+        ({"prefix": "__meta"}, "1 objects cannot be members of shards: '__meta.json__': WebDataset takes it"),
+    ],
+)
+def test_markers_become_members_only_if_keys_name_them(named: dict[str, str], reason: str) -> None:
+    markers = ["_SUCCESS", "_committed_1.json", "__meta.json__", "a/.hidden.txt", "a/.part-0.crc", "a/b.flac.crc"]
+    data = ["_raw/x.flac", "a/b.flac", "a/c_.crc.json"]
+    ignored = Counter[str]()
+    listing = listed(*sorted([*data, *markers, "a/m.metadata", "z_$folder$"]))
+    assert [found.name for shard in pack(listing, Packing(), ignored) for found in shard.members] == data
+    assert ignored == {"_*": 3, ".*": 2, "*.crc": 1, "*.metadata": 1, "*_$folder$": 1}
+    assert packed(listing, objects="*.flac,*.crc", prefix="a/b") == [["a/b.flac", "a/b.flac.crc"]]
+    with pytest.raises(AIStoreInputError, match=f"^{re.escape(reason)}"):
+        packed(listing, **named)
 
 
 def test_an_error_lists_some_names_and_counts_all() -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
@@ -51,6 +51,10 @@ class _Checked(Listings):
     """Listings in which a shard counts after a job only if it has the planned members."""
 
     takes_markers = True  # the name of a plan is that of its shard
+
+    def source(self) -> None:
+        """Record the plans; `ShardsJob` records the ignored markers of the objects."""
+        self._ledger.record_listing(self._scope, "source", self.rows())
 
     def results(self, side: str, prefix: str) -> Iterator[StoredObject]:
         """Leave shards with other members out of the listing after a job, and record the difference."""
@@ -186,8 +190,10 @@ class ShardsJob:
             bucket.delete(missing_ok=True)
             bucket.create()
         listing = map(self._versioned, list_aistore(self.client, self.source, self.packing.prefix))
+        ignored = Counter[str]()
         with ThreadPoolExecutor(_THREADS, thread_name_prefix="plans") as pool:
-            yield from _ahead(pool, self._write, pack(listing, self.packing))
+            yield from _ahead(pool, self._write, pack(listing, self.packing, ignored))
+        self.ledger.record_ignored(self.scope, ignored)
 
     def _write(self, shard: ShardPlan) -> StoredObject:
         content = shard.content

@@ -10,11 +10,13 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
 from storeside.aistore.errors import AIStoreInputError, AIStoreTransientError
+from storeside.aistore.markers import marker, named_by
 from storeside.aistore.names import is_folder_marker, unfit
 from storeside.aistore.stored_objects import StoredObject
 from storeside.transformers import tar_archive
@@ -64,8 +66,13 @@ class Packing:
         """The patterns of names."""
         return [text.strip() for text in self.objects.split(",") if text.strip()]
 
+    @property
+    def markers(self) -> set[str]:
+        """The patterns of the markers that `prefix` or `objects` names; other markers become no members."""
+        return {kind for keys in (self.prefix, *self.patterns) for kind in named_by(keys)}
+
     def includes(self, name: str) -> bool:
-        """Whether an object of this name becomes a member."""
+        """Whether an object of this name becomes a member, unless it is a marker."""
         return name.startswith(self.prefix) and any(fnmatchcase(name, pattern) for pattern in self.patterns)
 
     def number(self, name: str) -> int | None:
@@ -119,14 +126,16 @@ def members_in(content: bytes) -> dict[str, int]:
     return {name: size for name, size, _ in json.loads(content)}
 
 
-def pack(listing: Iterable[StoredObject], packing: Packing) -> Iterator[ShardPlan]:
+def pack(listing: Iterable[StoredObject], packing: Packing, ignored: Counter[str]) -> Iterator[ShardPlan]:
     """Yield the shards of a bucket, whose objects are listed in the order of their names.
+
+    `ignored` counts markers of writers, which are left out, by their patterns.
 
     Raises AIStoreInputError after the last object if names cannot be members of a shard, or at once for a sample with
     too many objects, and AIStoreTransientError for a listing in another order.
     """
     shard, number = ShardPlan(packing.name.format(0)), 0
-    for sample in _samples(listing, packing):
+    for sample in _samples(listing, packing, ignored):
         size = sum(map(_size, sample))
         full = packing.samples_per_shard and shard.samples == packing.samples_per_shard
         if shard.members and (
@@ -148,11 +157,16 @@ def _size(found: StoredObject) -> int:
     return len(tar_archive.header(member, found.name, found.size)) + found.size + len(tar_archive.padding(found.size))
 
 
-def _samples(listing: Iterable[StoredObject], packing: Packing) -> Iterator[list[StoredObject]]:
-    names = _Names()
+def _samples(
+    listing: Iterable[StoredObject], packing: Packing, ignored: Counter[str]
+) -> Iterator[list[StoredObject]]:
+    names, named = _Names(), packing.markers
     sample: list[StoredObject] = []
     for found in listing:
         if not packing.includes(found.name) or is_folder_marker(found.name, found.size):
+            continue
+        if kind := marker(found.name, named):
+            ignored[kind] += 1
             continue
         if names.begins(found.name) and sample:
             yield sample
