@@ -106,7 +106,8 @@ class AISTransformBucketOperator(BucketJobOperator):
         ``{"tar": "jsonl"}`` makes one object of JSON Lines of each shard. `object_timeout` applies to one member,
         `stall_seconds` to a shard. Needs Storeside's transform server, and excludes `in_place`
     :param sync: also remove results whose objects no longer exist in a remote source
-    :param keep_etl: leave the ETL running for later tasks; `AISDeleteEtlOperator` deletes it
+    :param keep_etl: leave the ETL running for later tasks; it is stopped two days after its last use, or earlier by
+        `AISDeleteEtlOperator`
     :param in_place: replace each object with its result, which has the same name. `destination` must then be the same
         URI as `source`, and the bucket must be an ``ais://`` bucket of this cluster. Failed objects stay unchanged,
         and nothing is deleted. When this is off, the task refuses a destination that is the source's bucket, even

@@ -24,7 +24,7 @@ from storeside.operators.hooks.aistore import AIStoreHook
 from storeside.operators.links import RunPageLink
 from storeside.operators.outcome import check_policy
 from storeside.operators.restrictions import FormOperator
-from storeside.operators.shared import ledger, plain, run_columns
+from storeside.operators.shared import ledger, plain, run_columns, run_key
 from storeside.operators.triggers.aistore import AISJobTrigger
 from storeside.transform.inspection import Inspection
 from storeside.transform.single import get_object, transform_object
@@ -37,7 +37,8 @@ class AISInitEtlOperator(FormOperator):
     """Starts an ETL, or a chain of ETLs, beside every target; a setup task for transforms with `keep_etl`.
 
     The task reuses a running ETL with the same specification. It replaces a running ETL with the same name and
-    another specification, unless transforms run. Returns the names of the ETLs.
+    another specification, unless transforms run. The run of the task keeps the ETLs: they are stopped two days after
+    their last use by a task. Returns the names of the ETLs.
 
     :param etl: an image with its parameters, AIStore's own file (`EtlSpec.from_yaml`), or a class
         (`EtlSpec.of_class`). For transforms with `latest` or `sync`, start the `EtlSpec.without_files` of their ETL.
@@ -56,7 +57,7 @@ class AISInitEtlOperator(FormOperator):
         """Start each ETL that is not running and return the names."""
         with airflow_errors():
             hook = AIStoreHook(self.aistore_conn_id)
-            return etls.ensure(hook.get_conn(), self.etl, hook.pods)
+            return etls.ensure(hook.get_conn(), self.etl, hook.pods, keeper=run_key(context))
 
 
 class _NamedEtlOperator(FormOperator):
@@ -266,6 +267,10 @@ class _ObjectOperator(FormOperator):
         self.aistore_conn_id = aistore_conn_id
         check_literals(self, name=check_object)
 
+    def keeper(self, context: Context) -> str:
+        """Return the name of the run if it keeps the ETL; otherwise an empty text."""
+        return run_key(context) if self.keep_etl else ""
+
 
 class AISTransformObjectOperator(_ObjectOperator):
     """Transforms one object into another inside AIStore, without a job. Returns the result's name and size in bytes.
@@ -278,7 +283,8 @@ class AISTransformObjectOperator(_ObjectOperator):
         own channel, which must not be ``ws``
     :param arguments: ETL arguments for this object; bucket transforms cannot have any
     :param latest: AIStore checks a remote source for a newer version of the object
-    :param keep_etl: leave the ETL running for later tasks; `AISDeleteEtlOperator` stops it
+    :param keep_etl: leave the ETL running for later tasks; it is stopped two days after its last use, or earlier by
+        `AISDeleteEtlOperator`
     """
 
     template_fields: Sequence[str] = ("source", "name", "destination", "result", "arguments")
@@ -301,7 +307,7 @@ class AISTransformObjectOperator(_ObjectOperator):
             size = transform_object(
                 hook.get_conn(), Bucket.parse(self.source), self.name, Bucket.parse(self.destination),
                 self.result or self.name, self.etl, arguments=self.arguments, latest=self.latest,
-                keep_etl=self.keep_etl, pods=hook.pods,
+                keeper=self.keeper(context), pods=hook.pods,
             )  # fmt: skip
         return {"name": self.result or self.name, "size": size}
 
@@ -319,7 +325,8 @@ class AISGetObjectOperator(_ObjectOperator):
     :param etl: the ETL or chain of ETLs, always called over ``hpush``; None downloads the object unchanged. An
         existing ETL keeps its own channel, which must not be ``ws``
     :param arguments: ETL arguments for this request
-    :param keep_etl: leave the ETL running for later tasks; `AISDeleteEtlOperator` stops it
+    :param keep_etl: leave the ETL running for later tasks; it is stopped two days after its last use, or earlier by
+        `AISDeleteEtlOperator`
     """
 
     template_fields: Sequence[str] = ("source", "name", "path", "arguments")
@@ -334,17 +341,17 @@ class AISGetObjectOperator(_ObjectOperator):
         """Write the result and return its size in bytes."""
         with airflow_errors():
             if "://" not in self.path:
-                return self._get(Path(self.path))
+                return self._get(Path(self.path), context)
             to = object_at(self.path)
             with TemporaryDirectory(prefix="storeside-object-") as folder:
                 file = Path(folder, "object")
-                size = self._get(file)
+                size = self._get(file, context)
                 to.fs.put_file(str(file), to.path)
             return size
 
-    def _get(self, file: Path) -> int:
+    def _get(self, file: Path, context: Context) -> int:
         hook = AIStoreHook(self.aistore_conn_id)
         return get_object(
             hook.get_conn(), Bucket.parse(self.source), self.name, file, self.etl,
-            arguments=self.arguments, keep_etl=self.keep_etl, pods=hook.pods,
+            arguments=self.arguments, keeper=self.keeper(context), pods=hook.pods,
         )  # fmt: skip

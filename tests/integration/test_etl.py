@@ -332,7 +332,7 @@ def test_another_namespace(aistore: Any, clickhouse: Any, drive: Drive) -> None:
 
 def test_one_object(aistore: Any, source: Bucket, tmp_path: Path) -> None:
     to = Bucket("ais", unique("out"))
-    upper, kept = spec("upper"), {"keep_etl": True}
+    upper, kept = spec("upper"), {"keeper": "tests/run"}
     assert transform_object(aistore, source, "a/1.txt", to, "b.txt", upper, arguments="?", **kept) == 9
     assert read(aistore, to, "b.txt") == b"OBJECT 1?"
     with pytest.raises(AIStoreError, match="this object is bad"):

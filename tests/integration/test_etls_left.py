@@ -15,6 +15,7 @@ from storeside.aistore.lock import age_of
 from storeside.aistore.spec import KEEPER, EtlSpec
 from storeside.ledger.objects import Ledger
 from storeside.transform.bucket_job import BucketJob
+from storeside.transform.single import transform_object
 from storeside.transform.state import Options, Summary
 from tests.support import shared_etls, small_spec, unique, until
 
@@ -123,4 +124,24 @@ def test_a_kept_etl_is_stopped_when_it_was_not_used_for_long(
     assert left(aistore) == {name}
     monkeypatch.setattr(etls, "KEPT_SECONDS", -1.0)
     transform(8, keep_etl=False)
+    assert left(aistore) == set()
+
+
+@pytest.mark.usefixtures("alone")
+def test_an_etl_that_single_objects_keep_is_stopped_when_it_was_not_used_for_long(
+    aistore: Any, source: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = overlapping(7).over("hpush")
+    (name,), kept = spec.names, [etls.KEPT + spec.name]
+    etls.ensure(aistore, spec, keeps=False)  # its task dies
+    assert transform_object(aistore, source, "a/1.txt", Bucket("ais", unique("out")), "b", spec, keeper="d/r")
+    assert records(aistore) == kept
+    etls.stop(aistore, name)
+    assert records(aistore) == [], "no task deletes an ETL that a user stopped"
+    assert etls.start(aistore, name)
+    assert records(aistore) == kept
+    assert etls.release(aistore, ["none-of-them"])
+    assert left(aistore) == {name}
+    monkeypatch.setattr(etls, "KEPT_SECONDS", -1.0)
+    assert etls.release(aistore, ["none-of-them"])
     assert left(aistore) == set()

@@ -7,17 +7,18 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from storeside.aistore import etl as etls
-from storeside.aistore import jobs
+from storeside.aistore import existing, jobs
 from storeside.aistore.buckets import Bucket
 from storeside.aistore.errors import AIStoreInputError, AIStoreTransientError
 from storeside.aistore.existing import described, stage_of
-from storeside.aistore.spec import EtlSpec
+from storeside.aistore.spec import KEEPER, EtlSpec
 from storeside.ledger.objects import Ledger
 from storeside.operators import (
     AISDeleteEtlOperator,
@@ -289,7 +290,8 @@ def test_operators_start_stop_check_and_delete(
     stack: Stack, aistore: Any, by_hand: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_AISTORE_DEFAULT", json.dumps(airflow.connections(stack)["AISTORE_DEFAULT"]))
-    name, context = unique("upper"), cast("Context", {})
+    name, run = unique("upper"), SimpleNamespace(dag_id="d", run_id="r")
+    context = cast("Context", {"dag_run": run})
     check = AISInitEtlOperator(task_id="check", etl=EtlSpec.existing(name))
     start, stop = (kind(task_id="t", etl_name=name) for kind in (AISStartEtlOperator, AISStopEtlOperator))
     for operator in (check, start, stop):
@@ -308,6 +310,8 @@ def test_operators_start_stop_check_and_delete(
     ours = small_spec("wrap", communication="hpush")
     both = ours >> EtlSpec.existing(name)
     assert AISInitEtlOperator(task_id="both", etl=both).execute(context) == [ours.name, name]
+    assert existing.variables(existing.details(aistore, ours.name)["init_msg"])[KEEPER] == "d/r"
+    assert ours.name in etls.idle_seconds(aistore)
     assert AISDeleteEtlOperator(task_id="delete", etl=both).execute(context) is True
     assert (stage_of(aistore, ours.name), stage_of(aistore, name)) == ("", "Running")
     assert AISDeleteEtlOperator(task_id="all").execute(context) is True

@@ -178,9 +178,9 @@ def test_one_object_is_read_as_it_is_in_its_bucket(aistore: Any, s3_client: Any,
     upper = small_spec("upper")
     for content in (b"one", b"another"):
         s3_client.put_object(Bucket=source.name, Key="a", Body=content)
-        transform_object(aistore, source, "a", to, "a", upper, keep_etl=True)
+        transform_object(aistore, source, "a", to, "a", upper, keeper="tests/run")
         assert read(aistore, to, "a") == content.upper()
         for spec, wanted in ((None, content), (upper, content.upper())):
-            get_object(aistore, source, "a", path, spec, keep_etl=True)
+            get_object(aistore, source, "a", path, spec, keeper="tests/run")
             assert path.read_bytes() == wanted
     etls.release(aistore, upper.without_files().over("hpush").names)

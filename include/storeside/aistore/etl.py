@@ -44,7 +44,7 @@ def ensure(
     """Start the ETLs of a chain unless they run already, and return their names.
 
     With `keeps`, other tasks do not stop the ETLs when this task has died or could not stop them; see `release`. With
-    a `keeper`, the name of a run, they do so `KEPT_SECONDS` after the last use of ETLs that are started here.
+    a `keeper`, the name of a run, they do so `KEPT_SECONDS` after the last use.
     This starts no existing ETL: `existing.described` lists the errors for an existing ETL that does not run.
     `pods` watches the pods, so the error states why a pod does not start. Raises AIStoreInputError with the reason
     when a pod cannot start. Raises AIStoreTransientError when it may start later, for example after it was killed, or
@@ -65,7 +65,10 @@ def _ensure(client: Client, spec: EtlSpec, pods: PodWatch | None, keeps: bool, k
         with locked(client, _lock(spec.name), stale_seconds=longest, patience_seconds=2 * longest):
             _forget(client, spec.name, (USED, LEFT) if keeps else (LEFT,))
             if _running(client, spec):
-                renew(client, [spec.name])
+                if keeps and keeper:  # also an ETL of a task that does not keep it, and may have died
+                    _keep(client, spec.name)
+                else:
+                    renew(client, [spec.name])
                 return spec.name
             jobs.require_targets(client)  # with a stuck target, the start of an ETL takes minutes to fail
             _forget(client, spec.name, (KEPT,))
@@ -89,8 +92,12 @@ def renew(client: Client, names: Collection[str]) -> None:
     """Record that kept ETLs among these are used now, so that their time to live begins again."""
     for name in names:
         if age_of(client, KEPT + name) is not None:
-            _forget(client, name, (KEPT,))
-            client.bucket(KEPT + name).create(exist_ok=True)
+            _keep(client, name)
+
+
+def _keep(client: Client, name: str) -> None:
+    _forget(client, name, (KEPT,))
+    client.bucket(KEPT + name).create(exist_ok=True)
 
 
 def _start(client: Client, spec: EtlSpec, pods: PodWatch | None, keeper: str) -> tuple[str, bool] | None:
@@ -316,6 +323,7 @@ def kept(
 def start(client: Client, name: str, pods: PodWatch | None = None) -> bool:
     """Start the stopped ETL `name` as AIStore keeps it; return False if it runs already.
 
+    If it was started from an `EtlSpec`, it is kept as one of `ensure` with a `keeper`.
     Raises AIStoreInputError when there is no such ETL, or with the reason when its pod cannot start. Raises
     AIStoreTransientError when it may start later.
     """
@@ -334,6 +342,8 @@ def start(client: Client, name: str, pods: PodWatch | None = None) -> bool:
         except AISError as e:
             kind = AIStoreInputError if watched.is_final or is_final(said(e)) else AIStoreTransientError
             raise kind(f"ETL {name} does not start: {watched.why(said(e))}") from e
+        if mark_of(client, name):
+            _keep(client, name)
     return True
 
 
@@ -373,6 +383,7 @@ def stop(client: Client, name: str) -> None:
         except AISError as e:
             kind = AIStoreTransientError if is_passing(e.status_code) else AIStoreInputError
             raise kind(f"ETL {name} cannot be stopped: {said(e)}") from e
+        _forget(client, name, (USED, LEFT, KEPT))  # else the end of a task would delete its specification
 
 
 def discard_own(client: Client, names: Collection[str]) -> None:

@@ -35,15 +35,15 @@ _ATTEMPTS = 5
 
 
 def _through(
-    client: Client, spec: EtlSpec | None, arguments: Arguments, keep_etl: bool, pods: PodWatch | None, what: str,
+    client: Client, spec: EtlSpec | None, arguments: Arguments, keeper: str, pods: PodWatch | None, what: str,
     do: Callable[[Any], int],
 ) -> int:  # fmt: skip
     """Start the ETLs, call `do` with the SDK's configuration for them, and return its result.
 
-    It uses ``hpush``, which reports failures, and stops only ETLs that it started. An existing ETL keeps its channel,
-    which must not be ``ws``. Another task may stop the ETL meanwhile, because requests for single objects are not
-    jobs; the ETL is then started again, unless it is an existing one. Raises AIStoreError with a message that begins
-    with `what`.
+    It uses ``hpush``, which reports failures, and stops only ETLs that it started; none if `keeper`, the name of a
+    run, keeps them for later tasks. An existing ETL keeps its channel, which must not be ``ws``. Another task may
+    stop the ETL meanwhile, because requests for single objects are not jobs; the ETL is then started again, unless it
+    is an existing one. Raises AIStoreError with a message that begins with `what`.
     """
     from aistore.sdk.errors import AISError
     from aistore.sdk.etl import ETLConfig
@@ -62,7 +62,7 @@ def _through(
         while True:
             attempt += 1
             is_ours = is_ours or not etls.are_there(client, spec.own_names)
-            names = etls.ensure(client, spec, pods, keeps=keep_etl)
+            names = etls.ensure(client, spec, pods, keeps=bool(keeper), keeper=keeper)
             chain = client.etl(names[0])
             for name in names[1:]:
                 chain = chain >> client.etl(name)
@@ -73,7 +73,9 @@ def _through(
                     raise _failure(what, e) from e
                 log.info("%s: another task stopped the ETL, starting it again: %s", what, said(e))
     finally:
-        if is_ours and not keep_etl:
+        if keeper:
+            etls.renew(client, spec.own_names)
+        elif is_ours:
             etls.release(client, spec.own_names)
 
 
@@ -86,10 +88,11 @@ def _failure(what: str, error: Any) -> AIStoreError:
 
 def transform_object(
     client: Client, source: Bucket, name: str, destination: Bucket, result: str, spec: EtlSpec, *,
-    arguments: Arguments = "", latest: bool = False, keep_etl: bool = False, pods: PodWatch | None = None,
+    arguments: Arguments = "", latest: bool = False, keeper: str = "", pods: PodWatch | None = None,
 ) -> int:  # fmt: skip
     """Transform one object into another within AIStore; return the size of the result in bytes.
 
+    `keeper` is the name of a run that keeps the ETL for later tasks; see `storeside.aistore.etl.ensure`.
     Raises AIStoreError with the reason when the transform fails. An empty result is deleted and counts as failed.
     Within one bucket, the result must be a new object: if AIStore overwrote an object with an incomplete result, the
     old content would be lost.
@@ -106,7 +109,7 @@ def transform_object(
         return int(to.props.size)
 
     what = f"{source}/{name} cannot be transformed"
-    size = _through(client, spec.without_files() if latest else spec, arguments, keep_etl, pods, what, copy)
+    size = _through(client, spec.without_files() if latest else spec, arguments, keeper, pods, what, copy)
     if not size:
         to.delete()
         raise AIStoreInputError(f"{what}: its result was empty")
@@ -128,10 +131,11 @@ def _require_new(client: Client, source: Bucket, name: str, destination: Bucket,
 
 def get_object(
     client: Client, source: Bucket, name: str, path: Path, spec: EtlSpec | None = None, *,
-    arguments: Arguments = "", keep_etl: bool = False, pods: PodWatch | None = None,
+    arguments: Arguments = "", keeper: str = "", pods: PodWatch | None = None,
 ) -> int:  # fmt: skip
     """Write one object to the file `path`, transformed if there is a `spec`; return its size in bytes.
 
+    `keeper` is the name of a run that keeps the ETL for later tasks; see `storeside.aistore.etl.ensure`.
     The file appears only when it is complete. Raises AIStoreError with the reason when the object cannot be read.
     """
     part = path.with_name(f".{path.name}.part")
@@ -145,7 +149,7 @@ def get_object(
             return sum(file.write(piece) for piece in reader)
 
     try:
-        size = _through(client, spec, arguments, keep_etl, pods, f"{source}/{name} cannot be read", read)
+        size = _through(client, spec, arguments, keeper, pods, f"{source}/{name} cannot be read", read)
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)
