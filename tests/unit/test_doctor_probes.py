@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import requests
 from aistore.sdk.errors import AISError
 from botocore.exceptions import ClientError, EndpointConnectionError
+from clickhouse_connect.driver.exceptions import DatabaseError
 
 from storeside.doctor import aistore, clickhouse, s3
 from storeside.doctor.findings import Finding
@@ -141,6 +144,29 @@ def test_nothing_is_written_to_clickhouse_if_nothing_may_be() -> None:
     assert [(f.check, f.state) for f in findings][1:] == [("databases", "ok")]
     assert {text.split()[0] for text in client.statements} == {"SELECT", "CHECK"}
     assert client.query("SHOW DATABASES LIKE 'storeside%'").result_rows == []
+
+
+@pytest.mark.parametrize(
+    ("answer", "found"),
+    [
+        (
+            [("s3://a", "ais://b", 3, None, None), ("s3://c", "ais://b", 4, None, None)],
+            ["7 results .* s3://a -> ais://b"],
+        ),
+        ([], []),
+        (DatabaseError("no ledger", code=60), []),
+        (DatabaseError("too slow", code=159), ["too slow"]),
+    ],
+)
+def test_results_that_may_be_of_older_versions_are_found(answer: Any, found: list[str]) -> None:
+    def query(*_: Any, **__: Any) -> Any:
+        if isinstance(answer, Exception):
+            raise answer
+        return SimpleNamespace(result_rows=answer)
+
+    findings = list(clickhouse.results(SimpleNamespace(query=query)))  # type: ignore[arg-type]
+    assert [finding.state for finding in findings] == ["failed"] * len(found)
+    assert all(re.search(text, finding.found) for text, finding in zip(found, findings, strict=True))
 
 
 @pytest.mark.parametrize("right", ["CREATE VIEW ON storeside.*", "TABLE ENGINE ON MergeTree"])

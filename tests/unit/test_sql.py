@@ -27,6 +27,7 @@ from storeside.ledger import owners
 from storeside.ledger.copies import CopyLedger
 from storeside.ledger.objects import Ledger
 from storeside.ledger.scope import Pending, Scope
+from storeside.ledger.unproven import make_again, unproven
 from storeside.speech.columns import RECORDING_COLUMNS, UTTERANCE_COLUMNS
 from storeside.speech.export import FORMATS, unreadable_query, whole_query
 from storeside.speech.manifest import facts_naming
@@ -457,6 +458,49 @@ def test_facts_count_when_their_object_was_made_with_them(
         "SELECT destination_object, version FROM storeside.listings WHERE side = 'before' ORDER BY version"
     )
     assert found == [*([] if trusted else [[facts("a.wav"), "1/facts"]]), [facts("lost.wav"), "2/facts"]]
+
+
+def test_results_of_cloud_objects_from_before_versions_were_compared_are_made_again(engine: Engine) -> None:
+    client: Any = Client(engine)
+    engine.run("CREATE TABLE storeside.migrations (number UInt32, applied_at DateTime64(3)) ENGINE = Memory")
+    before, after, compared = "2026-01-01 00:00:00.500", "2026-03-01 00:00:00", "2026-02-01 00:00:00"
+    try:
+        for source, name, status, version, at in (
+            ("s3://a", "old/a", "done", "v", before),
+            ("s3://a", "old/b", "done", "v", before),
+            ("s3://a", "old/b", "done", "w", after),  # it was made again since
+            ("s3://a", "new", "done", "v", after),
+            ("s3://a", "bad", "failed", "v", before),
+            ("gs://a", "old/a", "done", "v", before),
+            ("ais://a", "old/a", "done", "v", before),
+            ("ais://@c/a", "old/a", "done", "v", before),
+        ):
+            client.insert(
+                "storeside.objects",
+                [[source, "ais://b", name, status, version, "e", f"{name}.wav", at, at]],
+                ["source", "destination", "object", "status", "version", "effect", "destination_object",
+                 "listed_at", "recorded_at"],
+            )  # fmt: skip
+        assert [pair.objects for pair in unproven(client)] == [1, 3], "all, if versions were never compared"
+        engine.run(f"INSERT INTO storeside.migrations VALUES (20, now()), (21, '2025-01-01'), (21, '{compared}')")
+        assert [(pair.source, pair.objects) for pair in unproven(client)] == [("gs://a", 1), ("s3://a", 1)]
+        assert [pair.source for pair in unproven(client, "s3://a", "ais://b", "old/")] == ["s3://a"]
+        assert unproven(client, "s3://a", "ais://b", "new") == unproven(client, "s3://a", "ais://other") == []
+        assert make_again(client, "s3://a", "ais://b", "old/") == 1
+        assert make_again(client, "s3://a", "ais://b") == 0
+        assert [pair.source for pair in unproven(client)] == ["gs://a"]
+    finally:
+        engine.run("DROP TABLE storeside.migrations")
+    kept = "SELECT version, listed_at, recorded_at FROM storeside.objects FINAL WHERE object = 'old/a' AND source = 's3://a'"
+    assert engine.run(kept) == [["", "1970-01-01 00:00:00.000", "2026-01-01 00:00:00.501"]]
+    for name, version in (("old/a", "v"), ("old/b", "w")):
+        list_(engine, "source", name, f"{name}.wav", version=version)
+        list_(engine, "before", "", f"{name}.wav")
+    asked = {**PARAMETERS, "source": "s3://a", "destination": "ais://b", "effect": "e", "keeps_result": False}
+    engine.run(sql.query("plan"), asked)
+    assert engine.run("SELECT side, object FROM storeside.listings WHERE side IN ('pending', 'planned')") == [
+        ["pending", "old/a"]
+    ]
 
 
 @pytest.mark.guarantee("broken-recording")

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from storeside.doctor.findings import Finding, System
 from storeside.doctor.remedies import TIME_OUT, reach
-from storeside.doctor.roles import may
+from storeside.doctor.roles import UNREADABLE, may
+from storeside.ledger.unproven import unproven
 from storeside.sql.answers import first_row
 from storeside.sql.quoting import identifier, literal
 from storeside.transfer.base.errors import ACCESS_DENIED, code_of, is_transient, plain
@@ -121,6 +122,27 @@ def one_server(make: Callable[[], Any]) -> Finding:
         "list the servers in the extra `servers` of the ClickHouse connection, which replaces the address of a proxy;"
         " see docs/configuration.md",
     )
+
+
+def results(ledger: Client) -> Iterator[Finding]:
+    """Yield a finding if the ledger has results that may be of older versions of their objects."""
+    from clickhouse_connect.driver.exceptions import ClickHouseError
+
+    check = "results"
+    try:
+        found = unproven(ledger)
+    except ClickHouseError as e:
+        if code_of(e) not in UNREADABLE:
+            yield _here.failed(check, plain(e), "see the server's log")
+        return
+    if found:
+        count, first = sum(pair.objects for pair in found), found[0]
+        yield _here.failed(
+            check,
+            f"{count} results of cloud buckets were recorded before versions were compared, so they may be of older"
+            f" versions of their objects, such as {first.source} -> {first.destination}",
+            "python -m storeside.transfer.unproven lists them, and with --again the next tasks make them again",
+        )
 
 
 def _use_databases(client: Client, database: str) -> None:

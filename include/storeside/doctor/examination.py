@@ -102,6 +102,7 @@ class _Examination:
         self.report.check(_clickhouse, "one server", lambda: clickhouse.one_server(make))
         rights = clickhouse.examine(self.clickhouse, clients.get("ledger"), self.systems.write)
         self.report.each(_clickhouse, rights)
+        self.report.each(_clickhouse, clickhouse.results(self.ledger))
         self.report.each(_clickhouse, roles.examine(clients))
 
     def _login(self, role: str, make: Callable[[], Any]) -> Client | None:

@@ -42,7 +42,7 @@ _REMEDIES = {
     " readonly = 2",
 }
 # Errors of tables that do not exist yet, or that the user may not read, which another check reports.
-_UNREADABLE = frozenset({60, 81, 497})  # UNKNOWN_TABLE, UNKNOWN_DATABASE, ACCESS_DENIED
+UNREADABLE = frozenset({60, 81, 497})  # UNKNOWN_TABLE, UNKNOWN_DATABASE, ACCESS_DENIED
 
 
 def examine(clients: Mapping[str, Client]) -> Iterator[Finding]:
@@ -96,7 +96,7 @@ def _shows_rows(client: Client, table: str) -> bool:
     try:
         return bool(client.query(f"SELECT 1 FROM {table} LIMIT 1", settings=visibility.stated([])).result_rows)
     except DatabaseError as e:
-        if e.code in _UNREADABLE:
+        if e.code in UNREADABLE:
             return False
         raise
 
