@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from storeside.transfer.base.errors import TransferInputError
 from tests.statements import Statements
 from tests.transfers import Loaded, Refused, jsonl, parquet
 
@@ -219,6 +220,42 @@ def test_bad_json_rows(reading: Statements) -> None:
     assert [raw for (raw,) in reading.query(f"SELECT raw FROM {reading.table}_rejected ORDER BY row_number")] == [
         "{", "[2]", '{"n": "x"}', "nonsense", '{"n": 1e30}',
     ]  # fmt: skip
+
+
+def test_bad_rows_beside_structs_of_a_new_table(reading: Statements) -> None:
+    reading.put({"a.jsonl": b'{"n": 1, "t": {"x": 1, "y": "a"}}\n[1]\n{"n": 2, "t": {"x": 2, "y": "b"}}\n'})
+    report = reading.load(on_bad_rows="keep")
+    assert reading.reasons() == {}
+    assert (report.rows, report.rejected) == (2, 1)
+
+
+def test_bad_rows_beside_a_value_after_the_sample(reading: Statements) -> None:
+    rows = "".join(f'{{"n": {n}}}\n' for n in range(20))
+    reading.put({"a.jsonl": f'{rows}{{"n": "x"}}\n[1]\n'.encode()})
+    report = reading.load(on_bad_rows="keep", sample_bytes=50)
+    assert (report.rows, report.rejected, reading.types()) == (21, 1, {"n": "Nullable(String)"})
+
+
+def test_bad_rows_beside_a_new_field(reading: Statements) -> None:
+    reading.create("n Nullable(Int64)")
+    reading.put({"a.jsonl": b'{"n": 1}\n{"m": 2}\n[1]\n'})
+    report = reading.load(on_bad_rows="keep", on_drift="add")
+    assert (report.rows, report.rejected) == (2, 1)
+    assert sorted(reading.types()) == ["m", "n"]
+
+
+def test_names_in_text_that_is_no_json_are_no_fields(reading: Statements) -> None:
+    reading.create("n Int64")
+    reading.cases({
+        "no-json": Loaded(b'{"n": 1}\n{"m": 01}\n', [(1,)]),
+        "json": Refused(b'{"n": 1}\n{"m": 1}\n', "Unknown field"),
+    }, ".jsonl", on_bad_rows="skip")  # fmt: skip
+
+
+def test_objects_without_a_field_show_no_columns(reading: Statements) -> None:
+    reading.put({"a.jsonl": b"{}\n{}\n"})
+    with pytest.raises(TransferInputError, match="no sampled object has a row with a field: create"):
+        reading.load()
 
 
 def test_a_row_that_does_not_end(reading: Statements, monkeypatch: pytest.MonkeyPatch) -> None:

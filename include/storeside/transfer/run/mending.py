@@ -23,11 +23,12 @@ from storeside.transfer.base.errors import (
     classify,
     kind_of,
 )
-from storeside.transfer.base.schema import Column, bare, is_nested, resolved
+from storeside.transfer.base.schema import Column, bare, is_nested, resolved, same
 from storeside.transfer.formats.encoding import refuse_encoding
 from storeside.transfer.formats.messages import message_columns
 from storeside.transfer.formats.text_lines import with_line
-from storeside.transfer.formats.text_rows import is_untidy
+from storeside.transfer.formats.text_rows import is_untidy, records
+from storeside.transfer.objects import strict_json
 from storeside.transfer.request.object_format import BY_WORKER, Format, compression_by_name, typed_format
 from storeside.transfer.request.options import refuse_own
 from storeside.transfer.run.salvage import Rejected, RejectedRows, salvage
@@ -49,6 +50,7 @@ _OF_A_VALUE = re.compile(r"column .* has (a|invalid) ")
 # ClickHouse 26.9 takes zeros after gzip for damage, which gzip itself leaves out.
 _INFLATING = "ZLIB_INFLATE_FAILED"
 _NOT_HELD = " cannot hold whole"
+_ROW = re.compile(r"\(row (\d{1,18})\)")
 
 
 class Mending:
@@ -164,7 +166,7 @@ class Mending:
                 self.staging.destination = latest
         except TransferInputError as e:  # only this object fails: the table's types cannot hold its values
             raise LoadObjectError(str(e)) from e
-        return self.staging.stage([o])
+        return self._with_changed_columns(o)
 
     def _by_a_larger_sample(self, o: Planned, error: LoadObjectError) -> Staged | None:
         """Infer the columns of an empty table again, from the samples and from every row of the object.
@@ -185,7 +187,7 @@ class Mending:
             for c in found:
                 name = options.target(c.name) or ""
                 kind = resolved(options.made(c.name, c.type))
-                if name in latest.inferred and bare(latest.type_of(name) or kind) != bare(kind):
+                if name in latest.inferred and not same(latest.type_of(name) or kind, kind):
                     changed.append(Column(name, kind))
             if not changed or not latest.is_empty():
                 return None
@@ -195,7 +197,16 @@ class Mending:
             except TransferInputError:  # a column of a key
                 return None
         log.info("%r: inferred %s again", o.key, ", ".join(f"{c.name} as {c.type}" for c in changed))
-        return self.staging.stage([o])
+        return self._with_changed_columns(o)
+
+    def _with_changed_columns(self, o: Planned) -> Staged:
+        """Load an object into the columns that were changed for it, which may still leave bad rows."""
+        try:
+            return self.staging.stage([o])
+        except LoadObjectError as e:
+            if (staged := self._by_salvage(o, e)) is None:
+                raise
+            return staged
 
     def _locked(self) -> AbstractContextManager[Hold]:
         """Hold the lock of the table in order to change its columns."""
@@ -227,7 +238,7 @@ class Mending:
     def _by_salvage(self, o: Planned, error: LoadObjectError) -> Staged | None:
         if self.request.on_bad_rows == "fail" or not (self.work.form.is_text and self.work.form.is_native):
             return None
-        if isinstance(error, DriftError):
+        if isinstance(error, DriftError) and not self._is_no_json(o, error):
             return None
         keep = self.request.on_bad_rows == "keep"
         rejected = RejectedRows(
@@ -251,6 +262,13 @@ class Mending:
         rejected.forget_earlier()
         log.info("%r: %d rows loaded, %d rejected", o.key, staged.loaded[0].rows, rejected.count)
         return staged
+
+    def _is_no_json(self, o: Planned, error: DriftError) -> bool:
+        """Return whether the row that has an unknown field is no JSON document: then its names do not count."""
+        if not (self.work.is_strict and (row := _ROW.search(str(error)))):
+            return False
+        rows = records(self.work.content(o).plain(), self.work.form)
+        return any(strict_json.fault(raw) for number, raw in rows if number == int(row[1]))
 
     def _with_place(self, o: Planned, reason: str) -> str:
         """Add the row to a reason that states a column, and the line to one that states a row.

@@ -213,6 +213,8 @@ def _merged(client: Client, request: Request, form: Format, taken: Sequence[Any]
         raise NoRowsError(f"no sampled object has a row: create {request.table} yourself")
     for place in found:
         root.merge(place)
+    if not root.fields:
+        raise NoRowsError(f"no sampled object has a row with a field: create {request.table} yourself")
     return _columns_at(client, request, form, root, given)
 
 
