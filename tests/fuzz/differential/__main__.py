@@ -2,7 +2,8 @@
 
 Each family generates valid and slightly invalid files and compares what the product reads with what an independent
 reader reads: pyarrow for Parquet, ORC and Arrow, the standard library for CSV and JSON, the ffmpeg command for audio.
-File n of a seed is always the same.
+File n of a seed is always the same. The families csv, tsv and jsonl have columns that the load infers; delimited and
+jsonlines are loaded into tables that exist.
 """
 
 from __future__ import annotations
@@ -16,8 +17,11 @@ from collections.abc import Sequence
 from tests.benchmarks.measure import bench, machine
 from tests.fuzz.differential.outcome import Outcome
 
-# Modules of this package, each with `compare(files: int, seed: int) -> Outcome`.
-FAMILIES = ("parquet", "columnar", "delimited", "jsonlines", "audio")
+# Functions of modules of this package, each `(files: int, seed: int) -> Outcome`, by family.
+FAMILIES = {
+    **{name: (name, "compare") for name in ("parquet", "columnar", "delimited", "jsonlines", "audio")},
+    **{name: ("inferred", f"compare_{name}") for name in ("csv", "tsv", "jsonl")},
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -34,13 +38,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     outcomes: list[Outcome] = []
     for name in names:
         started = time.monotonic()
-        outcome = importlib.import_module(f"tests.fuzz.differential.{name}").compare(given.inputs, given.seed)
+        module, function = FAMILIES[name]
+        compare = getattr(importlib.import_module(f"tests.fuzz.differential.{module}"), function)
+        outcome: Outcome = compare(given.inputs, given.seed)
         outcomes.append(outcome)
         print(*outcome.lines(), f"  {time.monotonic() - started:.0f} s", sep="\n", flush=True)
     silent = sum(len(outcome.silent) for outcome in outcomes)
+    disordered = sum(len(outcome.order_dependent) for outcome in outcomes)
     bench("fuzz.differential_files", sum(outcome.files for outcome in outcomes), "files")
     bench("fuzz.silent_differences", silent, "files")
-    return 1 if silent else 0
+    bench("fuzz.order_dependent", disordered, "files")
+    for outcome in outcomes:
+        if outcome.refused_though_valid is not None:
+            bench(f"fuzz.refused_though_valid.{outcome.family}", outcome.refused_though_valid, "files")
+            bench(f"fuzz.files.{outcome.family}", outcome.files, "files")
+    return 1 if silent or disordered else 0
 
 
 if __name__ == "__main__":

@@ -28,6 +28,10 @@ class Outcome:
     silent: list[str] = field(default_factory=list)
     # Files that the product refuses and the other reader accepts, by the product's reason: for people to judge.
     stricter: Counter[str] = field(default_factory=Counter)
+    # Files whose columns or outcome depend on the order of their rows.
+    order_dependent: list[str] = field(default_factory=list)
+    # Files that a load must take and refuses; None for families that do not count them.
+    refused_though_valid: int | None = None
 
     def add(self, other: Outcome) -> None:
         """Add what other files of the family have shown."""
@@ -44,4 +48,5 @@ class Outcome:
         found += [f"  {count:6} intended: {title}" for title, count in self.intended.most_common()]
         found += [f"  {count:6} refused by us alone: {why}" for why, count in self.stricter.most_common(20)]
         found += [f"  SILENT {difference}" for difference in self.silent[: MOST_EXAMPLES * 4]]
+        found += [f"  ORDER {difference}" for difference in self.order_dependent[: MOST_EXAMPLES * 4]]
         return found
