@@ -125,7 +125,7 @@ XDIST := -n 3 --no-loadscope-reorder --durations 10 --durations-min 0
 test: $(STAMP) ## prove the guarantees and run the unit tests, in 25 minutes on two cores; ARGS="-k name" selects any tests
 	@$(STACK) build
 ifeq ($(ARGS),)
-	@$(PYTHON) -m pytest $(FOLDERS) -m first $(XDIST) --durations-file $(STATE)/durations/first_tier.json
+	@$(PYTHON) -m pytest $(FOLDERS) -m first --in-memory $(XDIST) --durations-file $(STATE)/durations/first_tier.json
 else
 	@$(PYTHON) -m pytest $(ARGS)
 endif
@@ -350,7 +350,7 @@ clean: ## stop the stack and delete all built and installed files
 	@for home in "$(STATE)/test" "$(STATE)"/test-gw* "$(STATE)/test-backends" "$(STATE)/chaos" "$(STATE)"/bench* "$(STATE)"; do \
 		if test ! -L "$$home/cache"; then rm -rf $(foreach name,$(CACHED),"$$home/cache"/$(name)); \
 		elif test -f "$$home/state/stack.json"; then rm "$$home/cache"; fi; \
-		if test -f "$$home/state/stack.json"; then rm -rf "$$home/state"; \
+		if test -f "$$home/state/stack.json"; then rm -rf "$$(readlink -f "$$home/state")" "$$home/state"; \
 			if test "$$home" != "$(STATE)"; then rm -f "$$home/allowed.txt"; fi; fi; \
 		if test -f "$$home/uv/pyvenv.cfg"; then rm -rf "$$home/uv"; fi; \
 		if test -f "$$home/docs-site/.installed"; then rm -rf "$$home/docs-site"; fi; \

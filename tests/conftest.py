@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from storeside.transform.state import Summary
     from tests.kubernetes.session import Session
 
-pytest_plugins = ["tests.fixtures", "tests.tiers"]
+pytest_plugins = ["tests.fixtures", "tests.in_memory", "tests.tiers"]
 os.environ.update(proxies.direct(os.environ))
 # Processes that tests start import the package from this checkout, too.
 os.environ["PYTHONPATH"] = str(SOURCES)
@@ -121,8 +121,9 @@ def _make_folder() -> None:
     """Stop the stack of an earlier session, and make the folder of a new one."""
     if (old := Stack.load(FOLDER)) is not None:
         Supervisor(old).stop()
-    shutil.rmtree(FOLDER, ignore_errors=True)
-    FOLDER.mkdir(parents=True)
+    from tests import in_memory  # a plugin, which pytest imports
+
+    in_memory.empty(FOLDER)
     (FOLDER / "cache").symlink_to(default_folder() / "cache", target_is_directory=True)
     (default_folder() / "cache").mkdir(exist_ok=True)
     allow(FOLDER)

@@ -13,6 +13,7 @@ and is not marked ``exhaustive``: a further case of a table, of which the first 
 
 from __future__ import annotations
 
+import gc
 import json
 import time
 from collections import Counter
@@ -67,6 +68,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         others = [item for item in items if not wanted & rows_of(item)]
         config.hook.pytest_deselected(items=others)
         items[:] = [item for item in items if wanted & rows_of(item)]
+
+
+def pytest_collection_finish() -> None:
+    """Leave what was imported and collected out of garbage collections: they took a tenth of the unit tests' CPU."""
+    gc.collect()
+    gc.freeze()
 
 
 class Durations:

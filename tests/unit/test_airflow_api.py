@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import requests
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from storeside.stack import demo
@@ -126,6 +126,7 @@ def test_one_passing_fault_does_not_end_the_demo(
     assert not server.faults
 
 
+@settings(max_examples=25)
 @given(st.lists(st.sampled_from(["", "", "reset", "503", "truncated"]), max_size=12))
 def test_any_order_of_passing_faults_starts_one_run(faults: list[str]) -> None:
     server = Airflow(faults)

@@ -81,6 +81,7 @@ def _revisions(folder: Path) -> dict[str, str]:
     return found
 
 
+@pytest.mark.exhaustive
 def test_the_database_of_an_earlier_airflow_is_migrated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(airflow, "compile_packages", lambda tell: None)
     stack = replace(Stack.create(tmp_path, 1), cache=default_folder() / "cache")

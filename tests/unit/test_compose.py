@@ -292,6 +292,7 @@ def test_no_command_has_a_password_among_its_arguments() -> None:
         assert not re.search(r"\$\{?\w*(PASSWORD|SECRET|KEY)", command), name
 
 
+@pytest.mark.exhaustive
 def test_the_connection_of_hsds_is_made_and_renewed(tmp_path: Path) -> None:
     script, found, _ = SERVICES["hsds-init"]["command"][-1].partition("python -c '\nimport h5pyd")
     assert found

@@ -204,7 +204,7 @@ def test_the_doctor_reports_full_disks(proxy: Any) -> None:
 KINDS = st.sets(st.sampled_from(["smap", "node_status", "etl"]))
 
 
-@settings(max_examples=20)  # each waits PATIENCE seconds for the silent targets
+@settings(max_examples=8)  # each waits PATIENCE seconds for the silent targets
 @given(st.dictionaries(st.sampled_from(["aistarget0", "aistarget1", "aistarget2"]), KINDS))
 def test_every_silent_target_is_named_and_no_other(silent: dict[str, set[str]]) -> None:
     targets = {f"aistarget{n}": HOST for n in range(3)}

@@ -28,6 +28,7 @@ def test_no_difference_is_silent() -> None:
     assert outcome.files == outcome.equal + outcome.refused + outcome.intended.total()
 
 
+@pytest.mark.exhaustive
 def test_a_planted_difference_is_found() -> None:
     def louder(content: bytes, target: AudioFormat, limits: Limits) -> Any:
         made = bytearray(audio.transcode(content, target, limits))
@@ -39,6 +40,7 @@ def test_a_planted_difference_is_found() -> None:
     assert "samples differ by 1 steps" in outcome.silent[0]
 
 
+@pytest.mark.exhaustive
 def test_a_planted_acceptance_is_found() -> None:
     def lenient(content: bytes, target: AudioFormat, limits: Limits) -> Any:
         try:

@@ -28,6 +28,7 @@ def test_the_fuzzing_begins_with_good_inputs() -> None:
     )
 
 
+@pytest.mark.exhaustive
 def test_parsers_refuse_by_their_own_errors_in_bounded_time() -> None:
     found, following = tables.fuzz(1_200, seed=2)
     assert not found.wrong

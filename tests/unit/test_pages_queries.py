@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -61,8 +61,12 @@ class Client:
 
     def fill(self, table: str, **columns: Any) -> None:
         """Insert one row into a table of the ledger, or into `database.table`."""
+        self.fill_with(table, [columns])
+
+    def fill_with(self, table: str, rows: Iterable[dict[str, Any]]) -> None:
+        """Insert rows into a table of the ledger, or into `database.table`, at once."""
         name = table if "." in table else f"storeside.{table}"
-        self.session.query(f"INSERT INTO {name} FORMAT JSONEachRow {json.dumps(columns)}")
+        self.session.query(f"INSERT INTO {name} FORMAT JSONEachRow {' '.join(map(json.dumps, rows))}")
 
 
 @pytest.fixture(scope="module")
@@ -376,16 +380,21 @@ def rows_of(read: Callable[[At], Page[Any]], label: Callable[[Any], Any]) -> lis
 
 
 def test_listings_have_next_and_previous_pages(client: Client) -> None:
-    for n in range(2 * PAGE + 5):
-        run = {"run_id": "d/r", "reason": "why"}
-        name = f"{n:03}"
-        client.fill("objects", source="ais://a", destination="ais://b", object=name, status="done", **run)
-        client.fill("loads", destination="db.t", bucket="b", key=name, version="v", state="loaded", **run)
-        client.fill("events", queue="q", message_id=name, key=name, state="loaded", **run)
-        run_row(client, f"d/{name}", f"t{n % 2}", kind="validate", at=f"2026-01-01 00:00:{n // 2:02}")
+    names = [f"{n:03}" for n in range(2 * PAGE + 5)]
+    run = {"run_id": "d/r", "reason": "why"}
+    result = {"source": "ais://a", "destination": "ais://b", "status": "done", **run}
+    loaded = {"destination": "db.t", "bucket": "b", "version": "v", "state": "loaded", **run}
+    event = {"queue": "q", "state": "loaded", **run}
+    client.fill_with("objects", ({**result, "object": name} for name in names))
+    client.fill_with("loads", ({**loaded, "key": name} for name in names))
+    client.fill_with("events", ({**event, "message_id": name, "key": name} for name in names))
+    task = {"dag_id": "d", "kind": "validate", "state": "done"}
+    client.fill_with("runs", (
+        {**task, "run_id": f"d/{name}", "task_id": f"t{n % 2}", "recorded_at": f"2026-01-01 00:00:{n // 2:02}"}
+        for n, name in enumerate(names)
+    ))  # fmt: skip
     tables = Tables(client)
     load = stage(kind="load", source="s3://b/", destination="clickhouse://db.t")
-    names = [f"{n:03}" for n in range(2 * PAGE + 5)]
     assert rows_of(lambda at: movement.outcomes(tables, stage(), at=at), lambda row: row["object"]) == names
     assert rows_of(lambda at: movement.outcomes(tables, load, at=at), lambda row: row["key"]) == names
     found = pages_of(lambda at: objects.search(tables, Search(), at), lambda row: row["object"])

@@ -57,6 +57,7 @@ def saved_queues(stack: Stack) -> Iterator[dict[str, Any]]:
     file.write_text(json.dumps(record))
 
 
+@pytest.mark.exhaustive
 def test_messages_move_with_the_server(tmp_path: Path) -> None:
     stack = Stack.create(tmp_path, 1)
     dead = f"{s3.QUEUE}-dlq"

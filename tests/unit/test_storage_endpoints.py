@@ -379,6 +379,7 @@ def test_a_style_that_does_not_exist() -> None:
 # --- the tuner
 
 
+@pytest.mark.exhaustive
 def test_the_tuner_finds_parts_where_connections_are_slow(oci: Any, double: Double) -> None:
     with linked(oci[1], rtt=0.01, rate=0.4e6) as link:  # much slower than a busy machine
         store = bucket(oci, "a", link.port)
