@@ -1,7 +1,7 @@
 """Keeps what tests write in memory, with ``--in-memory``: a plugin of pytest.
 
-Tests make thousands of small tables. ClickHouse takes 23 ms for a small insert on a disk, and 5 ms in memory. A killed
-process loses nothing there: its files stay.
+Tests make thousands of small tables. ClickHouse takes 23 ms for a small insert on a disk, and 5 ms in memory.
+A killed process loses nothing there: its files stay.
 """
 
 from __future__ import annotations
