@@ -71,7 +71,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    """Leave imported modules and collected tests out of garbage collections, which took 5 % of the unit tests' CPU."""
+    """Leave imported modules and collected tests out of garbage collections, which took 5 % of the CPU time."""
     gc.collect()
     gc.freeze()
 
