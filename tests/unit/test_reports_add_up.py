@@ -1,4 +1,4 @@
-"""Two loads of the same objects at the same time: each report counts each listed object once."""
+"""Two loads or transforms of the same objects at the same time: each report counts each listed object once."""
 
 from __future__ import annotations
 
@@ -11,11 +11,15 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from storeside.ledger.objects import Ledger
+from storeside.ledger.scope import Scope
 from storeside.sql.migrate import migrations
 from storeside.transfer.base.errors import FailureKind
 from storeside.transfer.request.source import Listed, Source
 from storeside.transfer.state.loads import Loaded, Loads
 from storeside.transfer.state.plan import Plan
+from storeside.transform.counting import count
+from storeside.transform.state import Phase, State
 from tests.unit.test_sql import Engine
 
 KEYS = "ab"
@@ -110,3 +114,69 @@ def test_the_parts_of_each_report_add_up_to_what_was_listed(
         assert listed == len(KEYS)
         # the rest was loaded by the other run, or is left to another try
         assert loaded + failed + known_bad <= listed, reports
+
+
+def transform(
+    connection: Connection, run: str, outcomes: Sequence[bool | None], results: dict[str, int]
+) -> Iterator[tuple[int, ...] | None]:
+    """Transform all objects in steps, and refuse one for its name; see `load`.
+
+    `results` has the versions of the destination's objects, which the runs share.
+    """
+    ledger, scope = Ledger(connection), Scope("ais://a", "ais://b", "effect", run)  # type: ignore[arg-type]
+    listed = [*((key, f"{key}.wav", 1, "v", "") for key in KEYS), ("..", "", 1, "v", "bad name")]
+
+    def results_now() -> list[tuple[str, str, int, str, str]]:
+        return [("", f"{key}.wav", 2, f"{version}/{version}", "") for key, version in results.items()]
+
+    ledger.record_listing(scope, "source", listed)
+    yield None
+    ledger.record_listing(scope, "before", results_now())
+    plan = ledger.plan(scope, retry_failed=False, keeps_result=True)
+    yield None
+    pending = {one.object for one in ledger.missing(scope, "", 9)}
+    for key, outcome in zip(KEYS, outcomes, strict=True):
+        if key in pending and outcome:
+            results[key] = results.get(key, 0) + 1
+        elif key in pending and outcome is not None:
+            ledger.record_reasons(scope, [(key, "bad", True)])
+    yield None
+    ledger.record_listing(scope, "after", results_now())
+    yield None
+    ledger.settle(scope, record_done=True, no_reason="")
+    yield None
+    state = State(Phase.DONE, 0.0, plan.listed, plan.pending, plan.known_bad, plan.refused)
+    counts = count(ledger, scope, state, limit=9, keeps_result=True)
+    assert len(counts.examples) == counts.totals.failed
+    yield counts.totals.done, counts.totals.failed, counts.skipped, plan.known_bad, plan.listed
+
+
+@settings(max_examples=5)
+@example([True, False], [True, False], [0, 1] * 5)  # both end before they count
+@example([False, True], [True, False], [0, 1] * 5)
+@example([True, None], [False, True], [0, 1, 0, 1, 0, 0, 0, 1, 1, 1])
+@given(OUTCOMES, OUTCOMES, ORDER)
+def test_the_parts_of_each_transform_add_up_to_what_was_listed(
+    connection: Connection, one: list[bool | None], other: list[bool | None], order: list[int]
+) -> None:
+    for table in ("objects", "listings"):
+        connection.command(f"TRUNCATE TABLE storeside.{table}")
+    results: dict[str, int] = {}
+    running = [transform(connection, "one", one, results), transform(connection, "other", other, results)]
+    reports: list[tuple[int, ...] | None] = [None, None]
+    for number in [*order, *[0] * 6, *[1] * 6]:
+        reports[number] = next(running[number], reports[number])
+    for report, outcomes in zip(reports, (one, other), strict=True):
+        assert report is not None
+        *parts, listed = report
+        assert min(parts) >= 0, report
+        assert sum(parts) == listed or (None in outcomes and sum(parts) < listed), report
+
+
+def test_the_parts_of_a_transform_that_is_tried_again_add_up(connection: Connection) -> None:
+    for table in ("objects", "listings"):
+        connection.command(f"TRUNCATE TABLE storeside.{table}")
+    results: dict[str, int] = {}
+    for _ in range(2):
+        (*_, report) = transform(connection, "one", [True, True], results)
+        assert report == (2, 1, 0, 0, 3), "done by the run, by any of its tries"

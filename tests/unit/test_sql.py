@@ -105,6 +105,7 @@ NOTHING: dict[str, Any] = {
     "events_so_far": [[0] * 8],
     "start_after": [[""]],
     "totals": [[0, 0, 0, 0]],
+    "outcomes_of_others": [[0, 0, []]],
     "throughput_baseline": [[0, None]],
     "throughput_figures": [[0, 0, 0, 0, 0, None, None, None]],
 }

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from storeside import sql
 from storeside.errors import StoresideError, Transient
 from storeside.ledger.listing import Row
-from storeside.ledger.scope import Pending, Plan, Scope, Totals
+from storeside.ledger.scope import Others, Pending, Plan, Scope, Totals
 from storeside.sql.acceptance import accept
 from storeside.sql.answers import first_row
 from storeside.sql.migrate import migrate
@@ -323,6 +323,12 @@ class Ledger:
         """Return the run's totals for the listed objects so far."""
         row = first_row(self.client.query(sql.query("totals"), parameters=scope.parameters))
         return Totals(*(int(value) for value in row))
+
+    def others(self, scope: Scope, limit: int) -> Others:
+        """Return what became of planned objects whose outcome in the ledger is not of this run."""
+        asked = {**scope.parameters, "limit": limit}
+        failed, left, examples = first_row(self.client.query(sql.query("outcomes_of_others"), parameters=asked))
+        return Others(int(failed), int(left), tuple((name, reason) for name, reason in examples))
 
     def fresh_results(self, scope: Scope) -> tuple[int, int, int]:
         """Return the number, the bytes and the result bytes of pending objects that have a fresh result."""

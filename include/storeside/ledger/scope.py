@@ -66,6 +66,18 @@ class Plan:
 
 
 @dataclass(frozen=True)
+class Others:
+    """Planned objects without an outcome of their run: failed in another run, with examples, or left to another try.
+
+    Other runs have processed the rest.
+    """
+
+    failed: int
+    left: int
+    examples: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
 class Totals:
     """Objects and bytes of one run on one bucket pair."""
 

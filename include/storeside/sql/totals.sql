@@ -1,4 +1,5 @@
--- Totals of a run for the objects that one of its jobs listed; another task of the run may have other objects.
+-- Totals of a run for the objects that one of its jobs listed; another task of the run may have other objects. Objects
+-- that the job left out because they failed for good before are counted apart, also if another task processed them.
 SELECT
     countIf(status = 'done') AS done,
     countIf(status = 'failed') AS failed,
@@ -10,6 +11,7 @@ FROM
     FROM storeside.objects FINAL
     WHERE source = {source:String} AND destination = {destination:String} AND prepend = {prepend:String} AND run_id = {run_id:String}
 ) AS o
-INNER JOIN (SELECT object FROM storeside.listings WHERE job = {job:String} AND side = 'source') AS l
+INNER JOIN (SELECT object FROM storeside.listings WHERE job = {job:String} AND side = 'source'
+    AND object NOT IN (SELECT object FROM storeside.listings WHERE job = {job:String} AND side = 'known_bad')) AS l
     ON l.object = o.object
 SETTINGS join_algorithm = 'grace_hash'

@@ -38,7 +38,7 @@ from storeside.aistore.spec import EtlSpec
 from storeside.aistore.stored_objects import StoredObject
 from storeside.ledger.objects import Ledger
 from storeside.ledger.scope import Pending, Scope
-from storeside.transform import copies, members, submit
+from storeside.transform import copies, counting, members, submit
 from storeside.transform.apart import require_apart
 from storeside.transform.held import Held
 from storeside.transform.listings import Listings
@@ -286,15 +286,12 @@ class BucketJob:
                 jobs.end_idle(self.client, self.source, to)
             if self.spec:
                 (etls.renew if options.keep_etl else etls.release)(self.client, self.spec.all_names)
-        totals = self.ledger.totals(self.scope)
-        if not options.keeps_result:
-            done, bytes_in, bytes_out = self.ledger.fresh_results(self.scope)
-            totals = replace(totals, done=done, bytes_in=bytes_in, bytes_out=bytes_out)
-        examples = self.ledger.failures(self.scope, limit=20)
+        counts = counting.count(self.ledger, self.scope, state, limit=20, keeps_result=options.keeps_result)
+        totals, examples = counts.totals, counts.examples
         known = self.ledger.known_failures(self.scope, limit=20) if state.known_bad else []
         if self.in_shards and state.pending:
             count, failed = members.settle(self.ledger, self.scope)
-            totals, examples = replace(totals, failed=totals.failed + count), [*examples, *failed][:20]
+            totals, examples = replace(totals, failed=totals.failed + count), (*examples, *failed)[:20]
         ignored = self.ledger.ignored(self.scope)
         if options.keeps_result:
             self.ledger.forget_listings(self.scope)
@@ -303,7 +300,7 @@ class BucketJob:
             destination=str(self.destination),
             effect=self.scope.effect,
             listed=state.listed,
-            skipped=state.listed - state.pending - state.known_bad - state.refused,
+            skipped=counts.skipped,
             known_bad=state.known_bad,
             done=totals.done,
             failed=totals.failed,
@@ -311,7 +308,7 @@ class BucketJob:
             bytes_out=totals.bytes_out,
             seconds=round(time.time() - state.started, 3),
             job_seconds=round(state.job_seconds, 3),
-            examples=tuple(examples),
+            examples=examples,
             known_failures=tuple(known),
             prepend=self.scope.prepend,
             ignored=ignored,

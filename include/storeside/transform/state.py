@@ -73,7 +73,7 @@ class Summary:
     :param destination: URI of the destination
     :param effect: identity of the transform: results of another effect are made again
     :param listed: objects of the source
-    :param skipped: objects with a result of an earlier run
+    :param skipped: objects with a result of an earlier run, or of another run meanwhile
     :param known_bad: objects that failed for good in earlier runs
     :param done: objects with a new result
     :param failed: objects that failed for good
