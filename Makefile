@@ -245,6 +245,10 @@ bench-manifest: $(STAMP) ## measure the staging of the facts of 100,000 recordin
 bench-scale: $(STAMP) ## measure the cost of many objects, a long history and an object of 100 GB; ARGS="--gigabytes 10"
 	@$(PYTHON) -m tests.benchmarks.scale $(ARGS)
 
+.PHONY: bench-listing
+bench-listing: $(STAMP) ## measure complete listings of AIStore's buckets with a million objects; ARGS="--count 100000"
+	@$(PYTHON) -m tests.benchmarks.listing $(ARGS)
+
 .PHONY: bench-reconcile
 bench-reconcile: $(STAMP) ## measure the comparison of listings of 10 million objects
 	@$(PYTHON) -m tests.benchmarks.reconcile $(ARGS)

@@ -36,6 +36,7 @@ BENCHMARKS = (
     "throughput",
     "line",
     "hsds",
+    "listing",
     "reconcile",
     "pages",
     "scale",
