@@ -14,8 +14,12 @@ from airflow.sdk.exceptions import AirflowFailException, ParamValidationError
 
 from storeside.stack.settings import CHECKOUT
 from storeside.transfer.base.errors import TransferInputError
+from storeside.transfer.base.schema import Column
 from storeside.transfer.request.named_options import named_options
+from storeside.transfer.request.options import TableOptions
+from storeside.transfer.tables.creation import ddl
 from tests.attacks.forms import started, task_of, tasks_of
+from tests.statements import Engine
 
 OWNER: dict[str, list[str]] = {
     "read": ["s3://shared", "s3://own", "ais://own", "ais://scratch"],
@@ -109,6 +113,53 @@ def test_a_form_gives_an_engine_no_arguments(dag: str) -> None:
     rendered = task_of(dag, task, **ALLOWED[dag], options=options)
     with pytest.raises(TransferInputError, match=r"option table\.engine"):
         rendered.request(None) if dag == "transform_to_clickhouse" else rendered.request(_aws())
+
+
+# An expression in the place of a type; and texts of which ClickHouse, which skips comments, counts other brackets.
+_ROWS = "ENGINE = MergeTree ORDER BY () AS SELECT 'b', note FROM data.payroll"
+_MORE = f"{_ROWS} PARALLEL WITH CREATE TABLE data.taken"
+TYPES = {
+    "default": "DEFAULT (upper('canary'))",
+    "materialized": "materialized(upper('canary'))",
+    "alias": "ALIAS (upper('canary'))",
+    "ephemeral": "EPHEMERAL ('canary')",
+    "default in a comment": "FixedString(9 --(\n) DEFAULT upper('canary' --)\n)",
+    "rows of another table": f"FixedString(9 --((\n)) {_MORE} (v Tuple(n String --))\n)",
+    "quote in a comment": f"FixedString(9 --'\n)) {_MORE} (v String, --'\n--)",
+}
+
+
+@pytest.mark.parametrize(
+    ("dag", "name", "text"),
+    [
+        *((dag, name, TYPES["default"]) for dag in BY_NAME for name in ("table.columns", "columns.cast")),
+        *((BY_NAME[0], "table.columns", text) for text in list(TYPES.values())[1:]),
+    ],
+)
+def test_a_form_writes_no_sql_as_a_type(dag: str, name: str, text: str) -> None:
+    """The attacker may trigger this DAG, and wants the rows of tables that ClickHouse's user of loads may read."""
+    (task,) = (task for task in tasks_of(dag) if task.startswith(("load", "follow")))
+    rendered = started(dag, task, {**ALLOWED[dag], "options": {name: {"v": text}}})
+    with pytest.raises(TransferInputError, match="column 'v' has the type"):
+        rendered.request(None) if dag == "transform_to_clickhouse" else rendered.request(_aws())
+
+
+@pytest.mark.parametrize("text", TYPES.values(), ids=TYPES)
+def test_control_clickhouse_takes_such_a_type_for_more(text: str) -> None:
+    """Otherwise the attacks above could fail for another reason."""
+    engine = Engine()
+    try:
+        engine.command("CREATE OR REPLACE TABLE data.payroll (note String) ENGINE = Memory AS SELECT 'canary'")
+        engine.command(ddl("data.own_rows", [Column("n", "String"), Column("v", text)], TableOptions()))
+        copied = engine.query("SELECT count() FROM data.own_rows WHERE toString(v) LIKE 'canary%'").result_rows
+        kinds = engine.query(
+            "SELECT default_kind FROM system.columns WHERE database = 'data' AND table = 'own_rows' AND name = 'v'"
+        ).result_rows
+        assert copied == [(1,)] or kinds[0][0]
+    finally:
+        for table in ("payroll", "own_rows", "taken"):
+            engine.command(f"DROP TABLE IF EXISTS data.{table}")
+        engine.close()
 
 
 LIMITS = [name for name, option in named_options().items() if option.range and name != "csv.skip_rows"]

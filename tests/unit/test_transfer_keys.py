@@ -99,7 +99,7 @@ def test_an_expression_survives_a_deferral_and_no_template_becomes_one() -> None
 
 
 @pytest.mark.parametrize(
-    "type", ["String", "Nullable(Enum8('a' = 1, 'b)' = 2))", "DateTime64(3, 'UTC')", "Tuple(a Int8)"]
+    "type", ["String", "Nullable(Enum8('a' = -1, 'b)--' = 2))", "DateTime64(3, 'UTC')", "Tuple(a Int8)"]
 )
 def test_a_type_is_a_type(type: str) -> None:
     TableOptions(columns={"c": type}).check()
@@ -107,7 +107,18 @@ def test_a_type_is_a_type(type: str) -> None:
 
 @pytest.mark.parametrize(
     "type",
-    ["UInt8 DEFAULT file('x')", "UInt8) ENGINE = Null --", "Tuple(a Int8) DEFAULT f(1)", "", "'x'", "a, b Int8"],
+    [
+        "UInt8 DEFAULT file('x')",
+        "UInt8) ENGINE = Null --",
+        "Tuple(a Int8) DEFAULT f(1)",
+        "",
+        "'x'",
+        "a, b Int8",
+        "DEFAULT (f(1))",
+        "Alias(f(1))",
+        "Array(Int8 --\n)",
+        "Enum8('a' = --1)",
+    ],
 )
 def test_a_type_is_nothing_else(type: str) -> None:
     with pytest.raises(TransferInputError, match="column 'c' has the type"):

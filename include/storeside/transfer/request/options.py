@@ -42,8 +42,11 @@ _MOST_SAMPLED = 1 << 29
 _DAY = 24 * 3600
 # Arguments of an engine: the quoted paths of a replicated one, and a version column.
 _ENGINE_ARGUMENTS = re.compile(r"\(\s*(?:(?:'[^'\\]*'|\w+)\s*(?:,\s*(?:'[^'\\]*'|\w+)\s*)*)?\)")
-# A type's name and its arguments, after the quoted text in these was removed.
-_TYPE = re.compile(r"\w+(?:\s*\([\w\s(),.=:+-]*\))?")
+# A type's name and its arguments, after the quoted text in these was removed. Two hyphens begin a comment, in which
+# ClickHouse counts no brackets.
+_TYPE = re.compile(r"(?P<name>\w+)(?:\s*\((?:[\w\s(),.=:+]|-(?!-))*\))?")
+# Words with an expression that ClickHouse accepts after the name of a column in the place of a type.
+_DEFAULTS = ("ALIAS", "DEFAULT", "EPHEMERAL", "MATERIALIZED")
 
 
 def require_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
@@ -239,7 +242,10 @@ def _is_type(text: str) -> bool:
     bare = unquoted(text.strip(), "=")
     depths = list(itertools.accumulate((c == "(") - (c == ")") for c in bare))
     closed = [n for n, depth in enumerate(depths) if not depth and bare[n] == ")"]
-    return _TYPE.fullmatch(bare) is not None and (closed == [len(bare) - 1] if "(" in bare else True)
+    found = _TYPE.fullmatch(bare)
+    if found is None or found["name"].upper() in _DEFAULTS:
+        return False
+    return closed == [len(bare) - 1] if "(" in bare else True
 
 
 @dataclass(frozen=True)
