@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from airflow.sdk import DAG, Param
+from airflow.sdk.definitions.param import ParamsDict
 
 from storeside.operators import StorageBenchmarkOperator, StorageTuneOperator, chart_url_pattern, form_choices
 
@@ -85,7 +86,7 @@ with DAG(
     schedule=None,
     catchup=False,
     max_active_runs=1,  # parallel runs would distort each other's measurements
-    params=PARAMS,
+    params=ParamsDict(PARAMS),
     tags=["storage", "benchmark"],
     default_args={"owner": "storeside", "retries": 1, "retry_delay": timedelta(seconds=15)},
     doc_md="""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from airflow.sdk import DAG, Param
+from airflow.sdk.definitions.param import ParamsDict
 
 from storeside.operators import CheckConnectionsOperator, form_choices
 
@@ -32,7 +33,7 @@ with DAG(
     schedule=None,
     catchup=False,
     max_active_runs=1,
-    params=PARAMS,
+    params=ParamsDict(PARAMS),
     tags=["check", "aistore", "clickhouse", "s3"],
     default_args={"owner": "storeside", "retries": 1, "retry_delay": timedelta(seconds=15)},
     doc_md="""

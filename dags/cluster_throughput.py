@@ -5,8 +5,9 @@ from __future__ import annotations
 from datetime import timedelta
 
 from airflow.sdk import DAG, Param
+from airflow.sdk.definitions.param import ParamsDict
 
-from storeside.operators import AISMeasureThroughputOperator, chart_url_pattern, form_choices
+from storeside.operators import AISMeasureThroughputOperator, Template, chart_url_pattern, form_choices
 
 SIZE = r"^[1-9][0-9]* ?(KiB|MiB|GiB|TiB)$"
 
@@ -147,7 +148,7 @@ with DAG(
     schedule=None,  # the load uses all of the cluster's bandwidth
     catchup=False,
     max_active_runs=1,
-    params=PARAMS,
+    params=ParamsDict(PARAMS),
     tags=["aistore", "throughput"],
     default_args={"owner": "storeside", "retries": 1, "retry_delay": timedelta(seconds=15)},
     doc_md="""
@@ -168,7 +169,7 @@ to use several machines, such as the nodes of a Kubernetes cluster.
     AISMeasureThroughputOperator(
         task_id="measure",
         bucket="{{ params.bucket }}",
-        workload="{{ params.workload }}",
+        workload=Template("{{ params.workload }}"),
         object_size="{{ params.object_size }}",
         concurrency="{{ params.concurrency }}",
         loaders="{{ params.loaders }}",
@@ -180,6 +181,6 @@ to use several machines, such as the nodes of a Kubernetes cluster.
         disk_gb_per_second="{{ params.disk_gb_per_second }}",
         compare_runs="{{ params.compare_runs }}",
         tolerance="{{ params.tolerance }}",
-        on_regression="{{ params.on_regression }}",
+        on_regression=Template("{{ params.on_regression }}"),
         chart="{{ params.chart or '' }}",
     )

@@ -5,8 +5,16 @@ from __future__ import annotations
 from datetime import timedelta
 
 from airflow.sdk import DAG, Param
+from airflow.sdk.definitions.param import ParamsDict
 
-from storeside.operators import HSDSExportDatasetOperator, S3ToClickHouseOperator, TableOptions, form_choices, params
+from storeside.operators import (
+    HSDSExportDatasetOperator,
+    S3ToClickHouseOperator,
+    TableOptions,
+    Template,
+    form_choices,
+    params,
+)
 
 PARAMS = {
     "domain": Param(
@@ -80,7 +88,7 @@ with DAG(
     schedule=None,
     catchup=False,
     max_active_runs=1,  # parallel runs would write the same objects
-    params=PARAMS,
+    params=ParamsDict(PARAMS),
     tags=["hsds", "s3", "clickhouse"],
     default_args={"owner": "storeside", "retries": 3, "retry_delay": timedelta(seconds=15)},
     doc_md="""
@@ -100,7 +108,7 @@ again.
         domain="{{ params.domain }}",
         dataset="{{ params.dataset }}",
         selection="{{ params.selection or '' }}",
-        layout="{{ params.layout }}",
+        layout=Template("{{ params.layout }}"),
         bucket="{{ params.bucket }}",
         prefix="{{ params.prefix }}",
     )

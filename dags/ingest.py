@@ -5,11 +5,13 @@ from __future__ import annotations
 from datetime import timedelta
 
 from airflow.sdk import DAG, Param
+from airflow.sdk.definitions.param import ParamsDict
 
 from storeside.operators import (
     AISCopyBucketOperator,
     AISPrefetchBucketOperator,
     StorageCopyBucketOperator,
+    Template,
     form_choices,
     only_when,
     params,
@@ -69,7 +71,7 @@ with DAG(
     schedule=None,
     catchup=False,
     max_active_runs=1,  # parallel runs would copy the same objects
-    params=PARAMS,
+    params=ParamsDict(PARAMS),
     tags=["storage", "aistore", "s3", "oci"],
     default_args={"owner": "storeside", "retries": 3, "retry_delay": timedelta(seconds=15)},
     doc_md="""
@@ -97,7 +99,7 @@ At its end, each task compares source and destination. To list failed objects wi
         task_id="prefetch",
         bucket="{{ params.source }}",
         prefix="{{ params.prefix or '' }}",
-        on_failed_objects="{{ params.on_failure }}",
+        on_failed_objects=Template("{{ params.on_failure }}"),
         pre_execute=only_when("way", "prefetch"),
         trigger_rule="none_failed",
     )

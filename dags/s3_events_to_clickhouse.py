@@ -5,8 +5,9 @@ from __future__ import annotations
 from datetime import timedelta
 
 from airflow.sdk import DAG, Param
+from airflow.sdk.definitions.param import ParamsDict
 
-from storeside.operators import S3EventsToClickHouseOperator, dag_schedule, dag_settings, params
+from storeside.operators import S3EventsToClickHouseOperator, Template, dag_schedule, dag_settings, params
 
 # The Airflow Variable storeside_s3_events_to_clickhouse replaces any of these.
 ALL = ("queue", "bucket", "table")
@@ -52,7 +53,7 @@ with DAG(
     schedule=dag_schedule(SETTINGS),
     catchup=False,
     max_active_runs=1,  # parallel runs would be safe; one at a time limits the load of a burst
-    params=PARAMS,
+    params=ParamsDict(PARAMS),
     tags=["s3", "sqs", "clickhouse"],
     default_args={"owner": "storeside", "retries": 3, "retry_delay": timedelta(seconds=15)},
     doc_md="""
@@ -78,7 +79,7 @@ The outcome of each event: `SELECT key, event, state, reason FROM storeside.even
         keys="{{ params['keys'] or '' }}",
         **params.LOAD,
         **params.CHECKED,
-        on_failed_objects="{{ params.on_failure }}",
+        on_failed_objects=Template("{{ params.on_failure }}"),
         max_messages="{{ params.max_messages }}",
         max_bytes="{{ params.max_bytes }}",
     )

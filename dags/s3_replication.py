@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from airflow.sdk import DAG, Param
+from airflow.sdk.definitions.param import ParamsDict
 
 from storeside.operators import S3EventsToClickHouseOperator, dag_settings, params
 
@@ -53,7 +54,7 @@ with DAG(
     catchup=False,
     max_active_runs=1,
     is_paused_upon_creation=True,  # otherwise runs start at once, one after the other
-    params=PARAMS,
+    params=ParamsDict(PARAMS),
     tags=["s3", "sqs", "clickhouse"],
     default_args={"owner": "storeside", "retries": 3, "retry_delay": timedelta(seconds=15)},
     doc_md="""

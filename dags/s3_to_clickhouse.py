@@ -5,8 +5,9 @@ from __future__ import annotations
 from datetime import timedelta
 
 from airflow.sdk import DAG, CronTriggerTimetable
+from airflow.sdk.definitions.param import ParamsDict
 
-from storeside.operators import S3ToClickHouseOperator, dag_settings, params
+from storeside.operators import S3ToClickHouseOperator, Template, dag_settings, params
 
 # The Airflow Variable storeside_s3_to_clickhouse replaces any of these.
 SETTINGS = dag_settings(
@@ -40,7 +41,7 @@ with DAG(
     # Runs for one table are safe too: each publishes under the table's lock what no other run has loaded. On a
     # schedule, however, a run would read the objects that the run before it still reads.
     max_active_runs=1 if SETTINGS["schedule"] else 16,
-    params=PARAMS,
+    params=ParamsDict(PARAMS),
     tags=["s3", "clickhouse"],
     default_args={"owner": "storeside", "retries": 3, "retry_delay": timedelta(seconds=15)},
     doc_md="""
@@ -67,6 +68,6 @@ To find the source object of a row, compare the row's `_storeside_load` with `lo
         **params.AFTER_LOAD,
         snapshot="{{ params.snapshot or '' }}",
         modified_after="{{ params.modified_after or '' }}",
-        on_failed_objects="{{ params.on_failure }}",
+        on_failed_objects=Template("{{ params.on_failure }}"),
         retry_failed="{{ params.retry_failed }}",
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from airflow.sdk import DAG, Asset, Param
+from airflow.sdk.definitions.param import ParamsDict
 
 from storeside.operators import (
     TRANSFORMER_IMAGE,
@@ -16,6 +17,7 @@ from storeside.operators import (
     GXValidateManifestOperator,
     SqsLeaseS3EventsOperator,
     SqsSettleSpeechEventsOperator,
+    Template,
     dag_schedule,
     dag_settings,
     params,
@@ -122,7 +124,7 @@ with DAG(
     catchup=False,
     # Runs at the same time are for prefixes that do not overlap: others would do the same work twice.
     max_active_runs=SETTINGS["parallel_runs"],
-    params=PARAMS,
+    params=ParamsDict(PARAMS),
     tags=["speech", "aistore", "clickhouse"],
     default_args={"owner": "storeside", "retries": 3, "retry_delay": timedelta(seconds=15)},
     doc_md="""
@@ -163,12 +165,12 @@ changed recordings. To list failed objects with their reasons:
         destination=SPEECH,
         image=IMAGE,
         container="",  # the codec's
-        codec="{{ params.codec }}",
+        codec=Template("{{ params.codec }}"),
         sample_rate="{{ params.sample_rate }}",
         channels="{{ params.channels }}",
         channel="{{ None if params.channel == 'all' else params.channel }}",
         keep_extension="{{ params.keep_extension }}",
-        communication="{{ params.communication }}",
+        communication=Template("{{ params.communication }}"),
         facts=FACTS,
         outlets=[speech],
         **params.OBJECTS,
@@ -178,7 +180,7 @@ changed recordings. To list failed objects with their reasons:
         source=SPEECH,
         destination=FACTS,
         image=IMAGE,
-        communication="{{ params.communication }}",
+        communication=Template("{{ params.communication }}"),
         **params.OBJECTS,
     )
     stage = ClickHouseStageManifestOperator(
@@ -191,7 +193,7 @@ changed recordings. To list failed objects with their reasons:
         sample_rate="{{ 48000 if params.codec == 'opus' else params.sample_rate }}",
         channels="{{ params.channels }}",
         max_seconds="{{ params.max_seconds }}",
-        on_invalid_rows="{{ params.on_failure }}",
+        on_invalid_rows=Template("{{ params.on_failure }}"),
     )
     publish = ClickHousePublishManifestOperator(
         task_id="publish",

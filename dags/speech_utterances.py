@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from airflow.sdk import DAG, Param
+from airflow.sdk.definitions.param import ParamsDict
 
 from storeside.operators import (
     TRANSFORMER_IMAGE,
@@ -16,6 +17,7 @@ from storeside.operators import (
     SqsLeaseS3EventsOperator,
     SqsSettleS3EventsOperator,
     TableOptions,
+    Template,
     dag_schedule,
     dag_settings,
     params,
@@ -109,7 +111,7 @@ PARAMS = {
     ),
     "retry_failed": params.RETRY_FAILED,
 }
-HOW = {"image": IMAGE, "communication": "{{ params.communication }}", **params.OBJECTS}
+HOW = {"image": IMAGE, "communication": Template("{{ params.communication }}"), **params.OBJECTS}
 
 with DAG(
     dag_id="speech_utterances",
@@ -117,7 +119,7 @@ with DAG(
     schedule=dag_schedule(SETTINGS),
     catchup=False,
     max_active_runs=1,  # two runs at once would transform the same bucket pair, which AIStore refuses
-    params=PARAMS,
+    params=ParamsDict(PARAMS),
     tags=["speech", "aistore", "clickhouse"],
     default_args={"owner": "storeside", "retries": 3, "retry_delay": timedelta(seconds=15)},
     doc_md="""
@@ -146,7 +148,7 @@ Recordings that could not be cut: `SELECT object, reason FROM storeside.objects 
         source="{{ params.source }}",
         destination=UTTERANCES,
         latest=params.LATEST,
-        container="{{ params.container }}",
+        container=Template("{{ params.container }}"),
         sample_rate="{{ params.sample_rate }}",
         keep_extension=SETTINGS["keep_extension"],
         threshold="{{ params.threshold }}",
@@ -172,7 +174,7 @@ Recordings that could not be cut: `SELECT object, reason FROM storeside.objects 
         format="jsonl",
         on_overwrite="replace",
         table_options=TableOptions(columns=UTTERANCE_COLUMNS, order_by="(recording, utterance)"),
-        on_failed_objects="{{ params.on_failure }}",
+        on_failed_objects=Template("{{ params.on_failure }}"),
         retry_failed="{{ params.retry_failed }}",
     )
     cut >> facts >> load

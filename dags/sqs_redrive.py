@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from airflow.sdk import DAG, Param
+from airflow.sdk.definitions.param import ParamsDict
 
 from storeside.operators import SqsRedriveDeadLettersOperator, form_choices
 
@@ -14,25 +15,27 @@ with DAG(
     schedule=None,
     catchup=False,
     max_active_runs=1,
-    params={
-        "queue": Param(
-            type="string",
-            minLength=1,
-            title="Queue",
-            **form_choices("queue"),
-            description="Name or URL of the queue that the dead letters come from",
-        ),
-        "redrive": Param(
-            False, type="boolean", title="Send them back", description="Off: the task only lists them in its log"
-        ),
-        "message_ids": Param(
-            [],
-            type=["null", "array"],
-            items={"type": "string"},
-            title="Only these",
-            description="Message ids from the log, one per line; empty means all",
-        ),
-    },
+    params=ParamsDict(
+        {
+            "queue": Param(
+                type="string",
+                minLength=1,
+                title="Queue",
+                **form_choices("queue"),
+                description="Name or URL of the queue that the dead letters come from",
+            ),
+            "redrive": Param(
+                False, type="boolean", title="Send them back", description="Off: the task only lists them in its log"
+            ),
+            "message_ids": Param(
+                [],
+                type=["null", "array"],
+                items={"type": "string"},
+                title="Only these",
+                description="Message ids from the log, one per line; empty means all",
+            ),
+        }
+    ),
     tags=["sqs"],
     default_args={"owner": "storeside", "retries": 1, "retry_delay": timedelta(seconds=15)},
     doc_md="""

@@ -5,12 +5,14 @@ from __future__ import annotations
 from datetime import timedelta
 
 from airflow.sdk import DAG, Param
+from airflow.sdk.definitions.param import ParamsDict
 
 from storeside.operators import (
     TRANSFORMER_IMAGE,
     AISMeasureTransformsOperator,
     AISRemoveMeasurementOperator,
     EtlSpec,
+    Template,
     dag_settings,
     params,
 )
@@ -138,7 +140,7 @@ with DAG(
     schedule=None,  # the measurement uses all of the cluster's processors
     catchup=False,
     max_active_runs=1,
-    params=PARAMS,
+    params=ParamsDict(PARAMS),
     tags=["aistore", "benchmark"],
     default_args={"owner": "storeside", "retries": 1, "retry_delay": timedelta(seconds=15)},
     doc_md="""
@@ -161,14 +163,14 @@ FROM storeside.transform_benchmark GROUP BY ALL ORDER BY 5`
         source="{{ params.source }}",
         prefix="{{ params.prefix or '' }}",
         objects="{{ params.objects }}",
-        servers="{{ params.servers | join(' ') }}",
-        communications="{{ params.communications | join(' ') }}",
-        file_access="{{ params.file_access }}",
-        direct_put="{{ params.direct_put }}",
+        servers=Template("{{ params.servers | join(' ') }}"),
+        communications=Template("{{ params.communications | join(' ') }}"),
+        file_access=Template("{{ params.file_access }}"),
+        direct_put=Template("{{ params.direct_put }}"),
         rounds="{{ params.rounds }}",
         processes="{{ params.processes }}",
         client_workers="{{ params.client_workers }}",
-        codec="{{ params.codec }}",
+        codec=Template("{{ params.codec }}"),
         sample_rate="{{ params.sample_rate }}",
         channels="{{ params.channels }}",
         etl=EtlSpec("bench", SETTINGS["image"], resources=SETTINGS["resources"], init_timeout=300),

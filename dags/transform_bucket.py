@@ -5,12 +5,14 @@ from __future__ import annotations
 from datetime import timedelta
 
 from airflow.sdk import DAG, Param
+from airflow.sdk.definitions.param import ParamsDict
 
 from storeside.operators import (
     TRANSFORMER_IMAGE,
     AISTransformBucketOperator,
     SqsLeaseS3EventsOperator,
     SqsSettleS3EventsOperator,
+    Template,
     dag_schedule,
     dag_settings,
     form_choices,
@@ -71,7 +73,7 @@ with DAG(
     schedule=dag_schedule(SETTINGS),
     catchup=False,
     max_active_runs=1,  # two runs at once would transform the same bucket pair, which AIStore refuses
-    params=PARAMS,
+    params=ParamsDict(PARAMS),
     tags=["aistore", "etl"],
     default_args={"owner": "storeside", "retries": 3, "retry_delay": timedelta(seconds=15)},
     doc_md="""
@@ -102,7 +104,7 @@ schedule and a queue in it, runs start from the form only. The Variable
         **params.ETL,
         **params.OBJECTS,
         quarantine="{{ params.quarantine or '' }}",
-        on_nothing="{{ params.on_nothing }}",
+        on_nothing=Template("{{ params.on_nothing }}"),
         plan_only="{{ params.plan_only }}",
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from airflow.sdk import DAG, Param
+from airflow.sdk.definitions.param import ParamsDict
 
 from storeside.operators import (
     TRANSFORMER_IMAGE,
@@ -12,6 +13,7 @@ from storeside.operators import (
     S3ToClickHouseOperator,
     SqsLeaseS3EventsOperator,
     SqsSettleS3EventsOperator,
+    Template,
     dag_schedule,
     dag_settings,
     form_choices,
@@ -76,7 +78,7 @@ with DAG(
     schedule=dag_schedule(SETTINGS),
     catchup=False,
     max_active_runs=1,  # two runs at once would transform the same bucket pair, which AIStore refuses
-    params=PARAMS,
+    params=ParamsDict(PARAMS),
     tags=["aistore", "etl", "clickhouse"],
     default_args={"owner": "storeside", "retries": 3, "retry_delay": timedelta(seconds=15)},
     doc_md="""
@@ -111,14 +113,14 @@ Results that were not loaded: `SELECT key, reason FROM storeside.loads FINAL WHE
         latest=params.LATEST,
         **params.ETL,
         **params.OBJECTS,
-        on_nothing="{{ params.on_nothing }}",
+        on_nothing=Template("{{ params.on_nothing }}"),
     )
     load = S3ToClickHouseOperator(
         task_id="load",
         source="{{ params.destination }}/{{ params.prefix or '' }}",
         **params.LOAD,
         **params.CHECKED,
-        on_failed_objects="{{ params.on_failure }}",
+        on_failed_objects=Template("{{ params.on_failure }}"),
         retry_failed="{{ params.retry_failed }}",
     )
     transform >> load

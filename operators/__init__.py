@@ -78,6 +78,7 @@ if TYPE_CHECKING:
     from storeside.transfer.request.options import ReadOptions as ReadOptions
     from storeside.transfer.request.options import TableOptions as TableOptions
     from storeside.transfer.request.table_keys import Expression as Expression
+    from storeside.transfer.request.template import Template as Template
 
 _NAMES = {
     "aistore.spec": ("EtlSpec",),
@@ -119,6 +120,7 @@ _NAMES = {
     "transfer.request.column_options": ("Columns",),
     "transfer.request.object_format": ("Csv", "MessageSchema"),
     "transfer.request.table_keys": ("Expression",),
+    "transfer.request.template": ("Template",),
     "transfer.request.options": ("LoadLimits", "ReadOptions", "TableOptions"),
 }  # fmt: skip
 _MODULES = {name: module for module, names in _NAMES.items() for name in names}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from airflow.sdk.exceptions import AirflowFailException
 
@@ -24,9 +24,13 @@ _LONGEST_REASON = 300
 _KNOWN = "failed before, and not tried again"
 
 
+# What a task does about failed objects at its end.
+OnFailed = Literal["fail", "report"]
+
+
 def check_policy(value: str, name: str = "on_failed_objects") -> None:
     """Raise OperatorInputError unless the value of the argument `name` is ``fail`` or ``report``."""
-    if value not in ("fail", "report"):
+    if value not in get_args(OnFailed):
         raise OperatorInputError(f"{name} {value!r}: use 'fail' or 'report'")
 
 

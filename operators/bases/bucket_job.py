@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from math import inf
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Required, TypeAlias, TypedDict
 
 from airflow.providers.standard.triggers.temporal import DateTimeTrigger
 
@@ -14,14 +14,15 @@ from storeside.aistore.buckets import Bucket
 from storeside.aistore.spec import EtlSpec
 from storeside.aistore.stored_objects import StoredObject
 from storeside.operators.arguments import check_literals, flag
-from storeside.operators.bases.following import FollowingOperator
+from storeside.operators.bases.following import FollowingArguments, FollowingOperator
 from storeside.operators.bases.selecting import SelectingOperator
 from storeside.operators.errors import OperatorInputError, airflow_errors
 from storeside.operators.hooks.aistore import AIStoreHook
 from storeside.operators.movement import MovementOperator
-from storeside.operators.outcome import check_policy, finish
+from storeside.operators.outcome import OnFailed, check_policy, finish
 from storeside.operators.shared import as_bool, ledger, record_running, run_key
 from storeside.operators.triggers.aistore import AISJobTrigger
+from storeside.transfer.request.template import Template
 from storeside.transform.bucket_job import BucketJob
 from storeside.transform.in_place import InPlaceJob
 from storeside.transform.make_shards import ShardsJob
@@ -35,6 +36,60 @@ AnyJob: TypeAlias = BucketJob | InPlaceJob | ShardsJob
 # A deferral takes 3 to 8 s: Airflow starts a trigger, which follows the job from the beginning, and a process for the
 # rest of the task.
 BRIEF_SECONDS = 10.0
+
+
+class JobArguments(FollowingArguments, total=False):
+    """Arguments of operators that run a job of AIStore over a bucket."""
+
+    on_failed_objects: OnFailed | Template
+    """``fail`` the task when objects failed, now or for good in earlier runs, or ``report`` them and succeed."""
+    plan_only: bool | str
+    """Change nothing; only report how many objects would be listed, processed, skipped and refused."""
+    workers: int
+    """Concurrent workers per target; 0 lets AIStore choose."""
+    poll_interval: float
+    """Seconds between two polls."""
+    aistore_conn_id: str
+    """Connection to AIStore."""
+    clickhouse_conn_id: str
+    """Connection to ClickHouse."""
+
+
+class StallArguments(TypedDict, total=False):
+    """The time-out of operators whose jobs may stop to make progress."""
+
+    stall_seconds: float
+    """Seconds without progress after which the job is aborted and its missing objects are retried."""
+
+
+class PrependArguments(TypedDict, total=False):
+    """The names of results."""
+
+    prepend: str
+    """Prefix for the name of every copy or result."""
+
+
+class BucketArguments(JobArguments, total=False):
+    """Arguments of operators that make one result of each object of a bucket."""
+
+    source: Required[str]
+    """Bucket URI."""
+    destination: Required[str]
+    """Bucket URI; a missing ``ais://`` bucket is created."""
+    prefix: str
+    """Process only objects whose names start with this."""
+    continue_on_error: bool
+    """False aborts the job at the first object that fails."""
+    retry_failed: bool | str
+    """Also try objects that failed for good in an earlier run."""
+    latest: bool | str
+    """AIStore checks a remote source for newer versions of objects."""
+    quarantine: str
+    """URI of a bucket that receives a copy of each source object that failed for good."""
+
+
+class CopyArguments(BucketArguments, StallArguments, PrependArguments, total=False):
+    """All arguments of `BucketJobOperator`."""
 
 
 class BucketJobOperator(FollowingOperator, MovementOperator, SelectingOperator):
@@ -67,7 +122,7 @@ class BucketJobOperator(FollowingOperator, MovementOperator, SelectingOperator):
         destination: str,
         prefix: str = "",
         prepend: str = "",
-        on_failed_objects: str = "fail",
+        on_failed_objects: OnFailed | Template = "fail",
         continue_on_error: bool = True,
         retry_failed: bool | str = False,
         latest: bool | str = False,

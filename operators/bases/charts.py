@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
+from storeside.operators.bases.task import TaskArguments
 from storeside.operators.errors import OperatorInputError
 from storeside.operators.restrictions import FormOperator
 
@@ -52,12 +53,17 @@ def object_at(url: str) -> ObjectStoragePath:
     return ObjectStoragePath(url)
 
 
-class ChartOperator(FormOperator):
-    """Draws a chart of its measurements.
+class ChartArguments(TaskArguments, total=False):
+    """Arguments of operators that draw charts."""
 
-    :param chart: URL in object storage for the chart, such as ``s3://aws_default@reports/chart.svg``: an SVG file of
-        the throughput of a cluster, a PNG file of backends; empty for none
+    chart: str
+    """URL in object storage for the chart, such as ``s3://aws_default@reports/chart.svg``: an SVG file of the
+    throughput of a cluster, a PNG file of backends; empty for none.
     """
+
+
+class ChartOperator(FormOperator):
+    """Draws a chart of its measurements."""
 
     def __init__(self, *, chart: str = "", **kwargs: Any) -> None:
         super().__init__(**kwargs)

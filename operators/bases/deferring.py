@@ -13,6 +13,7 @@ from airflow.sdk import get_current_context
 from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import TaskDeferralTimeout
 
+from storeside.operators.bases.task import TaskArguments
 from storeside.operators.restrictions import FormOperator
 from storeside.transfer.request.table_keys import Expression
 
@@ -89,6 +90,13 @@ class DeferringOperator(FormOperator):
             asyncio.run(trigger.on_kill())
         except Exception as e:  # the task fails with the timeout, even if stopping fails
             self.log.warning("the job or query of this task may still run: %s", e)
+
+
+class WaitingArguments(TaskArguments, total=False):
+    """Arguments of operators that wait for another system."""
+
+    deferrable: bool | None
+    """True waits in the triggerer, False in the worker; None means Airflow's `default_deferrable`."""
 
 
 class WaitingOperator(DeferringOperator):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 from warnings import warn
 
 from storeside.operators.errors import OperatorInputError
@@ -12,7 +12,54 @@ from storeside.operators.movement import MovementOperator
 from storeside.transfer.request.object_format import Csv
 from storeside.transfer.request.options import ReadOptions, TableOptions
 
+if TYPE_CHECKING:
+    from storeside.transfer.request.options import Nested
+
 Options = TypeVar("Options", ReadOptions, TableOptions)
+
+
+class CsvFields(TypedDict, total=False):
+    """The fields of `Csv`, as the argument `csv` of 0.1.0."""
+
+    delimiter: str
+    quote: str
+    escape: str
+    names: tuple[str, ...]
+    skip_rows: int
+    null_values: tuple[str, ...]
+    true_values: tuple[str, ...]
+    false_values: tuple[str, ...]
+    timestamp_formats: tuple[str, ...]
+    encoding: str
+
+
+class FlatArguments(TypedDict, total=False):
+    """The loads' arguments of 0.1.0, each with its replacement."""
+
+    csv: CsvFields | None
+    """Deprecated: use ``read=ReadOptions(csv=Csv(…))``."""
+    nested: Nested | None
+    """Deprecated: use ``read=ReadOptions(nested=…)``."""
+    max_bad_rows: int | None
+    """Deprecated: use ``read=ReadOptions(max_bad_rows=…)``."""
+    sample_objects: int | None
+    """Deprecated: use ``read=ReadOptions(sample_objects=…)``."""
+    sample_bytes: int | None
+    """Deprecated: use ``read=ReadOptions(sample_bytes=…)``."""
+    columns: Mapping[str, str] | None
+    """Deprecated: use ``table_options=TableOptions(columns=…)``."""
+    system_columns: Sequence[str] | None
+    """Deprecated: use ``table_options=TableOptions(system_columns=…)``."""
+    engine: str | None
+    """Deprecated: use ``table_options=TableOptions(engine=…)``."""
+    order_by: str | None
+    """Deprecated: use ``table_options=TableOptions(order_by=…)``."""
+    partition_by: str | None
+    """Deprecated: use ``table_options=TableOptions(partition_by=…)``."""
+    ttl: str | None
+    """Deprecated: use ``table_options=TableOptions(ttl=…)``."""
+
+
 _OURS = ("airflow.", "storeside.operators.")
 
 
@@ -28,8 +75,8 @@ class FlatLoadArguments(MovementOperator):
         *,
         read: ReadOptions | None,
         table_options: TableOptions | None,
-        csv: Mapping[str, Any] | None = None,
-        nested: str | None = None,
+        csv: CsvFields | None = None,
+        nested: Nested | None = None,
         max_bad_rows: int | None = None,
         sample_objects: int | None = None,
         sample_bytes: int | None = None,
@@ -77,7 +124,7 @@ class FlatLoadArguments(MovementOperator):
         return group(**old)
 
 
-def without_effect(operator: type, kwargs: dict[str, Any], *names: str) -> None:
+def without_effect(operator: type, kwargs: dict[str, object], *names: str) -> None:
     """Remove arguments that the operator ignores from `kwargs`, and warn with DeprecationWarning for each."""
     for name in names:
         if kwargs.pop(name, None) is not None:

@@ -8,7 +8,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from storeside.aistore.jobs import Follower
-from storeside.operators.bases.deferring import WaitingOperator
+from storeside.operators.bases.deferring import WaitingArguments, WaitingOperator
+from storeside.operators.bases.selecting import SelectingArguments
 from storeside.operators.errors import is_final
 from storeside.operators.hooks.aistore import AIStoreHook
 from storeside.operators.triggers.aistore import REPORT_SECONDS, AISJobTrigger, cancel, describe, ended
@@ -16,6 +17,10 @@ from storeside.operators.triggers.aistore import REPORT_SECONDS, AISJobTrigger, 
 if TYPE_CHECKING:
     from airflow.sdk import Context
     from aistore.sdk import Client
+
+
+class FollowingArguments(WaitingArguments, SelectingArguments, total=False):
+    """Arguments of operators that wait for a job of AIStore over selected objects."""
 
 
 class FollowingOperator(WaitingOperator):

@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal, get_args
 
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from storeside.operators.arguments import check_literals
+from storeside.operators.bases.task import TaskArguments
 from storeside.operators.errors import OperatorInputError
 from storeside.operators.restrictions import FormOperator
+from storeside.transfer.request.template import Template
 
-POLICIES = ("succeed", "skip", "fail")
+OnNothing = Literal["succeed", "skip", "fail"]
+POLICIES: tuple[OnNothing, ...] = get_args(OnNothing)
+
+
+class SelectingArguments(TaskArguments, total=False):
+    """Arguments of operators that select objects or messages."""
+
+    on_nothing: OnNothing | Template
+    """If no object, or no message, matches: ``succeed``, ``skip`` the task and so the tasks after it, or ``fail`` the
+    task without a retry.
+    """
 
 
 def check_on_nothing(value: str) -> None:
@@ -23,12 +35,9 @@ class SelectingOperator(FormOperator):
     """Ends a task without objects as `on_nothing` says.
 
     Unchanged objects count, too, so a repeated task does not end as if there were none.
-
-    :param on_nothing: if no object, or no message, matches: ``succeed``, ``skip`` the task and so the tasks after it,
-        or ``fail`` the task without a retry
     """
 
-    def __init__(self, *, on_nothing: str = "succeed", **kwargs: Any) -> None:
+    def __init__(self, *, on_nothing: OnNothing | Template = "succeed", **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.on_nothing = on_nothing
         check_literals(self, on_nothing=check_on_nothing)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final, TypedDict
 
 from airflow.sdk import Param
 
 from storeside.operators.restrictions import form_choices
 from storeside.transfer.request.after_load import AfterLoad
+from storeside.transfer.request.template import Template
 
 AFTER: Final = {
     "after_load": Param(
@@ -43,10 +44,18 @@ AFTER: Final = {
         description="Tags of S3 for loaded objects: loaded=true, by=storeside",
     ),
 }
+
+
+class AfterLoadTemplates(TypedDict):
+    """The argument in `AFTER_LOAD`."""
+
+    after_load: AfterLoad
+
+
 # Arguments of the load operators that read the fields of `AFTER`.
-AFTER_LOAD: Final[dict[str, Any]] = {
+AFTER_LOAD: Final[AfterLoadTemplates] = {
     "after_load": AfterLoad(
-        "{{ params.after_load }}",
+        Template("{{ params.after_load }}"),
         "{{ params.move_to or '' }}",
         "{{ params.tags or '' }}",  # type: ignore[arg-type]
     )

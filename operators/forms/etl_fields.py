@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, TypedDict
 
 from airflow.sdk import Param
 
 from storeside.operators.operators.aistore import transformer_command
 from storeside.operators.restrictions import described, form_choices
+from storeside.transfer.request.template import Template
 from storeside.transformers.names import EXTENSION
 
 # URI of a bucket that AIStore can read or write.
@@ -72,10 +73,20 @@ RETRY_FAILED: Final = Param(
     section="How",
     description="Also try objects that failed for good in earlier runs",
 )
+
+
+class ObjectsTemplates(TypedDict):
+    """The arguments in `OBJECTS`."""
+
+    prefix: str
+    on_failed_objects: Template
+    retry_failed: str
+
+
 # Arguments of operators that read the fields `PREFIX`, `ON_FAILURE` and `RETRY_FAILED`.
-OBJECTS: Final[dict[str, Any]] = {
+OBJECTS: Final[ObjectsTemplates] = {
     "prefix": "{{ params.prefix or '' }}",
-    "on_failed_objects": "{{ params.on_failure }}",
+    "on_failed_objects": Template("{{ params.on_failure }}"),
     "retry_failed": "{{ params.retry_failed }}",
 }
 # Argument `latest`: AIStore keeps copies of remote objects, and checks for newer versions only with it.
@@ -127,11 +138,21 @@ def etl(settings: Mapping[str, Any]) -> dict[str, Param]:
     }
 
 
+class EtlTemplates(TypedDict):
+    """The arguments in `ETL`."""
+
+    etl: str
+    command: tuple[str, ...]
+    communication: Template
+    extensions: str
+    members: str
+
+
 # Arguments of `AISTransformBucketOperator` that read the fields of `etl`.
-ETL: Final[dict[str, Any]] = {
+ETL: Final[EtlTemplates] = {
     "etl": "{{ params.existing_etl or '' }}",
     "command": transformer_command("{{ params.transformer }}"),
-    "communication": "{{ params.communication }}",
+    "communication": Template("{{ params.communication }}"),
     "extensions": "{{ params.extensions | tojson }}",
     "members": "{{ params.members or '' }}",
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final, TypedDict
 
 from airflow.sdk import Param
 
@@ -14,6 +14,7 @@ from storeside.transfer.request.column_options import Columns
 from storeside.transfer.request.object_format import BY_SCHEMA, Csv, MessageSchema
 from storeside.transfer.request.options import ReadOptions, TableOptions
 from storeside.transfer.request.request import RESERVED
+from storeside.transfer.request.template import Template
 
 described = restrictions.described
 
@@ -219,13 +220,28 @@ TABLE: Final = {
 EXPECTATIONS: Final = quality_fields.EXPECTATIONS
 OBJECTS_EXPECTATIONS: Final = quality_fields.OBJECTS_EXPECTATIONS
 CHECKED: Final = quality_fields.CHECKED
+
+
+class LoadTemplates(TypedDict):
+    """The arguments in `LOAD`."""
+
+    table: str
+    format: Template
+    on_drift: Template
+    on_bad_rows: Template
+    on_overwrite: Template
+    read: ReadOptions
+    table_options: TableOptions
+    options: str
+
+
 # Arguments of the load operators that read the fields of `TABLE`.
-LOAD: Final[dict[str, Any]] = {
+LOAD: Final[LoadTemplates] = {
     "table": "{{ params.table }}",
-    "format": "{{ params.format }}",
-    "on_drift": "{{ params.on_drift }}",
-    "on_bad_rows": "{{ params.on_bad_rows }}",
-    "on_overwrite": "{{ params.on_overwrite }}",
+    "format": Template("{{ params.format }}"),
+    "on_drift": Template("{{ params.on_drift }}"),
+    "on_bad_rows": Template("{{ params.on_bad_rows }}"),
+    "on_overwrite": Template("{{ params.on_overwrite }}"),
     "read": ReadOptions(
         csv=Csv(delimiter="{{ params.delimiter }}"),
         schema=MessageSchema("{{ params.schema or '' }}", "{{ params.message or '' }}"),

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final, TypedDict
 
 from airflow.sdk import Param
 
 from storeside.operators.restrictions import described, form_choices
+from storeside.transfer.request.template import Template
 
 # The suite that checks the rows of `S3ToClickHouseOperator`.
 EXPECTATIONS: Final = {
@@ -43,8 +44,17 @@ OBJECTS_EXPECTATIONS: Final = {
         },
     ),
 }
+
+
+class CheckedTemplates(TypedDict):
+    """The arguments in `CHECKED`."""
+
+    suite: str
+    on_failed_expectations: Template
+
+
 # Arguments of the load operators that read the fields of `EXPECTATIONS`.
-CHECKED: Final[dict[str, Any]] = {
+CHECKED: Final[CheckedTemplates] = {
     "suite": "{{ params.suite or '' }}",
-    "on_failed_expectations": "{{ params.on_failed_expectations }}",
+    "on_failed_expectations": Template("{{ params.on_failed_expectations }}"),
 }

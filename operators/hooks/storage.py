@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from airflow.sdk import BaseHook
 
@@ -17,6 +16,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Connection
     from clickhouse_connect.driver.client import Client
 
+    from storeside.copying.multipart import PartSettings
     from storeside.copying.store import Store
     from storeside.measure.through import Through
 
@@ -114,7 +114,7 @@ def _oci(bucket: str, connection: Connection) -> Store:
     return OCIStore(oci_client(config, CONNECTIONS, connection.host or ""), extra["namespace"], bucket)
 
 
-def profile(client: Client, found: Store, connection: Connection, given: Mapping[str, Any] | None) -> Profile:
+def profile(client: Client, found: Store, connection: Connection, given: PartSettings | None) -> Profile:
     """Return the settings of parts for writes to a store: `given`, the extra ``multipart``, or the tuner's results.
 
     Raises CopyInputError for invalid settings.

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Literal, TypedDict, Unpack, cast
 
 from storeside.aistore.buckets import Bucket
 from storeside.aistore.names import expand
 from storeside.aistore.spec import EtlSpec, check_communication, check_direct_put, served_by
 from storeside.aistore.stored_objects import StoredObject
 from storeside.operators.arguments import check_literals, flag, is_literal, literal_errors
-from storeside.operators.bases.bucket_job import AnyJob, BucketJobOperator
+from storeside.operators.bases.bucket_job import (
+    AnyJob,
+    BucketArguments,
+    BucketJobOperator,
+    CopyArguments,
+    PrependArguments,
+    StallArguments,
+)
 from storeside.operators.errors import OperatorInputError
 from storeside.operators.hooks.aistore import AIStoreHook
 from storeside.operators.hooks.transfer import listed_by_s3
@@ -24,7 +31,11 @@ from storeside.transform.state import Options
 from storeside.transformers.formats import AudioFormat
 
 if TYPE_CHECKING:
-    from airflow.sdk import Context
+    from airflow.sdk import Context, XComArg
+
+    from storeside.aistore.spec import Communication, Server
+    from storeside.transfer.request.template import Template
+    from storeside.transformers.formats import CodecName, Container
 
 TRANSFORMER_IMAGE = "storeside/transformer-audio:0.1.0"
 # More than AIStore ever starts: its limit is the target's CPUs plus four (xact, TuneNumWorkers).
@@ -32,7 +43,7 @@ ALL_WORKERS = 1024
 _AUDIO_OPTIONS = tuple(AudioFormat.__dataclass_fields__)
 
 
-def transformer_command(transform: str, server: str = "fastapi") -> tuple[str, ...]:
+def transformer_command(transform: str, server: Server = "fastapi") -> tuple[str, ...]:
     """Return the command that serves the transformer `transform` in Storeside's image.
 
     `server` is ``fastapi``, ``flask`` or ``http``, the SDK's multithreaded server; only the first speaks WebSocket.
@@ -49,21 +60,10 @@ class AISCopyBucketOperator(BucketJobOperator):
     ``s3://`` source through S3's own API, so the versions are ETags.
 
     :param source: bucket URI; AIStore reads it through its own backend
-    :param destination: bucket URI; a missing ``ais://`` bucket is created
-    :param prefix: process only objects whose names start with this
-    :param prepend: prefix for the name of every copy or result
-    :param on_failed_objects: ``fail`` the task when objects failed, now or for good in earlier runs, or ``report``
-        them and succeed
-    :param continue_on_error: False aborts the job at the first object that fails
-    :param retry_failed: also try objects that failed for good in an earlier run
-    :param latest: AIStore checks a remote source for newer versions of objects
-    :param quarantine: URI of a bucket that receives a copy of each source object that failed for good
-    :param plan_only: change nothing; only report how many objects would be listed, processed, skipped and refused
-    :param workers: concurrent workers per target; 0 lets AIStore choose
-    :param stall_seconds: seconds without progress after which the job is aborted and its missing objects are retried
+    :param aws_conn_id: connection to S3 for the listing of an ``s3://`` source; None lets AIStore list it
     """
 
-    def __init__(self, *, aws_conn_id: str | None = "aws_default", **kwargs: Any) -> None:
+    def __init__(self, *, aws_conn_id: str | None = "aws_default", **kwargs: Unpack[CopyArguments]) -> None:
         super().__init__(**kwargs)
         self.aws_conn_id = aws_conn_id
 
@@ -74,6 +74,78 @@ class AISCopyBucketOperator(BucketJobOperator):
         return lambda: listed_by_s3(self.aws_conn_id, source.name, self.prefix)
 
 
+class EtlArguments(BucketArguments, total=False):
+    """Arguments of all operators that transform the objects of a bucket with an ETL."""
+
+    etl: EtlSpec | XComArg | str | None
+    """A complete ETL, or a chain of ETLs (``a >> b``), which replaces the arguments that describe one ETL; a text is
+    the name of an ETL that already runs. See `AISTransformBucketOperator`.
+    """
+    image: str
+    """The transformer's image."""
+    environment: Mapping[str, str] | str | None
+    """The transformer's parameters; each set of parameters runs as a separate ETL."""
+    communication: Communication | Template
+    """``ws``, ``hpush`` or ``hpull``."""
+    direct_put: bool | str
+    """The transformer sends each result straight to the target that stores it; ``ws`` needs it."""
+    file_access: bool | str
+    """The transformer reads objects from the target's disk."""
+    init_timeout: int | str
+    """Maximum seconds until the transformer is ready."""
+    processes: int | None
+    """Worker processes of the transformer beside each target; by default one per CPU of its pod."""
+    pod_resources: Mapping[str, Mapping[str, str]] | None
+    """Kubernetes' ``requests`` and ``limits`` for the transformer's pods."""
+    sync: bool | str
+    """Also remove results whose objects no longer exist in a remote source."""
+    keep_etl: bool
+    """Leave the ETL running for later tasks; `AISDeleteEtlOperator` deletes it."""
+
+
+class ExtensionsArguments(TypedDict, total=False):
+    """The extensions of results."""
+
+    extensions: Mapping[str, str] | str | None
+    """Maps the extension of a source object (without dot) to the extension of its result; a template may render a
+    JSON object.
+    """
+
+
+class InPlaceArguments(TypedDict, total=False):
+    """Where results are stored."""
+
+    in_place: bool | str
+    """Replace each object with its result, which has the same name; see `AISTransformBucketOperator`."""
+
+
+class TimeoutArguments(StallArguments, total=False):
+    """The time-outs of transforms."""
+
+    object_timeout: int
+    """Maximum seconds for one object."""
+
+
+class ProbeArguments(EtlArguments, TimeoutArguments, InPlaceArguments, total=False):
+    """Arguments of `AISProbeAudioOperator`."""
+
+
+class TranscodeArguments(ProbeArguments, PrependArguments, ExtensionsArguments, total=False):
+    """Arguments that `AISTranscodeAudioOperator` shares with other transforms."""
+
+    members: str
+    """Transform members of tar shards instead of whole objects: patterns of their names, such as ``*.flac``,
+    separated by commas; see `AISTransformBucketOperator`.
+    """
+
+
+class TransformArguments(TranscodeArguments, total=False):
+    """All arguments of `AISTransformBucketOperator`."""
+
+    command: Sequence[str] | str
+    """The command to run in the image; a text is split at spaces. Empty runs the image's own command."""
+
+
 class AISTransformBucketOperator(BucketJobOperator):
     """Transforms one bucket into another with an ETL that runs beside AIStore's targets.
 
@@ -81,8 +153,6 @@ class AISTransformBucketOperator(BucketJobOperator):
     with the source. It retries missing objects over ``hpush``, unless the transformer refused the object itself, and
     lists failed objects with their reasons. The other arguments are those of `AISCopyBucketOperator`.
 
-    :param source: bucket URI
-    :param destination: bucket URI; a missing ``ais://`` bucket is created
     :param etl: a complete ETL, or a chain of ETLs (``a >> b``); replaces the arguments that describe one ETL, from
         `image` to `pod_resources`. A text, which may be a template or the result of another task, is the name of an
         ETL that already runs: the task uses it unchanged, and never starts, stops or replaces it; see
@@ -134,11 +204,11 @@ class AISTransformBucketOperator(BucketJobOperator):
     def __init__(
         self,
         *,
-        etl: EtlSpec | str | None = None,
+        etl: EtlSpec | XComArg | str | None = None,
         image: str = TRANSFORMER_IMAGE,
         command: Sequence[str] | str = (),
         environment: Mapping[str, str] | str | None = None,
-        communication: str = "ws",
+        communication: Communication | Template = "ws",
         direct_put: bool | str = True,
         file_access: bool | str = True,
         init_timeout: int | str = 60,
@@ -150,11 +220,13 @@ class AISTransformBucketOperator(BucketJobOperator):
         sync: bool | str = False,
         keep_etl: bool = False,
         in_place: bool | str = False,
-        **kwargs: Any,
+        **kwargs: Unpack[CopyArguments],
     ) -> None:
-        super().__init__(**{"workers": ALL_WORKERS, **kwargs})
+        kwargs.setdefault("workers", ALL_WORKERS)
+        super().__init__(**kwargs)
         self.etl = etl if isinstance(etl, EtlSpec) else None
-        self.existing_etl = "" if etl is None or isinstance(etl, EtlSpec) else etl  # or the result of another task
+        # the result of another task is a text when this task runs
+        self.existing_etl = "" if etl is None or isinstance(etl, EtlSpec) else cast("str", etl)
         self.image = image
         self.command = command
         self.environment = environment
@@ -256,7 +328,7 @@ class AISTransformObjectsOperator(AISTransformBucketOperator):
 
     template_fields = (*AISTransformBucketOperator.template_fields, "objects")
 
-    def __init__(self, *, objects: Sequence[str] | str, **kwargs: Any) -> None:
+    def __init__(self, *, objects: Sequence[str] | str, **kwargs: Unpack[TransformArguments]) -> None:
         super().__init__(**kwargs)
         self.objects = objects
 
@@ -292,8 +364,8 @@ class AISTranscodeAudioOperator(AISTransformBucketOperator):
     def __init__(
         self,
         *,
-        container: str = "wav",
-        codec: str = "pcm_s16le",
+        container: Container | Literal[""] | Template = "wav",
+        codec: CodecName | Template = "pcm_s16le",
         sample_rate: int | str = 16_000,
         channels: int | str = 1,
         bit_rate: int | str | None = None,
@@ -304,7 +376,7 @@ class AISTranscodeAudioOperator(AISTransformBucketOperator):
         keep_extension: bool | str = False,
         channel: int | str | None = None,
         facts: str = "",
-        **kwargs: Any,
+        **kwargs: Unpack[TranscodeArguments],
     ) -> None:
         super().__init__(command=transformer_command("audio_transcode"), **kwargs)
         self.container = container

@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Required, Unpack
 
 from airflow.sdk.exceptions import AirflowFailException
 
@@ -17,8 +17,9 @@ from storeside.aistore.errors import AIStoreTransientError
 from storeside.aistore.spec import EtlSpec
 from storeside.operators.arguments import LiteralArgumentError, check_literals, check_object, require_spec
 from storeside.operators.bases.charts import object_at
-from storeside.operators.bases.following import FollowingOperator
+from storeside.operators.bases.following import FollowingArguments, FollowingOperator
 from storeside.operators.bases.selecting import SelectingOperator
+from storeside.operators.bases.task import TaskArguments
 from storeside.operators.errors import airflow_errors
 from storeside.operators.hooks.aistore import AIStoreHook
 from storeside.operators.links import RunPageLink
@@ -31,6 +32,9 @@ from storeside.transform.single import get_object, transform_object
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
+
+    from storeside.operators.outcome import OnFailed
+    from storeside.transfer.request.template import Template
 
 
 class AISInitEtlOperator(FormOperator):
@@ -47,7 +51,9 @@ class AISInitEtlOperator(FormOperator):
 
     ui_color = "#d7e9f7"
 
-    def __init__(self, *, etl: EtlSpec, aistore_conn_id: str = AIStoreHook.default_conn_name, **kwargs: Any) -> None:
+    def __init__(
+        self, *, etl: EtlSpec, aistore_conn_id: str = AIStoreHook.default_conn_name, **kwargs: Unpack[TaskArguments]
+    ) -> None:
         super().__init__(**kwargs)
         self.etl = etl
         self.aistore_conn_id = aistore_conn_id
@@ -66,7 +72,9 @@ class _NamedEtlOperator(FormOperator):
     template_fields: Sequence[str] = ("etl_name",)
     ui_color = "#d7e9f7"
 
-    def __init__(self, *, etl_name: str, aistore_conn_id: str = AIStoreHook.default_conn_name, **kwargs: Any) -> None:
+    def __init__(
+        self, *, etl_name: str, aistore_conn_id: str = AIStoreHook.default_conn_name, **kwargs: Unpack[TaskArguments]
+    ) -> None:
         super().__init__(**kwargs)
         self.etl_name = etl_name
         self.aistore_conn_id = aistore_conn_id
@@ -118,7 +126,11 @@ class AISDeleteEtlOperator(FormOperator):
     ui_color = "#d7e9f7"
 
     def __init__(
-        self, *, etl: EtlSpec | None = None, aistore_conn_id: str = AIStoreHook.default_conn_name, **kwargs: Any
+        self,
+        *,
+        etl: EtlSpec | None = None,
+        aistore_conn_id: str = AIStoreHook.default_conn_name,
+        **kwargs: Unpack[TaskArguments],
     ) -> None:
         super().__init__(**kwargs)
         self.etl = etl
@@ -163,12 +175,12 @@ class AISInspectBucketOperator(FollowingOperator, SelectingOperator):
         source: str,
         etl: EtlSpec,
         prefix: str = "",
-        on_failed_objects: str = "report",
+        on_failed_objects: OnFailed | Template = "report",
         workers: int = 0,
         stall_seconds: float = 300,
         aistore_conn_id: str = AIStoreHook.default_conn_name,
         clickhouse_conn_id: str = "clickhouse_default",
-        **kwargs: Any,
+        **kwargs: Unpack[FollowingArguments],
     ) -> None:
         super().__init__(**kwargs)
         self.source = source
@@ -242,6 +254,21 @@ class AISInspectBucketOperator(FollowingOperator, SelectingOperator):
         return dict(plain(result))
 
 
+class ObjectArguments(TaskArguments, total=False):
+    """Arguments of the operators for one object."""
+
+    source: Required[str]
+    """Bucket URI."""
+    name: Required[str]
+    """The object's name."""
+    arguments: str | Mapping[str, object]
+    """ETL arguments for this object."""
+    keep_etl: bool
+    """Leave the ETL running for later tasks; `AISDeleteEtlOperator` stops it."""
+    aistore_conn_id: str
+    """Connection to AIStore."""
+
+
 class _ObjectOperator(FormOperator):
     """Common arguments of the operators for one object."""
 
@@ -253,10 +280,10 @@ class _ObjectOperator(FormOperator):
         source: str,
         name: str,
         etl: EtlSpec | None = None,
-        arguments: str | Mapping[str, Any] = "",
+        arguments: str | Mapping[str, object] = "",
         keep_etl: bool = False,
         aistore_conn_id: str = AIStoreHook.default_conn_name,
-        **kwargs: Any,
+        **kwargs: Unpack[TaskArguments],
     ) -> None:
         super().__init__(**kwargs)
         self.source = source
@@ -291,7 +318,13 @@ class AISTransformObjectOperator(_ObjectOperator):
     etl: EtlSpec
 
     def __init__(
-        self, *, destination: str, etl: EtlSpec, result: str = "", latest: bool = False, **kwargs: Any
+        self,
+        *,
+        destination: str,
+        etl: EtlSpec,
+        result: str = "",
+        latest: bool = False,
+        **kwargs: Unpack[ObjectArguments],
     ) -> None:
         super().__init__(etl=etl, **kwargs)
         require_spec(self, etl)
@@ -331,8 +364,8 @@ class AISGetObjectOperator(_ObjectOperator):
 
     template_fields: Sequence[str] = ("source", "name", "path", "arguments")
 
-    def __init__(self, *, path: str, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
+    def __init__(self, *, path: str, etl: EtlSpec | None = None, **kwargs: Unpack[ObjectArguments]) -> None:
+        super().__init__(etl=etl, **kwargs)
         self.path = path
         if self.etl is not None:
             require_spec(self, self.etl)

@@ -6,15 +6,15 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Required, Unpack
 
 from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from storeside.operators.arguments import check_instant, check_literals, check_load, check_s3_bucket, literal_errors
-from storeside.operators.bases.deferring import WaitingOperator
-from storeside.operators.bases.deprecated import FlatLoadArguments
-from storeside.operators.bases.selecting import SelectingOperator
+from storeside.operators.bases.deferring import WaitingArguments, WaitingOperator
+from storeside.operators.bases.deprecated import FlatArguments, FlatLoadArguments
+from storeside.operators.bases.selecting import SelectingArguments, SelectingOperator
 from storeside.operators.errors import OperatorInputError, airflow_errors
 from storeside.operators.hooks.aistore import AIStoreHook
 from storeside.operators.hooks.transfer import (
@@ -42,41 +42,73 @@ from storeside.transfer.request.source import Source, in_aistore, place_of, uri_
 if TYPE_CHECKING:
     from airflow.sdk import Connection, Context
 
-    from storeside.transfer.request.options import ReadOptions, TableOptions
-    from storeside.transfer.request.request import Request
+    from storeside.operators.outcome import OnFailed
+    from storeside.transfer.request.named_options import NamedOptions
+    from storeside.transfer.request.options import OnFailedExpectations, ReadOptions, TableOptions
+    from storeside.transfer.request.request import (
+        Loader,
+        LoadFormat,
+        OnBadRows,
+        OnDrift,
+        OnOverwrite,
+        Request,
+    )
+    from storeside.transfer.request.template import Template
     from storeside.transfer.run.engine import Prepared
 
 
-class LoadOperator(FlatLoadArguments, WaitingOperator, SelectingOperator):
-    """Base class of the operators that load into ClickHouse: common arguments and the end of the task.
+class LoadArguments(WaitingArguments, SelectingArguments, FlatArguments, total=False):
+    """Arguments of the operators that load into ClickHouse."""
 
-    :param bucket: bucket, without ``s3://``
-    :param keys: prefix, or a pattern with ``*``, ``**``, ``?``, ``{a,b}``, ``{0..9}``
-    :param table: ``database.table``; a missing table is created from the inferred columns
-    :param format: ``auto``, ``parquet``, ``csv``, ``tsv``, ``jsonl``, ``avro``, ``orc``, ``arrow``, ``arrowstream``,
-        ``protobuf``, ``protobufsingle``, ``protobuflist`` or ``msgpack``; in `S3ToClickHouseOperator` also
-        ``iceberg`` or ``delta`` for a table in S3, with the table's folder as `keys`, see docs/transfer.md
-    :param loader: ``auto``, ``pull`` or ``push``
-    :param on_drift: if an object's columns differ from the table's: ``fail`` the object, ``add`` new columns,
-        ``widen`` types too, or store unknown columns in ``_rest`` (``rest``)
-    :param on_bad_rows: if rows cannot be parsed: ``fail`` the object, ``skip`` and count the rows, or
-        ``keep`` them in ``<table>_rejected``
-    :param on_overwrite: if an object was overwritten: ``append`` the new rows, or ``replace`` the rows of the
-        earlier version
-    :param on_failed_objects: if objects cannot be loaded: ``fail`` the task, or ``report`` them and succeed; the
-        other objects are loaded in both cases
-    :param read: `ReadOptions`: the CSV dialect, nested JSON, NULLs in lists, strict JSON, samples, columns
-    :param table_options: `TableOptions`: how a new table is created, types of columns, system columns
-    :param batch_bytes: bytes of objects in one batch, which is loaded and published together
-    :param limits: `LoadLimits`: limits for a single object; an object that exceeds one fails, and the others are
-        loaded
-    :param options: options by name, such as ``{"csv.quote": "'"}``, which replace those of the other arguments; for
-        forms, see docs/transfer.md
-    :param aws_conn_id: connection to S3. Its extras describe S3 to ClickHouse: ``clickhouse_collection`` is a named
-        collection with the endpoint and its keys, ``clickhouse_endpoint`` is the endpoint if it differs from the
-        worker's. Without a collection ClickHouse uses its own environment or role. With ``clickhouse_cluster`` all
-        replicas of that cluster read. For roles, public buckets and requester pays see docs/transfer.md
+    table: Required[str]
+    """``database.table``; a missing table is created from the inferred columns."""
+    keys: str
+    """Prefix, or a pattern with ``*``, ``**``, ``?``, ``{a,b}``, ``{0..9}``."""
+    format: LoadFormat | Template
+    """``auto``, ``parquet``, ``csv``, ``tsv``, ``jsonl``, ``avro``, ``orc``, ``arrow``, ``arrowstream``,
+    ``protobuf``, ``protobufsingle``, ``protobuflist`` or ``msgpack``; in `S3ToClickHouseOperator` also ``iceberg`` or
+    ``delta`` for a table in S3, with the table's folder as `keys`, see docs/transfer.md.
     """
+    loader: Loader | Template
+    """``auto``, ``pull`` or ``push``."""
+    on_drift: OnDrift | Template
+    """If an object's columns differ from the table's: ``fail`` the object, ``add`` new columns, ``widen`` types too,
+    or store unknown columns in ``_rest`` (``rest``).
+    """
+    on_bad_rows: OnBadRows | Template
+    """If rows cannot be parsed: ``fail`` the object, ``skip`` and count the rows, or ``keep`` them in
+    ``<table>_rejected``.
+    """
+    on_overwrite: OnOverwrite | Template
+    """If an object was overwritten: ``append`` the new rows, or ``replace`` the rows of the earlier version."""
+    on_failed_objects: OnFailed | Template
+    """If objects cannot be loaded: ``fail`` the task, or ``report`` them and succeed; the other objects are loaded in
+    both cases.
+    """
+    read: ReadOptions | None
+    """`ReadOptions`: the CSV dialect, nested JSON, NULLs in lists, strict JSON, samples, columns."""
+    table_options: TableOptions | None
+    """`TableOptions`: how a new table is created, types of columns, system columns."""
+    batch_bytes: int
+    """Bytes of objects in one batch, which is loaded and published together."""
+    limits: LoadLimits | None
+    """`LoadLimits`: limits for a single object; an object that exceeds one fails, and the others are loaded."""
+    options: NamedOptions | str | None
+    """Options by name, such as ``{"csv.quote": "'"}``, which replace those of the other arguments; for forms, see
+    docs/transfer.md.
+    """
+    aws_conn_id: str
+    """Connection to S3. Its extras describe S3 to ClickHouse: ``clickhouse_collection`` is a named collection with
+    the endpoint and its keys, ``clickhouse_endpoint`` is the endpoint if it differs from the worker's. Without a
+    collection ClickHouse uses its own environment or role. With ``clickhouse_cluster`` all replicas of that cluster
+    read. For roles, public buckets and requester pays see docs/transfer.md.
+    """
+    clickhouse_conn_id: str
+    """Connection to ClickHouse."""
+
+
+class LoadOperator(FlatLoadArguments, WaitingOperator, SelectingOperator):
+    """Base class of the operators that load into ClickHouse: common arguments and the end of the task."""
 
     template_fields: Sequence[str] = (
         "bucket",
@@ -100,17 +132,17 @@ class LoadOperator(FlatLoadArguments, WaitingOperator, SelectingOperator):
         bucket: str,
         table: str,
         keys: str = "",
-        format: str = "auto",
-        loader: str = "auto",
-        on_drift: str = "fail",
-        on_bad_rows: str = "fail",
-        on_overwrite: str = "append",
-        on_failed_objects: str = "fail",
+        format: LoadFormat | Template = "auto",
+        loader: Loader | Template = "auto",
+        on_drift: OnDrift | Template = "fail",
+        on_bad_rows: OnBadRows | Template = "fail",
+        on_overwrite: OnOverwrite | Template = "append",
+        on_failed_objects: OnFailed | Template = "fail",
         read: ReadOptions | None = None,
         table_options: TableOptions | None = None,
         batch_bytes: int = 1 << 30,
         limits: LoadLimits | None = None,
-        options: Mapping[str, Any] | str | None = None,
+        options: NamedOptions | str | None = None,
         aws_conn_id: str = "aws_default",
         clickhouse_conn_id: str = "clickhouse_default",
         **kwargs: Any,
@@ -223,6 +255,7 @@ class S3ToClickHouseOperator(LoadOperator):
 
     :param source: URI of bucket and keys, instead of `bucket` and `keys`: ``s3://trips/2026/{01..06}/**.csv.gz``, or
         ``ais://results/2026/`` for a bucket of AIStore
+    :param bucket: bucket, without ``s3://``
     :param aistore_conn_id: connection to AIStore for an ``ais://`` source, whose user may list and read the bucket
     :param all_or_nothing: publish all objects of the run in one step, or none of them
     :param retry_failed: also try objects that failed for good in earlier runs
@@ -256,14 +289,14 @@ class S3ToClickHouseOperator(LoadOperator):
         all_or_nothing: bool = False,
         retry_failed: bool | str = False,
         suite: str = "",
-        on_failed_expectations: str = "fail",
+        on_failed_expectations: OnFailedExpectations | Template = "fail",
         overlap_seconds: float | None = None,
         after_load: AfterLoad | None = None,
         modified_after: str = "",
         inventory: str = "",
         snapshot: str = "",
         aistore_conn_id: str = AIStoreHook.default_conn_name,
-        **kwargs: Any,
+        **kwargs: Unpack[LoadArguments],
     ) -> None:
         super().__init__(bucket=bucket, **kwargs)
         self.source = source

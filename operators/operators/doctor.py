@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Unpack, get_args
 
 from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowFailException, AirflowNotFoundException
@@ -12,6 +12,7 @@ from storeside.doctor.connections import roles_of
 from storeside.doctor.findings import Finding
 from storeside.operators.arguments import check_literals, check_s3_bucket, flag
 from storeside.operators.bases.deferring import DeferringOperator
+from storeside.operators.bases.task import TaskArguments
 from storeside.operators.errors import OperatorInputError, airflow_errors
 from storeside.operators.hooks.aistore import AIStoreHook
 from storeside.operators.hooks.doctor import lines, look
@@ -22,8 +23,11 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
 
+Where = Literal["worker", "triggerer"]
+
+
 def _check_place(where: str) -> None:
-    if where not in ("worker", "triggerer"):
+    if where not in get_args(Where):
         raise OperatorInputError(f"where {where!r}: write worker or triggerer")
 
 
@@ -51,12 +55,12 @@ class CheckConnectionsOperator(DeferringOperator):
         bucket: str,
         sqs_queue: str = "",
         write: bool | str = True,
-        where: Literal["worker", "triggerer"] = "worker",
+        where: Where = "worker",
         aistore_conn_id: str | None = AIStoreHook.default_conn_name,
         clickhouse_conn_id: str | None = "clickhouse_default",
         aws_conn_id: str | None = "aws_default",
         hsds_conn_id: str | None = "hsds_default",
-        **kwargs: Any,
+        **kwargs: Unpack[TaskArguments],
     ) -> None:
         super().__init__(**kwargs)
         self.bucket = bucket

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
+from storeside.operators.bases.task import TaskArguments
 from storeside.operators.errors import airflow_errors
 from storeside.operators.hooks.hsds import HSDSHook
 from storeside.operators.hooks.transfer import s3_client_of
@@ -15,6 +16,11 @@ from storeside.operators.shared import ledger, plain, run_key
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
+
+    from storeside.hsds.export import Compression
+    from storeside.hsds.mapping import Layout
+    from storeside.hsds.sources import TableLayout
+    from storeside.transfer.request.template import Template
 
 SLAB_BYTES = 8 << 20
 
@@ -59,14 +65,14 @@ class HSDSExportDatasetOperator(MovementOperator):
         bucket: str,
         prefix: str,
         selection: str = "",
-        layout: str = "long",
-        compression: str = "zstd",
+        layout: Layout | Template = "long",
+        compression: Compression | Template = "zstd",
         slab_bytes: int = SLAB_BYTES,
         workers: int = 2,
         hsds_conn_id: str = "hsds_default",
         aws_conn_id: str = "aws_default",
         clickhouse_conn_id: str | None = "clickhouse_default",
-        **kwargs: Any,
+        **kwargs: Unpack[TaskArguments],
     ) -> None:
         super().__init__(**kwargs)
         self.domain = domain
@@ -147,14 +153,14 @@ class HSDSImportDatasetOperator(MovementOperator):
         domain: str,
         dataset: str,
         source_dataset: str = "",
-        layout: str = "table",
+        layout: TableLayout | Template = "table",
         gzip: int = 0,
         slab_bytes: int = SLAB_BYTES,
         workers: int = 2,
         hsds_conn_id: str = "hsds_default",
         aws_conn_id: str = "aws_default",
         clickhouse_conn_id: str | None = "clickhouse_default",
-        **kwargs: Any,
+        **kwargs: Unpack[TaskArguments],
     ) -> None:
         super().__init__(**kwargs)
         self.source = source

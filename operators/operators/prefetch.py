@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from storeside.aistore.buckets import Bucket
 from storeside.operators.arguments import check_literals, flag
-from storeside.operators.bases.following import FollowingOperator
+from storeside.operators.bases.following import FollowingArguments, FollowingOperator
 from storeside.operators.bases.selecting import SelectingOperator
 from storeside.operators.errors import airflow_errors
 from storeside.operators.hooks.aistore import AIStoreHook
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from storeside.copying.prefetch import Missing, Prefetch
+    from storeside.operators.outcome import OnFailed
+    from storeside.transfer.request.template import Template
 
 # Maximum jobs per try of a prefetch; each must leave fewer missing objects than the one before.
 ROUNDS = 3
@@ -54,14 +56,14 @@ class AISPrefetchBucketOperator(FollowingOperator, MovementOperator, SelectingOp
         bucket: str,
         prefix: str = "",
         latest: bool | str = False,
-        on_failed_objects: str = "fail",
+        on_failed_objects: OnFailed | Template = "fail",
         workers: int = 0,
         blob_threshold: int = 0,
         stall_seconds: float = 300,
         poll_interval: float = 1.0,
         aistore_conn_id: str = AIStoreHook.default_conn_name,
         clickhouse_conn_id: str = "clickhouse_default",
-        **kwargs: Any,
+        **kwargs: Unpack[FollowingArguments],
     ) -> None:
         super().__init__(**kwargs)
         self.bucket = bucket

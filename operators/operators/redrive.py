@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from airflow.sdk.exceptions import AirflowFailException
 
 from storeside.operators.errors import airflow_errors
-from storeside.operators.operators.s3_events import QueueOperator
+from storeside.operators.operators.s3_events import QueueArguments, QueueOperator
 from storeside.operators.shared import as_bool, as_list
 
 if TYPE_CHECKING:
@@ -27,7 +27,9 @@ class SqsRedriveDeadLettersOperator(QueueOperator):
 
     template_fields = (*QueueOperator.template_fields, "redrive", "message_ids")
 
-    def __init__(self, *, redrive: bool | str = False, message_ids: Sequence[str] | str = (), **kwargs: Any) -> None:
+    def __init__(
+        self, *, redrive: bool | str = False, message_ids: Sequence[str] | str = (), **kwargs: Unpack[QueueArguments]
+    ) -> None:
         super().__init__(**kwargs)
         self.redrive = redrive
         self.message_ids = message_ids

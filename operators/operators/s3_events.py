@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Required, Unpack, cast
 
 from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowFailException
@@ -14,7 +14,8 @@ from airflow.sdk.observability import stats
 
 from storeside.operators.arguments import between, check_instant, check_literals
 from storeside.operators.bases.deprecated import without_effect
-from storeside.operators.bases.selecting import SelectingOperator
+from storeside.operators.bases.selecting import SelectingArguments, SelectingOperator
+from storeside.operators.bases.task import TaskArguments
 from storeside.operators.errors import airflow_errors
 from storeside.operators.hooks.transfer import (
     clickhouse_client,
@@ -26,7 +27,7 @@ from storeside.operators.hooks.transfer import (
     sqs_client,
 )
 from storeside.operators.links import QueuePageLink
-from storeside.operators.operators.clickhouse import LoadOperator
+from storeside.operators.operators.clickhouse import LoadArguments, LoadOperator
 from storeside.operators.outcome import with_short_verdict
 from storeside.operators.restrictions import FormOperator
 from storeside.operators.shared import as_number, ledger, plain, run_key
@@ -39,6 +40,17 @@ if TYPE_CHECKING:
 
     from storeside.events.queue import Queue
     from storeside.events.settle import Settled
+    from storeside.transfer.request.options import OnFailedExpectations
+    from storeside.transfer.request.template import Template
+
+
+class EventLoadArguments(LoadArguments, total=False):
+    """Arguments that `S3EventsToClickHouseOperator` shares with `S3ToClickHouseOperator`."""
+
+    retry_failed: bool | str
+    """Deprecated: has no effect."""
+    overlap_seconds: float | None
+    """Deprecated: has no effect."""
 
 
 class S3EventsToClickHouseOperator(LoadOperator):
@@ -54,6 +66,7 @@ class S3EventsToClickHouseOperator(LoadOperator):
     `source`, `aistore_conn_id`, `inventory` and `snapshot`; `keys` selects events by their object's key. Further
     arguments:
 
+    :param bucket: bucket of the events, without ``s3://``
     :param sqs_queue: name or URL of an SQS queue with a dead-letter queue
     :param max_messages: maximum number of messages per run; the next run processes the rest
     :param max_bytes: maximum bytes of new objects in the messages of one run; the next run processes the rest. 0
@@ -93,6 +106,7 @@ class S3EventsToClickHouseOperator(LoadOperator):
     def __init__(
         self,
         *,
+        bucket: str,
         sqs_queue: str,
         max_messages: int | str = 100_000,
         max_bytes: int | str = 0,
@@ -103,11 +117,11 @@ class S3EventsToClickHouseOperator(LoadOperator):
         after_load: AfterLoad | None = None,
         modified_after: str = "",
         suite: str = "",
-        on_failed_expectations: str = "fail",
-        **kwargs: Any,
+        on_failed_expectations: OnFailedExpectations | Template = "fail",
+        **kwargs: Unpack[EventLoadArguments],
     ) -> None:
-        without_effect(type(self), kwargs, "retry_failed", "overlap_seconds")
-        super().__init__(**kwargs)
+        without_effect(type(self), cast("dict[str, object]", kwargs), "retry_failed", "overlap_seconds")
+        super().__init__(bucket=bucket, **kwargs)
         self.sqs_queue = sqs_queue
         self.max_messages = max_messages
         self.max_bytes = max_bytes
@@ -231,11 +245,19 @@ def batches_of(context: Context, queue: Queue) -> list[str]:
 lease_time = between("lease_seconds", 3, 43_200)
 
 
-class QueueOperator(FormOperator):
-    """Base class of the operators for one queue.
+class QueueArguments(TaskArguments, total=False):
+    """Arguments of the operators for one queue."""
 
-    :param sqs_queue: name or URL of an SQS queue with a dead-letter queue
-    """
+    sqs_queue: Required[str]
+    """Name or URL of an SQS queue with a dead-letter queue."""
+    aws_conn_id: str
+    """Connection to S3 and SQS."""
+    clickhouse_conn_id: str
+    """Connection to ClickHouse."""
+
+
+class QueueOperator(FormOperator):
+    """Base class of the operators for one queue."""
 
     template_fields: Sequence[str] = ("sqs_queue",)
     ui_color = "#f7e1d7"
@@ -284,12 +306,17 @@ class QueueOperator(FormOperator):
         return vars(settled)
 
 
-class LeaseOperator(QueueOperator):
-    """Base class of the operators that lease messages for the tasks of a run.
+class LeaseArguments(QueueArguments, total=False):
+    """Arguments of the operators that lease messages for the tasks of a run."""
 
-    :param max_messages: maximum number of messages to receive
-    :param lease_seconds: seconds that messages stay invisible unless their lease is extended
-    """
+    max_messages: int
+    """Maximum number of messages to receive."""
+    lease_seconds: int
+    """Seconds that messages stay invisible unless their lease is extended."""
+
+
+class LeaseOperator(QueueOperator):
+    """Base class of the operators that lease messages for the tasks of a run."""
 
     def __init__(self, *, max_messages: int = 10_000, lease_seconds: int = 300, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -312,6 +339,10 @@ class LeaseOperator(QueueOperator):
         return {"messages": count}
 
 
+class LeaseSelectionArguments(LeaseArguments, SelectingArguments, total=False):
+    """Arguments of `SqsLeaseS3EventsOperator`."""
+
+
 class SqsLeaseS3EventsOperator(LeaseOperator, SelectingOperator):
     """Leases the messages of a queue for the tasks of this run; a setup task.
 
@@ -324,6 +355,9 @@ class SqsLeaseS3EventsOperator(LeaseOperator, SelectingOperator):
     """
 
     template_fields = (*LeaseOperator.template_fields, "on_nothing")
+
+    def __init__(self, **kwargs: Unpack[LeaseSelectionArguments]) -> None:
+        super().__init__(**kwargs)
 
     def execute(self, context: Context) -> dict[str, int]:
         """Lease messages; end as `on_nothing` says if there are none."""

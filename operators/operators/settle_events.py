@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Unpack
 
 from storeside.aistore.buckets import Bucket
 from storeside.operators.arguments import check_event_source, check_literals, flag, is_literal, literal_errors
 from storeside.operators.errors import OperatorInputError, airflow_errors
-from storeside.operators.operators.s3_events import QueueOperator
+from storeside.operators.operators.s3_events import QueueArguments, QueueOperator
 from storeside.operators.shared import as_bool, as_mapping, run_key
 from storeside.transfer.request.request import require_table
 
@@ -63,7 +63,7 @@ class SqsSettleS3EventsOperator(QueueOperator):
         table: str = "",
         failed: Mapping[str, str] | str | None = None,
         complete: bool | str | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[QueueArguments],
     ) -> None:
         super().__init__(**kwargs)
         self.source = source

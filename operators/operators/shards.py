@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Unpack
 
 from storeside.aistore.buckets import Bucket, objects_url
 from storeside.aistore.spec import EtlSpec
 from storeside.operators.arguments import check_literals
-from storeside.operators.bases.bucket_job import BucketJobOperator
+from storeside.operators.bases.bucket_job import BucketJobOperator, JobArguments, PrependArguments
 from storeside.operators.errors import OperatorInputError
 from storeside.operators.hooks.aistore import AIStoreHook
-from storeside.operators.operators.aistore import TRANSFORMER_IMAGE, AISTransformBucketOperator, transformer_command
+from storeside.operators.operators.aistore import (
+    TRANSFORMER_IMAGE,
+    AISTransformBucketOperator,
+    EtlArguments,
+    TimeoutArguments,
+    transformer_command,
+)
 from storeside.operators.outcome import check_policy
 from storeside.operators.shared import as_number, ledger, run_key, task_key
 from storeside.transform.make_shards import ShardsJob
@@ -22,11 +28,15 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
 
-def _refuse(operator: AISSplitShardsOperator | AISMakeShardsOperator, given: Mapping[str, Any]) -> None:
+def _refuse(operator: AISSplitShardsOperator | AISMakeShardsOperator, given: Mapping[str, object]) -> None:
     """Raise OperatorInputError for an argument of the base class that is in the operator's `refused`."""
     for argument in operator.refused:
         if argument in given:
             raise OperatorInputError(f"{argument}: {type(operator).__name__} has no such argument")
+
+
+class SplitArguments(EtlArguments, TimeoutArguments, PrependArguments, total=False):
+    """Arguments that `AISSplitShardsOperator` shares with other transforms."""
 
 
 class AISSplitShardsOperator(AISTransformBucketOperator):
@@ -42,7 +52,7 @@ class AISSplitShardsOperator(AISTransformBucketOperator):
 
     refused = ("in_place",)
 
-    def __init__(self, *, members: str = "*", **kwargs: Any) -> None:
+    def __init__(self, *, members: str = "*", **kwargs: Unpack[SplitArguments]) -> None:
         # the server does not call the transformer
         command = transformer_command("text_facts")
         _refuse(self, kwargs)
@@ -110,7 +120,7 @@ class AISMakeShardsOperator(BucketJobOperator):
         stall_seconds: float = 3600,
         image: str = TRANSFORMER_IMAGE,
         pod_resources: Mapping[str, Mapping[str, str]] | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[JobArguments],
     ) -> None:
         _refuse(self, kwargs)
         super().__init__(source=source, destination=destination, prefix=prefix, stall_seconds=stall_seconds, **kwargs)

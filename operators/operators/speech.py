@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Required, Unpack, cast
 from urllib.parse import urlsplit
 
 from airflow.sdk import BaseOperatorLink
@@ -16,12 +16,13 @@ from storeside.aistore.buckets import Bucket
 from storeside.ledger.objects import Ledger
 from storeside.ledger.scope import Scope
 from storeside.operators.arguments import check_event_source, check_literals, flag
+from storeside.operators.bases.task import TaskArguments
 from storeside.operators.errors import airflow_errors
 from storeside.operators.hooks.aistore import AIStoreHook
 from storeside.operators.links import RunPageLink
 from storeside.operators.movement import Movement, MovementOperator
-from storeside.operators.operators.aistore import AISTransformBucketOperator, transformer_command
-from storeside.operators.operators.s3_events import QueueOperator
+from storeside.operators.operators.aistore import AISTransformBucketOperator, ProbeArguments, transformer_command
+from storeside.operators.operators.s3_events import QueueArguments, QueueOperator
 from storeside.operators.outcome import check_policy
 from storeside.operators.restrictions import FormOperator
 from storeside.operators.shared import as_bool, as_number, clickhouse, ledger, plain, run_columns, run_key
@@ -31,7 +32,10 @@ from storeside.transform.naming import Naming
 from storeside.transform.state import Options
 
 if TYPE_CHECKING:
-    from airflow.sdk import Context
+    from airflow.sdk import Context, XComArg
+
+    from storeside.operators.outcome import OnFailed
+    from storeside.transfer.request.template import Template
 
 
 class AISProbeAudioOperator(AISTransformBucketOperator):
@@ -43,7 +47,7 @@ class AISProbeAudioOperator(AISTransformBucketOperator):
     If it skips all objects, it starts no ETL.
     """
 
-    def __init__(self, **kwargs: Any) -> None:
+    def __init__(self, **kwargs: Unpack[ProbeArguments]) -> None:
         super().__init__(
             command=transformer_command("audio_probe"), extensions=None, prepend="", members="", **kwargs
         )
@@ -57,12 +61,21 @@ class AISProbeAudioOperator(AISTransformBucketOperator):
         return replace(super().options(), keeps_result=False)
 
 
-class _ManifestOperator(FormOperator):
-    """Base class of the manifest operators: bucket, facts and connections.
+class ManifestArguments(TaskArguments, total=False):
+    """Arguments of the operators for the facts of recordings."""
 
-    :param bucket: URI of the AIStore bucket whose audio the manifest describes
-    :param facts: URI of the bucket that `AISTranscodeAudioOperator` and `AISProbeAudioOperator` wrote to
-    """
+    bucket: Required[str]
+    """URI of the AIStore bucket whose audio the manifest describes."""
+    facts: Required[str]
+    """URI of the bucket that `AISTranscodeAudioOperator` and `AISProbeAudioOperator` wrote to."""
+    aistore_conn_id: str
+    """Connection to AIStore."""
+    clickhouse_conn_id: str
+    """Connection to ClickHouse."""
+
+
+class _ManifestOperator(FormOperator):
+    """Base class of the manifest operators: bucket, facts and connections."""
 
     template_fields: Sequence[str] = ("bucket", "facts")
     ui_color = "#fdf0d5"
@@ -112,9 +125,9 @@ class ClickHouseStageManifestOperator(_ManifestOperator):
 
     template_fields = (*_ManifestOperator.template_fields, "effect")
 
-    def __init__(self, *, effect: Any, **kwargs: Any) -> None:
+    def __init__(self, *, effect: XComArg | str, **kwargs: Unpack[ManifestArguments]) -> None:
         super().__init__(**kwargs)
-        self.effect = effect
+        self.effect = cast("str", effect)  # when the task runs
 
     def execute(self, context: Context) -> dict[str, int]:
         """Create a new staging table and fill it."""
@@ -167,13 +180,13 @@ class GXValidateManifestOperator(_ManifestOperator):
         channels: int | str = 1,
         min_seconds: float | str = 0.1,
         max_seconds: float | str = 3_600,
-        on_invalid_rows: str = "fail",
+        on_invalid_rows: OnFailed | Template = "fail",
         require_complete: bool | str = False,
         max_silence_share: float | str = 1,
         max_clipped_share: float | str = 1,
         min_bandwidth_hz: float | str = 0,
         min_snr_db: float | str = 0,
-        **kwargs: Any,
+        **kwargs: Unpack[ManifestArguments],
     ) -> None:
         super().__init__(**kwargs)
         self.require_complete = require_complete
@@ -265,9 +278,9 @@ class ClickHousePublishManifestOperator(_ManifestOperator, MovementOperator):
 
     template_fields = (*_ManifestOperator.template_fields, "effect")
 
-    def __init__(self, *, effect: Any, **kwargs: Any) -> None:
+    def __init__(self, *, effect: XComArg | str, **kwargs: Unpack[ManifestArguments]) -> None:
         super().__init__(**kwargs)
-        self.effect = effect
+        self.effect = cast("str", effect)  # when the task runs
 
     def execute(self, context: Context) -> dict[str, int]:
         """Publish the rows, record their objects as done, and remove staging tables and facts."""
@@ -298,7 +311,9 @@ class SqsSettleSpeechEventsOperator(QueueOperator):
 
     template_fields = (*QueueOperator.template_fields, "source", "prefix", "complete")
 
-    def __init__(self, *, source: str, prefix: str = "", complete: bool | str = True, **kwargs: Any) -> None:
+    def __init__(
+        self, *, source: str, prefix: str = "", complete: bool | str = True, **kwargs: Unpack[QueueArguments]
+    ) -> None:
         super().__init__(**kwargs)
         self.source = source
         self.prefix = prefix

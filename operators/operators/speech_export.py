@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from airflow.sdk import BaseHook, BaseOperatorLink
 
 from storeside.aistore.buckets import Bucket
 from storeside.operators.arguments import check_literals, flag
+from storeside.operators.bases.task import TaskArguments
 from storeside.operators.errors import airflow_errors
 from storeside.operators.hooks.transfer import clickhouse_client, source
 from storeside.operators.links import RunPageLink
@@ -19,6 +20,9 @@ from storeside.transfer.request.source import in_aistore, place_of
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
+
+    from storeside.speech.export import ManifestFormat
+    from storeside.transfer.request.template import Template
 
 
 class ClickHouseExportManifestOperator(FormOperator):
@@ -50,12 +54,12 @@ class ClickHouseExportManifestOperator(FormOperator):
         *,
         bucket: str,
         destination: str,
-        format: str = "nemo",
+        format: ManifestFormat | Template = "nemo",
         only_this_run: bool | str = False,
         table: str = "",
         aws_conn_id: str = "aws_default",
         clickhouse_conn_id: str = "clickhouse_default",
-        **kwargs: Any,
+        **kwargs: Unpack[TaskArguments],
     ) -> None:
         super().__init__(**kwargs)
         self.bucket = bucket

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import tempfile
 import threading
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Unpack
 
 from storeside.operators.arguments import check_literals, flag
-from storeside.operators.bases.charts import ChartOperator, chart_at
-from storeside.operators.bases.selecting import SelectingOperator
+from storeside.operators.bases.charts import ChartArguments, ChartOperator, chart_at
+from storeside.operators.bases.selecting import SelectingArguments, SelectingOperator
+from storeside.operators.bases.task import TaskArguments
 from storeside.operators.errors import OperatorInputError, airflow_errors
 from storeside.operators.hooks.storage import backend, check_endpoint, connection_of, profile, store, through
 from storeside.operators.links import BenchmarksPageLink
@@ -22,8 +23,11 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from storeside.copying.job import CopyJob
+    from storeside.copying.multipart import PartSettings
     from storeside.copying.store import Store
     from storeside.measure.tuner import Measurement
+    from storeside.operators.outcome import OnFailed
+    from storeside.transfer.request.template import Template
 
 MIB = 1 << 20
 
@@ -72,13 +76,13 @@ class StorageCopyBucketOperator(MovementOperator, SelectingOperator):
         destination: str,
         prefix: str = "",
         prepend: str = "",
-        on_failed_objects: str = "fail",
+        on_failed_objects: OnFailed | Template = "fail",
         retry_failed: bool | str = False,
-        multipart: Mapping[str, Any] | None = None,
+        multipart: PartSettings | None = None,
         source_conn_id: str | None = None,
         destination_conn_id: str | None = None,
         clickhouse_conn_id: str = "clickhouse_default",
-        **kwargs: Any,
+        **kwargs: Unpack[SelectingArguments],
     ) -> None:
         super().__init__(**kwargs)
         self.source = source
@@ -158,7 +162,7 @@ class StorageTuneOperator(FormOperator):
         seconds: float | str = 60,
         megabytes: int | str = 2048,
         clickhouse_conn_id: str = "clickhouse_default",
-        **kwargs: Any,
+        **kwargs: Unpack[TaskArguments],
     ) -> None:
         super().__init__(**kwargs)
         self.backends = backends
@@ -242,7 +246,7 @@ class StorageBenchmarkOperator(ChartOperator):
         rounds: int | str = 3,
         megabytes: int | str = 64,
         clickhouse_conn_id: str = "clickhouse_default",
-        **kwargs: Any,
+        **kwargs: Unpack[ChartArguments],
     ) -> None:
         super().__init__(**kwargs)
         self.backends = backends

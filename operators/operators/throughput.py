@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from airflow.sdk.exceptions import AirflowFailException
 
-from storeside.operators.bases.charts import ChartOperator, chart_at
+from storeside.operators.bases.charts import ChartArguments, ChartOperator, chart_at
 from storeside.operators.bases.deprecated import warn_of
 from storeside.operators.errors import airflow_errors
 from storeside.operators.hooks.aistore import AIStoreHook
@@ -21,7 +21,16 @@ if TYPE_CHECKING:
     from airflow.sdk import Context, ObjectStoragePath
 
     from storeside.measure.throughput.cluster import Measurement
-    from storeside.measure.throughput.load import Load
+    from storeside.measure.throughput.load import Load, Workload
+    from storeside.operators.outcome import OnFailed
+    from storeside.transfer.request.template import Template
+
+
+class ThroughputArguments(ChartArguments, total=False):
+    """Further arguments of `AISMeasureThroughputOperator`."""
+
+    loader: str
+    """Path of the load generator; deprecated: set the extra ``aisloader`` of the AIStore connection."""
 
 
 class AISMeasureThroughputOperator(ChartOperator):
@@ -78,7 +87,7 @@ class AISMeasureThroughputOperator(ChartOperator):
         self,
         *,
         bucket: str,
-        workload: str = "read",
+        workload: Workload | Template = "read",
         object_size: str = "10MiB",
         concurrency: int | str = 16,
         seconds: int | str = 60,
@@ -89,11 +98,11 @@ class AISMeasureThroughputOperator(ChartOperator):
         disk_gb_per_second: float | str = 0,
         compare_runs: int | str = 5,
         tolerance: float | str = 10,
-        on_regression: str = "fail",
+        on_regression: OnFailed | Template = "fail",
         loaders: int | str = 1,
         aistore_conn_id: str = AIStoreHook.default_conn_name,
         clickhouse_conn_id: str = "clickhouse_default",
-        **kwargs: Any,
+        **kwargs: Unpack[ThroughputArguments],
     ) -> None:
         loader = kwargs.pop("loader", "")
         if loader:

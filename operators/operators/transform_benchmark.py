@@ -6,10 +6,11 @@ import json
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from storeside.aistore.spec import EtlSpec
 from storeside.operators.arguments import check_literals
+from storeside.operators.bases.task import TaskArguments
 from storeside.operators.errors import OperatorInputError, airflow_errors
 from storeside.operators.hooks.aistore import AIStoreHook
 from storeside.operators.links import BenchmarksPageLink, RunPageLink
@@ -20,10 +21,14 @@ from storeside.operators.shared import as_list, as_number, clickhouse, ledger, p
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from storeside.aistore.spec import Communication, Server
     from storeside.measure.transforms.benchmark import Benchmark, Plan
     from storeside.measure.transforms.results import Report
+    from storeside.transfer.request.template import Template
+    from storeside.transformers.formats import CodecName
 
 # The values of a switch, and the variants that each of them measures.
+Switch = Literal["both", "on", "off"]
 SWITCHES: Mapping[str, tuple[bool, ...]] = {"both": (True, False), "on": (True,), "off": (False,)}
 
 
@@ -79,20 +84,20 @@ class AISMeasureTransformsOperator(FormOperator):
         source: str,
         prefix: str = "",
         objects: int | str = 300,
-        servers: Sequence[str] | str = ("fastapi", "flask", "http"),
-        communications: Sequence[str] | str = ("ws", "hpush", "hpull"),
-        file_access: str = "both",
-        direct_put: str = "both",
+        servers: Sequence[Server] | Template = ("fastapi", "flask", "http"),
+        communications: Sequence[Communication] | Template = ("ws", "hpush", "hpull"),
+        file_access: Switch | Template = "both",
+        direct_put: Switch | Template = "both",
         rounds: int | str = 3,
         processes: int | str = 0,
         client_workers: int | str = 8,
-        codec: str = "pcm_s16le",
+        codec: CodecName | Template = "pcm_s16le",
         sample_rate: int | str = 44_100,
         channels: int | str = 2,
         etl: EtlSpec | None = None,
         aistore_conn_id: str = AIStoreHook.default_conn_name,
         clickhouse_conn_id: str = "clickhouse_default",
-        **kwargs: Any,
+        **kwargs: Unpack[TaskArguments],
     ) -> None:
         super().__init__(**kwargs)
         self.source = source
@@ -207,7 +212,9 @@ class AISRemoveMeasurementOperator(FormOperator):
 
     ui_color = "#d7e9f7"
 
-    def __init__(self, *, measured: str, aistore_conn_id: str = AIStoreHook.default_conn_name, **kwargs: Any) -> None:
+    def __init__(
+        self, *, measured: str, aistore_conn_id: str = AIStoreHook.default_conn_name, **kwargs: Unpack[TaskArguments]
+    ) -> None:
         super().__init__(**kwargs)
         self.measured = measured
         self.aistore_conn_id = aistore_conn_id

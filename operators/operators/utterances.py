@@ -4,17 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack
 
 from storeside.aistore.spec import EtlSpec
 from storeside.operators.arguments import is_literal, literal_errors
 from storeside.operators.errors import OperatorInputError
-from storeside.operators.operators.aistore import AISTransformBucketOperator, transformer_command
+from storeside.operators.operators.aistore import (
+    AISTransformBucketOperator,
+    EtlArguments,
+    ExtensionsArguments,
+    InPlaceArguments,
+    transformer_command,
+)
 from storeside.transformers.utterance_options import UtteranceOptions, shard_extensions, unreadable, utterance_format
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from storeside.transfer.request.template import Template
     from storeside.transform.naming import Naming
     from storeside.transformers.formats import AudioFormat
 
@@ -22,6 +29,10 @@ T = TypeVar("T")
 
 _OPTIONS = tuple(UtteranceOptions.__dataclass_fields__)
 _FORMAT = ("container", "sample_rate", "channels", "keep_extension")
+
+
+class CutArguments(EtlArguments, ExtensionsArguments, InPlaceArguments, total=False):
+    """Arguments that `AISCutUtterancesOperator` shares with other transforms."""
 
 
 class AISCutUtterancesOperator(AISTransformBucketOperator):
@@ -50,7 +61,7 @@ class AISCutUtterancesOperator(AISTransformBucketOperator):
     def __init__(
         self,
         *,
-        container: str = "flac",
+        container: Literal["flac", "wav"] | Template = "flac",
         sample_rate: int | str = 16_000,
         channels: int | str = 1,
         threshold: float | str = 0.5,
@@ -61,7 +72,7 @@ class AISCutUtterancesOperator(AISTransformBucketOperator):
         keep_extension: bool | str = False,
         object_timeout: int = 1800,
         stall_seconds: float | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[CutArguments],
     ) -> None:
         super().__init__(
             command=transformer_command("audio_utterances"), members="", prepend="", object_timeout=object_timeout,

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from airflow.sdk.exceptions import AirflowSensorTimeout, AirflowSkipException
 
 from storeside.operators.arguments import between, check_literals
-from storeside.operators.bases.deferring import WaitingOperator
+from storeside.operators.bases.deferring import WaitingArguments, WaitingOperator
 from storeside.operators.errors import airflow_errors
-from storeside.operators.operators.s3_events import LeaseOperator
+from storeside.operators.operators.s3_events import LeaseArguments, LeaseOperator
 from storeside.operators.triggers.sqs import SqsMessagesTrigger
 
 if TYPE_CHECKING:
@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 # Longest wait of the trigger after leases without messages: those that are visible may be of blocked groups of a FIFO
 # queue.
 _LONGEST_WAIT = 60.0
+
+
+class SensorArguments(LeaseArguments, WaitingArguments, total=False):
+    """Arguments that `SqsS3EventsSensor` shares with other operators."""
 
 
 class SqsS3EventsSensor(WaitingOperator, LeaseOperator):
@@ -39,7 +43,12 @@ class SqsS3EventsSensor(WaitingOperator, LeaseOperator):
     """
 
     def __init__(
-        self, *, timeout: float = 3600, soft_fail: bool = False, poke_interval: float = 5, **kwargs: Any
+        self,
+        *,
+        timeout: float = 3600,
+        soft_fail: bool = False,
+        poke_interval: float = 5,
+        **kwargs: Unpack[SensorArguments],
     ) -> None:
         super().__init__(**kwargs)
         self.timeout = timeout

@@ -10,13 +10,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 from storeside.aistore.errors import AIStoreInputError
 from storeside.aistore.spec_file import read
 from storeside.transformers.names import unfit_extensions
 
-COMMUNICATION_TYPES = ("ws", "hpush", "hpull")
+Communication = Literal["ws", "hpush", "hpull"]
+COMMUNICATION_TYPES: tuple[Communication, ...] = get_args(Communication)
 # The image of the SDK's `Etl.init_class`; the tag is the Python version.
 CLASS_IMAGE = f"aistorage/runtime_python:{sys.version_info.major}.{sys.version_info.minor}"
 # Environment variable that identifies the specification of a running ETL, because names can be chosen.
@@ -36,7 +37,9 @@ _SHARD_SECONDS = 24 * 3600
 # Variables with which Storeside's server transforms members; `storeside.transformers.members` reads them.
 _MEMBERS, _EXTENSIONS, _RESULTS, _OBJECTS = "SHARD_MEMBERS", "SHARD_EXTENSIONS", "SHARD_RESULTS", "objects"
 # The program of Storeside's servers; of them, only the first speaks WebSocket.
-_SERVE, SERVERS = "storeside.transformers.serve", ("fastapi", "flask", "http")
+_SERVE = "storeside.transformers.serve"
+Server = Literal["fastapi", "flask", "http"]
+SERVERS: tuple[Server, ...] = get_args(Server)
 # The variable with which it makes shards of objects; `storeside.transformers.gathering` reads it.
 _SOURCE_URL = "SHARD_SOURCE_URL"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Literal, TypedDict
 
 from storeside.copying.errors import CopyInputError, CopyObjectError
 
@@ -34,6 +34,19 @@ class Part:
     number: int
     start: int
     size: int
+
+
+class PartSettings(TypedDict, total=False):
+    """`Settings` as an operator's argument, whose numbers may be templates."""
+
+    threshold: int | str
+    """Bytes from which an object is copied in parts."""
+    part_size: int | str
+    """Bytes of a part."""
+    concurrency: int | str
+    """Parts that are copied at the same time."""
+    preferred_transfer_client: Literal["classic", "auto"]
+    """Boto3's setting of this name, which has no effect here."""
 
 
 @dataclass(frozen=True)

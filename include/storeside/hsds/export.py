@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -41,6 +41,8 @@ OVERSIZE = 4
 _PARTS = "part-"
 _MARK, _SLAB, _RUN = "storeside-export", "storeside-slab", "storeside-run"
 _REFUSED = frozenset({301, 400, 401, 403, 404, 405})
+
+Compression = Literal["zstd", "lz4", "snappy", "gzip", "none"]
 
 
 @dataclass(frozen=True)
@@ -72,7 +74,7 @@ class Export:
             raise HsdsInputError(f"layout {self.layout!r}: choose one of {', '.join(LAYOUTS)}")
         if not 1 <= self.workers <= 32:
             raise HsdsInputError(f"workers {self.workers}: choose from 1 to 32")
-        if self.compression not in ("zstd", "lz4", "snappy", "gzip", "none"):
+        if self.compression not in get_args(Compression):
             raise HsdsInputError(f"compression {self.compression!r}: choose zstd, lz4, snappy, gzip or none")
         if not self.bucket or not self.prefix.strip("/"):
             raise HsdsInputError("an export needs a bucket and a prefix that no other export uses")

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -14,7 +14,8 @@ import pyarrow as pa
 from storeside.hsds.errors import HsdsInputError
 from storeside.hsds.plan import Slab
 
-LAYOUTS = ("long", "wide", "array")
+Layout = Literal["long", "wide", "array"]
+LAYOUTS: tuple[Layout, ...] = get_args(Layout)
 VALUE = "value"
 MOST_WIDE = 1000
 # Assumed bytes of a variable-length element: its content, and the overhead of NumPy, Python and Arrow.

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -27,7 +27,8 @@ from storeside.transfer.objects.listing import list_objects
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
 
-LAYOUTS = ("table", "wide", "array")
+TableLayout = Literal["table", "wide", "array"]
+LAYOUTS: tuple[TableLayout, ...] = get_args(TableLayout)
 # The indexes that exports write: a column before the values, or several with the layout `long`.
 _INDEXES = {name: pa.field(name, pa.uint64(), nullable=False) for name in ("i0", "i1")}
 _CHUNK_BYTES = 2 << 20

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from storeside import sql
 from storeside.errors import BadInput, StoresideError
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 # The query of each format. It reads from `EXPORTED`: recordings of the manifest, or utterances of a table.
+ManifestFormat = Literal["nemo", "nemo_tarred", "lhotse_recordings", "lhotse_cuts"]
 FORMATS = {
     "nemo": lambda: sql.query("export_nemo"),
     "nemo_tarred": lambda: sql.query("export_nemo_tarred"),

@@ -6,7 +6,7 @@ import math
 import os
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Literal
 
 # libav's default layouts, which the ffmpeg command's -ac uses as well.
 LAYOUTS = {1: "mono", 2: "stereo", 3: "2.1", 4: "4.0", 5: "5.0", 6: "5.1", 7: "6.1", 8: "7.1"}
@@ -44,6 +44,10 @@ class Codec:
     bit_rates: range = range(0)
 
 
+Container = Literal["wav", "flac", "mp3", "ogg", "m4a"]
+CodecName = Literal[
+    "pcm_s16le", "pcm_s24le", "pcm_f32le", "pcm_u8", "pcm_mulaw", "pcm_alaw", "flac", "flac_s24", "mp3", "opus", "aac"
+]  # fmt: skip
 # container -> codec
 CODECS: dict[str, dict[str, Codec]] = {
     "wav": {

@@ -12,14 +12,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from storeside.aistore.buckets import Bucket
 from storeside.aistore.cluster import Cluster
 from storeside.measure.errors import MeasureInputError, MeasureTransientError
 from storeside.measure.processes import tied
 
-WORKLOADS = {"read": 0, "write": 100, "mixed": 50}
+Workload = Literal["read", "write", "mixed"]
+WORKLOADS: dict[str, int] = {"read": 0, "write": 100, "mixed": 50}
 UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 OBJECT_BYTES = range(1 << 10, (5 << 30) + 1)
 CONCURRENCY = range(1, 4097)

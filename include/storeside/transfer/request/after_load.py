@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal, get_args
 
 from storeside.transfer.base.errors import TransferInputError
 from storeside.transfer.request.source import Source, place_of
+from storeside.transfer.request.template import Template
 
-ACTIONS = ("none", "delete", "move", "tag")
+Action = Literal["none", "delete", "move", "tag"]
+ACTIONS: tuple[Action, ...] = get_args(Action)
 # S3's limits.
 _MOST_TAGS, _LONGEST_NAME, _LONGEST_VALUE = 10, 128, 256
 
@@ -27,7 +30,7 @@ class AfterLoad:
     :param rejected: also delete, move or tag objects of which rows were rejected
     """
 
-    action: str = "none"
+    action: Action | Template = "none"
     move_to: str = ""
     tags: Mapping[str, str] = field(default_factory=dict)
     rejected: bool = False

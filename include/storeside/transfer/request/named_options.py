@@ -9,13 +9,31 @@ import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache
-from typing import Any
+from typing import Any, TypedDict
 
 from storeside.transfer.base.errors import TransferInputError
 from storeside.transfer.request.column_options import Columns
 from storeside.transfer.request.object_format import Csv, MessageSchema
-from storeside.transfer.request.options import ENGINES, Batches, LoadLimits, ReadOptions, TableOptions, require_choice
-from storeside.transfer.request.request import CHOICES, Request
+from storeside.transfer.request.options import (
+    ENGINES,
+    Batches,
+    Codes,
+    LoadLimits,
+    Nested,
+    OnNullNested,
+    ReadOptions,
+    TableOptions,
+    require_choice,
+)
+from storeside.transfer.request.request import (
+    CHOICES,
+    Loader,
+    LoadFormat,
+    OnBadRows,
+    OnDrift,
+    OnOverwrite,
+    Request,
+)
 
 # Prefixes of names, with the options that have them.
 _GROUPS: dict[str, type[Any]] = {
@@ -26,6 +44,28 @@ _BY_CODE = ("table", "create_database")  # a separate argument, and a right
 # The arguments of an engine may refer to what belongs to other tables, such as the path of their replicas in Keeper:
 # like expressions, only code may contain them.
 _CHOICES = {"table.engine": ENGINES}
+_Texts = Sequence[str]
+# All options by name, as a type: `named_options` reads them from the groups, and a test compares both.
+NamedOptions = TypedDict(
+    "NamedOptions",
+    {
+        "format": LoadFormat, "loader": Loader, "on_drift": OnDrift, "on_bad_rows": OnBadRows,
+        "on_overwrite": OnOverwrite, "retry_failed": bool, "all_or_nothing": bool, "overlap_seconds": float,
+        "read.nested": Nested, "read.on_null_nested": OnNullNested, "read.strict_json": bool,
+        "read.max_bad_rows": int, "read.sample_objects": int, "read.sample_bytes": int,
+        "read.partition_columns": _Texts, "read.codes": Codes, "read.joined": bool, "csv.delimiter": str,
+        "csv.quote": str, "csv.escape": str, "csv.names": _Texts, "csv.skip_rows": int, "csv.null_values": _Texts,
+        "csv.true_values": _Texts, "csv.false_values": _Texts, "csv.timestamp_formats": _Texts, "csv.encoding": str,
+        "schema.text": str, "schema.message": str, "schema.names": _Texts, "columns.select": _Texts,
+        "columns.drop": _Texts, "columns.rename": Mapping[str, str], "columns.cast": Mapping[str, str],
+        "columns.mask": Mapping[str, str], "table.columns": Mapping[str, str], "table.system_columns": _Texts,
+        "table.engine": str, "table.order_by": str, "table.partition_by": str, "table.ttl": str,
+        "table.cluster": str, "table.sharding_key": str, "batches.bytes": int, "batches.objects": int,
+        "batches.parallel": int, "limits.bytes": int, "limits.ratio": int, "limits.rows": int,
+        "limits.columns": int, "limits.seconds": int,
+    },
+    total=False,
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -94,6 +134,8 @@ def _kind(hint: Any) -> str:
     """Return the kind of JSON value for an option of this Python type; empty if JSON has none."""
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
         return next(filter(None, map(_kind, typing.get_args(hint))), "")
+    if typing.get_origin(hint) is typing.Literal:
+        return "string"
     if typing.get_origin(hint) is tuple:
         return "array"
     if typing.get_origin(hint) is not None:  # a mapping

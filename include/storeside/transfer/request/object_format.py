@@ -20,7 +20,8 @@ BY_SCHEMA = {
     "protobuf": "Protobuf", "protobufsingle": "ProtobufSingle", "protobuflist": "ProtobufList", "msgpack": "MsgPack",
 }  # fmt: skip
 # Formats of tables, whose metadata state of which Parquet files a snapshot consists.
-LAKES = ("iceberg", "delta")
+Lake = Literal["iceberg", "delta"]
+LAKES: tuple[Lake, ...] = get_args(Lake)
 
 # First bytes: the specifications of gzip (RFC 1952), Zstandard (RFC 8878), xz, bzip2, and the two framings of snappy
 # and LZ4.

@@ -10,13 +10,14 @@ import itertools
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, Literal, get_args
 
 from storeside.quality.given import check_suite
 from storeside.transfer.base.errors import LoadObjectError, TransferInputError
 from storeside.transfer.request.column_options import Columns
 from storeside.transfer.request.object_format import Csv, MessageSchema, Ranges
 from storeside.transfer.request.table_keys import Expression, key, ttl, unquoted
+from storeside.transfer.request.template import Template
 
 # Optional columns that a load adds to the columns of the data, with their types.
 SYSTEM_COLUMNS = {
@@ -30,6 +31,11 @@ REST = "_rest"
 OWN_COLUMNS = {**SYSTEM_COLUMNS, REST: "Map(String, String)"}
 # Columns of tables that a load writes itself: see `table.LOAD_ID` and `table.REST`.
 HIDDEN_COLUMNS = ("_storeside_load", REST)
+# Choices of `ReadOptions`, and what a load does with rows that break expectations.
+Nested = Literal["tuple", "json", "string"]
+OnNullNested = Literal["refuse", "empty"]
+Codes = Literal["auto", "refuse", "number"]
+OnFailedExpectations = Literal["fail", "quarantine"]
 # Engines of destinations. Others change rows when they merge parts, so that a row's load is lost.
 ENGINES = (
     *("MergeTree", "ReplicatedMergeTree", "SharedMergeTree"),
@@ -102,8 +108,8 @@ class ReadOptions:
     """
 
     csv: Csv = field(default_factory=Csv)
-    nested: str = "tuple"
-    on_null_nested: str = "refuse"
+    nested: Nested | Template = "tuple"
+    on_null_nested: OnNullNested | Template = "refuse"
     strict_json: bool = True
     max_bad_rows: int = 1000
     sample_objects: int = 5
@@ -111,7 +117,7 @@ class ReadOptions:
     partition_columns: tuple[str, ...] = ()
     columns: Columns = field(default_factory=Columns)
     schema: MessageSchema = field(default_factory=MessageSchema)
-    codes: str = "auto"
+    codes: Codes | Template = "auto"
     joined: bool = False
 
     def __post_init__(self) -> None:
@@ -120,9 +126,8 @@ class ReadOptions:
         names = (name.strip() for text in texts for name in text.split(","))
         object.__setattr__(self, "partition_columns", tuple(filter(None, names)))
 
-    CHOICES = {  # noqa: RUF012
-        "nested": ("tuple", "json", "string"), "on_null_nested": ("refuse", "empty"),
-        "codes": ("auto", "refuse", "number"),
+    CHOICES: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "nested": get_args(Nested), "on_null_nested": get_args(OnNullNested), "codes": get_args(Codes),
     }  # fmt: skip
     RANGES: ClassVar[Ranges] = {
         "max_bad_rows": (0, 10**7), "sample_objects": (1, 1000), "sample_bytes": (1, 1 << 26),
@@ -311,10 +316,10 @@ class Expectations:
     """
 
     suite: str = ""
-    on_failed: str = "fail"
+    on_failed: OnFailedExpectations | Template = "fail"
     by_object: bool = False
 
-    CHOICES = {"on_failed": ("fail", "quarantine")}  # noqa: RUF012
+    CHOICES: ClassVar[Mapping[str, tuple[str, ...]]] = {"on_failed": get_args(OnFailedExpectations)}
 
     @property
     def forbid_all(self) -> bool:

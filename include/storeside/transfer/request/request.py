@@ -7,12 +7,12 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, cast
+from typing import Any, Literal, cast, get_args
 
 from storeside.transfer.base.errors import TransferInputError
 from storeside.transfer.request.after_load import AfterLoad
 from storeside.transfer.request.column_options import Columns
-from storeside.transfer.request.object_format import FORMATS, LAKES, Csv, Format, FormatName, MessageSchema
+from storeside.transfer.request.object_format import LAKES, Csv, Format, FormatName, Lake, MessageSchema
 from storeside.transfer.request.options import (
     REST,
     Batches,
@@ -26,12 +26,17 @@ from storeside.transfer.request.options import (
 from storeside.transfer.request.source import Source
 from storeside.transfer.request.table_keys import Expression
 
-CHOICES = {
-    "format": ("auto", *FORMATS, *LAKES),
-    "loader": ("auto", "pull", "push"),
-    "on_drift": ("fail", "add", "widen", "rest"),
-    "on_bad_rows": ("fail", "skip", "keep"),
-    "on_overwrite": ("append", "replace"),
+LoadFormat = Literal["auto", FormatName, Lake]
+Loader = Literal["auto", "pull", "push"]
+OnDrift = Literal["fail", "add", "widen", "rest"]
+OnBadRows = Literal["fail", "skip", "keep"]
+OnOverwrite = Literal["append", "replace"]
+CHOICES: dict[str, tuple[str, ...]] = {
+    "format": get_args(LoadFormat),
+    "loader": get_args(Loader),
+    "on_drift": get_args(OnDrift),
+    "on_bad_rows": get_args(OnBadRows),
+    "on_overwrite": get_args(OnOverwrite),
 }
 
 # Databases that no load may write to: their tables decide which objects count as loaded, which messages are done and
