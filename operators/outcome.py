@@ -24,7 +24,7 @@ _LONGEST_REASON = 300
 _KNOWN = "failed before, and not tried again"
 
 
-# What a task does about failed objects at its end.
+# The end of a task with failed objects.
 OnFailed = Literal["fail", "report"]
 
 

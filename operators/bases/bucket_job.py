@@ -42,50 +42,50 @@ class JobArguments(FollowingArguments, total=False):
     """Arguments of operators that run a job of AIStore over a bucket."""
 
     on_failed_objects: OnFailed | Template
-    """``fail`` the task when objects failed, now or for good in earlier runs, or ``report`` them and succeed."""
+    """``fail`` the task when objects failed, now or for good in earlier runs, or ``report`` them and succeed"""
     plan_only: bool | str
-    """Change nothing; only report how many objects would be listed, processed, skipped and refused."""
+    """change nothing; only report how many objects would be listed, processed, skipped and refused"""
     workers: int
-    """Concurrent workers per target; 0 lets AIStore choose."""
+    """concurrent workers per target; 0 lets AIStore choose"""
     poll_interval: float
-    """Seconds between two polls."""
+    """seconds between two polls"""
     aistore_conn_id: str
-    """Connection to AIStore."""
+    """connection to AIStore"""
     clickhouse_conn_id: str
-    """Connection to ClickHouse."""
+    """connection to ClickHouse"""
 
 
 class StallArguments(TypedDict, total=False):
     """The time-out of operators whose jobs may stop to make progress."""
 
     stall_seconds: float
-    """Seconds without progress after which the job is aborted and its missing objects are retried."""
+    """seconds without progress after which the job is aborted and its missing objects are retried"""
 
 
 class PrependArguments(TypedDict, total=False):
     """The names of results."""
 
     prepend: str
-    """Prefix for the name of every copy or result."""
+    """prefix for the name of every copy or result"""
 
 
 class BucketArguments(JobArguments, total=False):
     """Arguments of operators that make one result of each object of a bucket."""
 
     source: Required[str]
-    """Bucket URI."""
+    """bucket URI"""
     destination: Required[str]
-    """Bucket URI; a missing ``ais://`` bucket is created."""
+    """bucket URI; a missing ``ais://`` bucket is created"""
     prefix: str
-    """Process only objects whose names start with this."""
+    """process only objects whose names start with this"""
     continue_on_error: bool
-    """False aborts the job at the first object that fails."""
+    """False aborts the job at the first object that fails"""
     retry_failed: bool | str
-    """Also try objects that failed for good in an earlier run."""
+    """also try objects that failed for good in an earlier run"""
     latest: bool | str
-    """AIStore checks a remote source for newer versions of objects."""
+    """AIStore checks a remote source for newer versions of objects"""
     quarantine: str
-    """URI of a bucket that receives a copy of each source object that failed for good."""
+    """URI of a bucket that receives a copy of each source object that failed for good"""
 
 
 class CopyArguments(BucketArguments, StallArguments, PrependArguments, total=False):

@@ -58,7 +58,7 @@ class ChartArguments(TaskArguments, total=False):
 
     chart: str
     """URL in object storage for the chart, such as ``s3://aws_default@reports/chart.svg``: an SVG file of the
-    throughput of a cluster, a PNG file of backends; empty for none.
+    throughput of a cluster, a PNG file of backends; empty for none
     """
 
 

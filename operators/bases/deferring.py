@@ -96,7 +96,7 @@ class WaitingArguments(TaskArguments, total=False):
     """Arguments of operators that wait for another system."""
 
     deferrable: bool | None
-    """True waits in the triggerer, False in the worker; None means Airflow's `default_deferrable`."""
+    """True waits in the triggerer, False in the worker; None means Airflow's `default_deferrable`"""
 
 
 class WaitingOperator(DeferringOperator):

@@ -37,27 +37,27 @@ class FlatArguments(TypedDict, total=False):
     """The loads' arguments of 0.1.0, each with its replacement."""
 
     csv: CsvFields | None
-    """Deprecated: use ``read=ReadOptions(csv=Csv(…))``."""
+    """deprecated: use ``read=ReadOptions(csv=Csv(…))``"""
     nested: Nested | None
-    """Deprecated: use ``read=ReadOptions(nested=…)``."""
+    """deprecated: use ``read=ReadOptions(nested=…)``"""
     max_bad_rows: int | None
-    """Deprecated: use ``read=ReadOptions(max_bad_rows=…)``."""
+    """deprecated: use ``read=ReadOptions(max_bad_rows=…)``"""
     sample_objects: int | None
-    """Deprecated: use ``read=ReadOptions(sample_objects=…)``."""
+    """deprecated: use ``read=ReadOptions(sample_objects=…)``"""
     sample_bytes: int | None
-    """Deprecated: use ``read=ReadOptions(sample_bytes=…)``."""
+    """deprecated: use ``read=ReadOptions(sample_bytes=…)``"""
     columns: Mapping[str, str] | None
-    """Deprecated: use ``table_options=TableOptions(columns=…)``."""
+    """deprecated: use ``table_options=TableOptions(columns=…)``"""
     system_columns: Sequence[str] | None
-    """Deprecated: use ``table_options=TableOptions(system_columns=…)``."""
+    """deprecated: use ``table_options=TableOptions(system_columns=…)``"""
     engine: str | None
-    """Deprecated: use ``table_options=TableOptions(engine=…)``."""
+    """deprecated: use ``table_options=TableOptions(engine=…)``"""
     order_by: str | None
-    """Deprecated: use ``table_options=TableOptions(order_by=…)``."""
+    """deprecated: use ``table_options=TableOptions(order_by=…)``"""
     partition_by: str | None
-    """Deprecated: use ``table_options=TableOptions(partition_by=…)``."""
+    """deprecated: use ``table_options=TableOptions(partition_by=…)``"""
     ttl: str | None
-    """Deprecated: use ``table_options=TableOptions(ttl=…)``."""
+    """deprecated: use ``table_options=TableOptions(ttl=…)``"""
 
 
 _OURS = ("airflow.", "storeside.operators.")

@@ -20,8 +20,8 @@ class SelectingArguments(TaskArguments, total=False):
     """Arguments of operators that select objects or messages."""
 
     on_nothing: OnNothing | Template
-    """If no object, or no message, matches: ``succeed``, ``skip`` the task and so the tasks after it, or ``fail`` the
-    task without a retry.
+    """if no object, or no message, matches: ``succeed``, ``skip`` the task and so the tasks after it, or ``fail`` the
+    task without a retry
     """
 
 

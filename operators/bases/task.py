@@ -20,112 +20,112 @@ class TaskArguments(TypedDict, total=False):
     """Arguments that all operators have from Airflow; `BaseOperator` in Airflow's documentation describes them."""
 
     task_id: Required[str]
-    """Name of the task, which is unique in its DAG."""
+    """name of the task, which is unique in its DAG"""
     owner: str
-    """Owner of the task, which Airflow shows."""
+    """owner of the task, which Airflow shows"""
     email: str | Sequence[str] | None
-    """Addresses of mails about the task; deprecated in Airflow."""
+    """addresses of mails about the task; deprecated in Airflow"""
     email_on_retry: bool
-    """Whether a retry sends a mail; deprecated in Airflow."""
+    """whether a retry sends a mail; deprecated in Airflow"""
     email_on_failure: bool
-    """Whether a failure sends a mail; deprecated in Airflow."""
+    """whether a failure sends a mail; deprecated in Airflow"""
     retries: int | None
-    """Maximum number of retries before the task fails."""
+    """maximum number of retries before the task fails"""
     retry_delay: timedelta | float
-    """Time between two tries; a number is in seconds."""
+    """time between two tries; a number is in seconds"""
     retry_exponential_backoff: float
-    """Factor by which the time between tries grows with each try; 0 keeps it constant."""
+    """factor by which the time between tries grows with each try; 0 keeps it constant"""
     max_retry_delay: timedelta | float | None
-    """Longest time between two tries; a number is in seconds."""
+    """longest time between two tries; a number is in seconds"""
     retry_policy: RetryPolicy | None
-    """Decides by its error whether a failed task is retried."""
+    """decides by its error whether a failed task is retried"""
     start_date: datetime | None
-    """Earliest logical date of a task instance."""
+    """earliest logical date of a task instance"""
     end_date: datetime | None
-    """Latest logical date of a task instance."""
+    """latest logical date of a task instance"""
     depends_on_past: bool
-    """Whether the task waits until it succeeded, or was skipped, in the run before."""
+    """whether the task waits until it succeeded, or was skipped, in the run before"""
     ignore_first_depends_on_past: bool
-    """Whether `depends_on_past` does not apply to the first run."""
+    """whether `depends_on_past` does not apply to the first run"""
     wait_for_past_depends_before_skipping: bool
-    """With `depends_on_past`, whether the task is skipped only when it ended in the run before."""
+    """with `depends_on_past`, whether the task is skipped only when it ended in the run before"""
     wait_for_downstream: bool
-    """Whether the task waits until the tasks directly after it ended in the run before."""
+    """whether the task waits until the tasks directly after it ended in the run before"""
     dag: DAG | None
-    """DAG of the task; by default that of the `with` block."""
+    """DAG of the task; by default that of the `with` block"""
     params: MutableMapping[str, Any] | None
-    """Parameters of the task, which templates read as `params`."""
+    """parameters of the task, which templates read as `params`"""
     default_args: dict[str, Any] | None
-    """Values of arguments that the task does not set."""
+    """values of arguments that the task does not set"""
     priority_weight: int
-    """Priority of the task among others in its pool."""
+    """priority of the task among others in its pool"""
     weight_rule: WeightRuleParam
-    """How the priorities of tasks before or after it add to its priority."""
+    """how the priorities of tasks before or after it add to its priority"""
     queue: str
-    """Queue of the executor's workers, such as Celery's; not a queue of SQS."""
+    """queue of the executor's workers, such as Celery's; not a queue of SQS"""
     pool: str | None
-    """Pool in which the task runs."""
+    """pool in which the task runs"""
     pool_slots: int
-    """Slots of the pool that the task takes."""
+    """slots of the pool that the task takes"""
     sla: timedelta | None
-    """Has no effect in Airflow 3."""
+    """has no effect in Airflow 3"""
     execution_timeout: timedelta | None
-    """Longest time of the task; also applies while it is deferred, and starts again with each deferral."""
+    """longest time of the task; also applies while it is deferred, and starts again with each deferral"""
     on_execute_callback: Callback | Collection[Callback] | None
-    """Functions that Airflow calls before the task runs."""
+    """functions that Airflow calls before the task runs"""
     on_failure_callback: Callback | list[Callback] | None
-    """Functions that Airflow calls when the task fails."""
+    """functions that Airflow calls when the task fails"""
     on_success_callback: Callback | Collection[Callback] | None
-    """Functions that Airflow calls when the task succeeds."""
+    """functions that Airflow calls when the task succeeds"""
     on_retry_callback: Callback | list[Callback] | None
-    """Functions that Airflow calls when the task is retried."""
+    """functions that Airflow calls when the task is retried"""
     on_skipped_callback: Callback | Collection[Callback] | None
-    """Functions that Airflow calls when the task skips itself."""
+    """functions that Airflow calls when the task skips itself"""
     pre_execute: Callable[[Context], None] | None
-    """Function that runs before `execute`, and may raise an exception that ends the task; see `only_when`."""
+    """function that runs before `execute`, and may raise an exception that ends the task; see `only_when`"""
     post_execute: Callable[[Context, Any], None] | None
-    """Function that runs after `execute`, with its result."""
+    """function that runs after `execute`, with its result"""
     trigger_rule: str
-    """States of the tasks before it in which the task starts, such as `all_success` or `all_done`."""
+    """states of the tasks before it in which the task starts, such as `all_success` or `all_done`"""
     resources: dict[str, Any] | None
-    """Resources that the task needs, for executors that reserve them."""
+    """resources that the task needs, for executors that reserve them"""
     run_as_user: str | None
-    """User of the worker's system as which the task runs."""
+    """user of the worker's system as which the task runs"""
     map_index_template: str | None
-    """Template of the name that Airflow shows for an instance of a mapped task."""
+    """template of the name that Airflow shows for an instance of a mapped task"""
     max_active_tis_per_dag: int | None
-    """Maximum number of instances of the task that run at the same time, in all runs."""
+    """maximum number of instances of the task that run at the same time, in all runs"""
     max_active_tis_per_dagrun: int | None
-    """Maximum number of instances of the task that run at the same time, in one run."""
+    """maximum number of instances of the task that run at the same time, in one run"""
     executor: str | None
-    """Executor of the task; by default that of the DAG."""
+    """executor of the task; by default that of the DAG"""
     executor_config: dict[str, Any] | None
-    """Settings of the executor for the task."""
+    """settings of the executor for the task"""
     do_xcom_push: bool
-    """Whether Airflow stores the task's result as an XCom."""
+    """whether Airflow stores the task's result as an XCom"""
     multiple_outputs: bool
-    """Whether each key of a result that is a dictionary is an XCom, too."""
+    """whether each key of a result that is a dictionary is an XCom, too"""
     inlets: BaseAsset | Sequence[BaseAsset | str] | None
-    """Assets that the task reads."""
+    """assets that the task reads"""
     outlets: BaseAsset | Sequence[BaseAsset] | None
-    """Assets that the task changes; without them, an operator that moves data reports its destination."""
+    """assets that the task changes; without them, an operator that moves data reports its destination"""
     task_group: TaskGroup | None
-    """Group of the task; by default that of the `with` block."""
+    """group of the task; by default that of the `with` block"""
     doc: str | None
-    """Text about the task, which Airflow shows."""
+    """text about the task, which Airflow shows"""
     doc_md: str | None
-    """Markdown about the task, which Airflow shows."""
+    """markdown about the task, which Airflow shows"""
     doc_json: str | None
-    """JSON about the task, which Airflow shows."""
+    """JSON about the task, which Airflow shows"""
     doc_yaml: str | None
-    """YAML about the task, which Airflow shows."""
+    """YAML about the task, which Airflow shows"""
     doc_rst: str | None
-    """reStructuredText about the task, which Airflow shows."""
+    """reStructuredText about the task, which Airflow shows"""
     task_display_name: str | None
-    """Name of the task that Airflow shows instead of `task_id`."""
+    """name of the task that Airflow shows instead of `task_id`"""
     logger_name: str | None
-    """Name of the task's logger."""
+    """name of the task's logger"""
     allow_nested_operators: bool
-    """Whether the operator may run within another one, with a warning."""
+    """whether the operator may run within another one, with a warning"""
     render_template_as_native_obj: bool | None
-    """Whether templates render to Python objects instead of text; by default as in the DAG."""
+    """whether templates render to Python objects instead of text; by default as in the DAG"""

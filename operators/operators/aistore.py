@@ -79,36 +79,36 @@ class EtlArguments(BucketArguments, total=False):
 
     etl: EtlSpec | XComArg | str | None
     """A complete ETL, or a chain of ETLs (``a >> b``), which replaces the arguments that describe one ETL; a text is
-    the name of an ETL that already runs. See `AISTransformBucketOperator`.
+    the name of an ETL that already runs. See `AISTransformBucketOperator`
     """
     image: str
-    """The transformer's image."""
+    """the transformer's image"""
     environment: Mapping[str, str] | str | None
-    """The transformer's parameters; each set of parameters runs as a separate ETL."""
+    """the transformer's parameters; each set of parameters runs as a separate ETL"""
     communication: Communication | Template
-    """``ws``, ``hpush`` or ``hpull``."""
+    """``ws``, ``hpush`` or ``hpull``"""
     direct_put: bool | str
-    """The transformer sends each result straight to the target that stores it; ``ws`` needs it."""
+    """the transformer sends each result straight to the target that stores it; ``ws`` needs it"""
     file_access: bool | str
-    """The transformer reads objects from the target's disk."""
+    """the transformer reads objects from the target's disk"""
     init_timeout: int | str
-    """Maximum seconds until the transformer is ready."""
+    """maximum seconds until the transformer is ready"""
     processes: int | None
-    """Worker processes of the transformer beside each target; by default one per CPU of its pod."""
+    """worker processes of the transformer beside each target; by default one per CPU of its pod"""
     pod_resources: Mapping[str, Mapping[str, str]] | None
-    """Kubernetes' ``requests`` and ``limits`` for the transformer's pods."""
+    """Kubernetes' ``requests`` and ``limits`` for the transformer's pods"""
     sync: bool | str
-    """Also remove results whose objects no longer exist in a remote source."""
+    """also remove results whose objects no longer exist in a remote source"""
     keep_etl: bool
-    """Leave the ETL running for later tasks; `AISDeleteEtlOperator` deletes it."""
+    """leave the ETL running for later tasks; `AISDeleteEtlOperator` deletes it"""
 
 
 class ExtensionsArguments(TypedDict, total=False):
     """The extensions of results."""
 
     extensions: Mapping[str, str] | str | None
-    """Maps the extension of a source object (without dot) to the extension of its result; a template may render a
-    JSON object.
+    """maps the extension of a source object (without dot) to the extension of its result; a template may render a
+    JSON object
     """
 
 
@@ -116,14 +116,14 @@ class InPlaceArguments(TypedDict, total=False):
     """Where results are stored."""
 
     in_place: bool | str
-    """Replace each object with its result, which has the same name; see `AISTransformBucketOperator`."""
+    """replace each object with its result, which has the same name; see `AISTransformBucketOperator`"""
 
 
 class TimeoutArguments(StallArguments, total=False):
     """The time-outs of transforms."""
 
     object_timeout: int
-    """Maximum seconds for one object."""
+    """maximum seconds for one object"""
 
 
 class ProbeArguments(EtlArguments, TimeoutArguments, InPlaceArguments, total=False):
@@ -134,8 +134,8 @@ class TranscodeArguments(ProbeArguments, PrependArguments, ExtensionsArguments, 
     """Arguments that `AISTranscodeAudioOperator` shares with other transforms."""
 
     members: str
-    """Transform members of tar shards instead of whole objects: patterns of their names, such as ``*.flac``,
-    separated by commas; see `AISTransformBucketOperator`.
+    """transform members of tar shards instead of whole objects: patterns of their names, such as ``*.flac``,
+    separated by commas; see `AISTransformBucketOperator`
     """
 
 
@@ -143,7 +143,7 @@ class TransformArguments(TranscodeArguments, total=False):
     """All arguments of `AISTransformBucketOperator`."""
 
     command: Sequence[str] | str
-    """The command to run in the image; a text is split at spaces. Empty runs the image's own command."""
+    """the command to run in the image; a text is split at spaces. Empty runs the image's own command"""
 
 
 class AISTransformBucketOperator(BucketJobOperator):

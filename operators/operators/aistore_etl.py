@@ -258,15 +258,15 @@ class ObjectArguments(TaskArguments, total=False):
     """Arguments of the operators for one object."""
 
     source: Required[str]
-    """Bucket URI."""
+    """bucket URI"""
     name: Required[str]
-    """The object's name."""
+    """the object's name"""
     arguments: str | Mapping[str, object]
-    """ETL arguments for this object."""
+    """ETL arguments for this object"""
     keep_etl: bool
-    """Leave the ETL running for later tasks; `AISDeleteEtlOperator` stops it."""
+    """leave the ETL running for later tasks; `AISDeleteEtlOperator` stops it"""
     aistore_conn_id: str
-    """Connection to AIStore."""
+    """connection to AIStore"""
 
 
 class _ObjectOperator(FormOperator):

@@ -61,50 +61,50 @@ class LoadArguments(WaitingArguments, SelectingArguments, FlatArguments, total=F
     """Arguments of the operators that load into ClickHouse."""
 
     table: Required[str]
-    """``database.table``; a missing table is created from the inferred columns."""
+    """``database.table``; a missing table is created from the inferred columns"""
     keys: str
-    """Prefix, or a pattern with ``*``, ``**``, ``?``, ``{a,b}``, ``{0..9}``."""
+    """prefix, or a pattern with ``*``, ``**``, ``?``, ``{a,b}``, ``{0..9}``"""
     format: LoadFormat | Template
     """``auto``, ``parquet``, ``csv``, ``tsv``, ``jsonl``, ``avro``, ``orc``, ``arrow``, ``arrowstream``,
     ``protobuf``, ``protobufsingle``, ``protobuflist`` or ``msgpack``; in `S3ToClickHouseOperator` also ``iceberg`` or
-    ``delta`` for a table in S3, with the table's folder as `keys`, see docs/transfer.md.
+    ``delta`` for a table in S3, with the table's folder as `keys`, see docs/transfer.md
     """
     loader: Loader | Template
-    """``auto``, ``pull`` or ``push``."""
+    """``auto``, ``pull`` or ``push``"""
     on_drift: OnDrift | Template
-    """If an object's columns differ from the table's: ``fail`` the object, ``add`` new columns, ``widen`` types too,
-    or store unknown columns in ``_rest`` (``rest``).
+    """if an object's columns differ from the table's: ``fail`` the object, ``add`` new columns, ``widen`` types too,
+    or store unknown columns in ``_rest`` (``rest``)
     """
     on_bad_rows: OnBadRows | Template
-    """If rows cannot be parsed: ``fail`` the object, ``skip`` and count the rows, or ``keep`` them in
-    ``<table>_rejected``.
+    """if rows cannot be parsed: ``fail`` the object, ``skip`` and count the rows, or ``keep`` them in
+    ``<table>_rejected``
     """
     on_overwrite: OnOverwrite | Template
-    """If an object was overwritten: ``append`` the new rows, or ``replace`` the rows of the earlier version."""
+    """if an object was overwritten: ``append`` the new rows, or ``replace`` the rows of the earlier version"""
     on_failed_objects: OnFailed | Template
-    """If objects cannot be loaded: ``fail`` the task, or ``report`` them and succeed; the other objects are loaded in
-    both cases.
+    """if objects cannot be loaded: ``fail`` the task, or ``report`` them and succeed; the other objects are loaded in
+    both cases
     """
     read: ReadOptions | None
-    """`ReadOptions`: the CSV dialect, nested JSON, NULLs in lists, strict JSON, samples, columns."""
+    """`ReadOptions`: the CSV dialect, nested JSON, NULLs in lists, strict JSON, samples, columns"""
     table_options: TableOptions | None
-    """`TableOptions`: how a new table is created, types of columns, system columns."""
+    """`TableOptions`: how a new table is created, types of columns, system columns"""
     batch_bytes: int
-    """Bytes of objects in one batch, which is loaded and published together."""
+    """bytes of objects in one batch, which is loaded and published together"""
     limits: LoadLimits | None
-    """`LoadLimits`: limits for a single object; an object that exceeds one fails, and the others are loaded."""
+    """`LoadLimits`: limits for a single object; an object that exceeds one fails, and the others are loaded"""
     options: NamedOptions | str | None
-    """Options by name, such as ``{"csv.quote": "'"}``, which replace those of the other arguments; for forms, see
-    docs/transfer.md.
+    """options by name, such as ``{"csv.quote": "'"}``, which replace those of the other arguments; for forms, see
+    docs/transfer.md
     """
     aws_conn_id: str
-    """Connection to S3. Its extras describe S3 to ClickHouse: ``clickhouse_collection`` is a named collection with
+    """connection to S3. Its extras describe S3 to ClickHouse: ``clickhouse_collection`` is a named collection with
     the endpoint and its keys, ``clickhouse_endpoint`` is the endpoint if it differs from the worker's. Without a
     collection ClickHouse uses its own environment or role. With ``clickhouse_cluster`` all replicas of that cluster
-    read. For roles, public buckets and requester pays see docs/transfer.md.
+    read. For roles, public buckets and requester pays see docs/transfer.md
     """
     clickhouse_conn_id: str
-    """Connection to ClickHouse."""
+    """connection to ClickHouse"""
 
 
 class LoadOperator(FlatLoadArguments, WaitingOperator, SelectingOperator):

@@ -48,9 +48,9 @@ class EventLoadArguments(LoadArguments, total=False):
     """Arguments that `S3EventsToClickHouseOperator` shares with `S3ToClickHouseOperator`."""
 
     retry_failed: bool | str
-    """Deprecated: has no effect."""
+    """deprecated: has no effect"""
     overlap_seconds: float | None
-    """Deprecated: has no effect."""
+    """deprecated: has no effect"""
 
 
 class S3EventsToClickHouseOperator(LoadOperator):
@@ -249,11 +249,11 @@ class QueueArguments(TaskArguments, total=False):
     """Arguments of the operators for one queue."""
 
     sqs_queue: Required[str]
-    """Name or URL of an SQS queue with a dead-letter queue."""
+    """name or URL of an SQS queue with a dead-letter queue"""
     aws_conn_id: str
-    """Connection to S3 and SQS."""
+    """connection to S3 and SQS"""
     clickhouse_conn_id: str
-    """Connection to ClickHouse."""
+    """connection to ClickHouse"""
 
 
 class QueueOperator(FormOperator):
@@ -310,9 +310,9 @@ class LeaseArguments(QueueArguments, total=False):
     """Arguments of the operators that lease messages for the tasks of a run."""
 
     max_messages: int
-    """Maximum number of messages to receive."""
+    """maximum number of messages to receive"""
     lease_seconds: int
-    """Seconds that messages stay invisible unless their lease is extended."""
+    """seconds that messages stay invisible unless their lease is extended"""
 
 
 class LeaseOperator(QueueOperator):

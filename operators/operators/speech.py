@@ -65,13 +65,13 @@ class ManifestArguments(TaskArguments, total=False):
     """Arguments of the operators for the facts of recordings."""
 
     bucket: Required[str]
-    """URI of the AIStore bucket whose audio the manifest describes."""
+    """URI of the AIStore bucket whose audio the manifest describes"""
     facts: Required[str]
-    """URI of the bucket that `AISTranscodeAudioOperator` and `AISProbeAudioOperator` wrote to."""
+    """URI of the bucket that `AISTranscodeAudioOperator` and `AISProbeAudioOperator` wrote to"""
     aistore_conn_id: str
-    """Connection to AIStore."""
+    """connection to AIStore"""
     clickhouse_conn_id: str
-    """Connection to ClickHouse."""
+    """connection to ClickHouse"""
 
 
 class _ManifestOperator(FormOperator):

@@ -30,7 +30,7 @@ class ThroughputArguments(ChartArguments, total=False):
     """Further arguments of `AISMeasureThroughputOperator`."""
 
     loader: str
-    """Path of the load generator; deprecated: set the extra ``aisloader`` of the AIStore connection."""
+    """path of the load generator; deprecated: set the extra ``aisloader`` of the AIStore connection"""
 
 
 class AISMeasureThroughputOperator(ChartOperator):

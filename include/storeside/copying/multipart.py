@@ -40,13 +40,13 @@ class PartSettings(TypedDict, total=False):
     """`Settings` as an operator's argument, whose numbers may be templates."""
 
     threshold: int | str
-    """Bytes from which an object is copied in parts."""
+    """bytes from which an object is copied in parts"""
     part_size: int | str
-    """Bytes of a part."""
+    """bytes of a part"""
     concurrency: int | str
-    """Parts that are copied at the same time."""
+    """parts that are copied at the same time"""
     preferred_transfer_client: Literal["classic", "auto"]
-    """Boto3's setting of this name, which has no effect here."""
+    """Boto3's setting of this name, which has no effect here"""
 
 
 @dataclass(frozen=True)
