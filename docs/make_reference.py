@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import inspect
+import itertools
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -37,47 +38,50 @@ Operators also accept Airflow's own arguments (`task_id`, `retries`, `outlets`, 
 applies while they are deferred, and starts again with each deferral. After this time the operator ends AIStore's job
 or ClickHouse's queries, and the task fails or is retried. [Configuration](configuration.md) describes the
 connections.
+
+Editors and type checkers, such as pyright and mypy, know the arguments, their types and their choices. They report a
+misspelt argument or a choice that does not exist before Airflow parses the DAG. A choice that is a template needs the
+type `Template`: `on_failed_objects=Template("{{ params.on_failure }}")`. When the DAG runs, this is the text itself.
 """
-# Arguments that mean the same in all operators; their docstrings do not describe them.
-COMMON = {
-    "aistore_conn_id": "connection to AIStore",
-    "clickhouse_conn_id": "connection to ClickHouse",
-    "aws_conn_id": "connection to S3 and SQS",
-    "hsds_conn_id": "connection to HSDS",
-    "poll_interval": "seconds between two polls",
-    "deferrable": "True waits in the triggerer, False in the worker; None means Airflow's `default_deferrable`",
-}
 _PARAM = re.compile(r"^:param (\w+): (.*?)(?=^:param |\Z)", re.MULTILINE | re.DOTALL)
 
 
 @dataclass(frozen=True)
 class Described:
-    """A class of `operators` from its source; `given` are the arguments that it passes to its base class."""
+    """A class of `operators` from its source.
+
+    `meanings` are those of its arguments in its docstring, or of its keys if it is a TypedDict; `given` are the
+    arguments that it passes to its base class, and `shared` is the TypedDict of those that it takes for it.
+    """
 
     name: str
     module: str
     bases: tuple[str, ...]
     text: str
+    meanings: dict[str, str]
     defaults: dict[str, str]
     given: frozenset[str]
+    shared: str
 
 
 def classes() -> dict[str, Described]:
-    """Return all classes of `operators` by name, without the classes for deprecated arguments."""
+    """Return all classes of `operators` by name, without the one that accepts deprecated arguments."""
     found = {}
-    paths = set((ROOT / "operators").rglob("*.py")) - {ROOT / "operators" / "bases" / "deprecated.py"}
-    for path in sorted(paths):
+    for path in sorted((ROOT / "operators").rglob("*.py")):
         module = ".".join(("storeside", *path.relative_to(ROOT).with_suffix("").parts))
         for node in ast.parse(path.read_text()).body:
-            if isinstance(node, ast.ClassDef):
+            if isinstance(node, ast.ClassDef) and node.name != "FlatLoadArguments":
                 found[node.name] = _described(node, module)
     return found
 
 
 def _described(node: ast.ClassDef, module: str) -> Described:
     bases = tuple(base.id for base in node.bases if isinstance(base, ast.Name))
+    text = ast.get_docstring(node) or ""
+    meanings = {name: " ".join(meaning.split()) for name, meaning in [*_PARAM.findall(text), *_keys(node)]}
     defaults: dict[str, str] = {}
     given: frozenset[str] = frozenset()
+    shared = ""
     for part in node.body:
         if isinstance(part, ast.FunctionDef) and part.name == "__init__":
             defaults = dict(_arguments(part.args))
@@ -86,10 +90,26 @@ def _described(node: ast.ClassDef, module: str) -> Described:
             )
             keywords = [keyword for call in calls for keyword in call.keywords]
             given = frozenset(keyword.arg for keyword in keywords if keyword.arg)
-            for dictionary in (k.value for k in keywords if isinstance(k.value, ast.Dict) and not k.arg):
-                pairs = zip(dictionary.keys, dictionary.values, strict=True)  # **{"workers": 8, **kwargs}
-                defaults |= {str(ast.literal_eval(key)): ast.unparse(value) for key, value in pairs if key}
-    return Described(node.name, module, bases, ast.get_docstring(node) or "", defaults, given)
+            defaults |= dict(_other_defaults(part))
+            if part.args.kwarg and part.args.kwarg.annotation:
+                shared = ast.unparse(part.args.kwarg.annotation).removeprefix("Unpack[").removesuffix("]")
+    return Described(node.name, module, bases, text, meanings, defaults, given, shared)
+
+
+def _keys(node: ast.ClassDef) -> Iterator[tuple[str, str]]:
+    """Yield the keys of a TypedDict with the texts below them."""
+    for part, after in itertools.pairwise(node.body):
+        if isinstance(part, ast.AnnAssign) and isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant):
+            yield ast.unparse(part.target), str(after.value.value)
+
+
+def _other_defaults(init: ast.FunctionDef) -> Iterator[tuple[str, str]]:
+    """Yield the defaults that a class sets for its base class: ``kwargs.setdefault("workers", 8)``."""
+    for node in ast.walk(init):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "kwargs.setdefault":
+            name, value = node.args
+            if (key := ast.literal_eval(name)) != "outlets":  # Airflow's own
+                yield str(key), ast.unparse(value)
 
 
 def _arguments(given: ast.arguments) -> Iterator[tuple[str, str]]:
@@ -114,6 +134,13 @@ def chain(found: dict[str, Described], name: str) -> list[Described]:
     if name not in found:
         return []
     return [found[name], *(above for base in found[name].bases for above in chain(found, base))]
+
+
+def meanings_of(found: dict[str, Described], name: str) -> dict[str, str]:
+    """Return the meaning of each argument of an operator; its own docstring replaces those of shared arguments."""
+    ancestry = chain(found, name)
+    shared = [above for d in ancestry for above in chain(found, d.shared)]
+    return {argument: meaning for d in reversed([*ancestry, *shared]) for argument, meaning in d.meanings.items()}
 
 
 def page() -> str:
@@ -144,11 +171,9 @@ def _options(options: type) -> str:
 
 def _section(ancestry: list[Described], found: dict[str, Described]) -> str:
     described = ancestry[0]
-    base = [d for d in found.values() if d.module in ("storeside.operators.operators.aistore", described.module)]
-    elsewhere = {n: " ".join(m.split()) for d in reversed(base) for n, m in _PARAM.findall(d.text)}
     lines = [f"### {described.name}\n", f"`from storeside.operators import {described.name}`\n"]
     lines.append(_markdown(_PARAM.sub("", described.text)) + "\n")
-    meanings = {n: " ".join(m.split()) for d in reversed(ancestry) for n, m in _PARAM.findall(d.text)}
+    meanings = meanings_of(found, described.name)
     defaults: dict[str, str] = {}
     for d in reversed(ancestry):
         defaults = {n: v for n, v in defaults.items() if n not in d.given}
@@ -161,7 +186,7 @@ def _section(ancestry: list[Described], found: dict[str, Described]) -> str:
         lines += ["| argument | default | meaning |", "|---|---|---|"]
         for name in sorted(defaults, key=lambda n: bool(defaults[n])):
             shown = f"`{defaults[name]}`" if defaults[name] else "required"
-            meaning = _markdown(meanings.get(name) or COMMON.get(name) or elsewhere.get(name, ""))
+            meaning = _markdown(meanings[name])
             note = "templated" if name in templated else ""
             text = "; ".join(filter(None, [meaning, note])).replace("|", "\\|")
             lines.append(f"| `{name}` | {shown} | {text} |")

@@ -38,6 +38,8 @@ class AIStoreHook(BaseHook):
     ``aisloader``: path of AIStore's load generator on the workers. ``aisloader_image``: an image with a shell and
     the generator on its PATH; with ``kube_config``, throughput is measured from pods, which reach the cluster at
     ``transformer_endpoint``.
+
+    :param aistore_conn_id: connection to AIStore
     """
 
     conn_name_attr = "aistore_conn_id"

@@ -21,6 +21,8 @@ class HSDSHook(BaseHook):
 
     ``endpoint``: a URL that replaces host, port and schema, such as ``http+unix://%2Ftmp%2Fsn.sock``.
     ``bucket``: the bucket of the domains, if it is not the server's default.
+
+    :param hsds_conn_id: connection to HSDS
     """
 
     conn_name_attr = "hsds_conn_id"

@@ -100,7 +100,9 @@ class EtlArguments(BucketArguments, total=False):
     sync: bool | str
     """also remove results whose objects no longer exist in a remote source"""
     keep_etl: bool
-    """leave the ETL running for later tasks; `AISDeleteEtlOperator` deletes it"""
+    """leave the ETL running for later tasks; it is stopped two days after its last use, or earlier by
+    `AISDeleteEtlOperator`
+    """
 
 
 class ExtensionsArguments(TypedDict, total=False):

@@ -47,6 +47,7 @@ class AISInitEtlOperator(FormOperator):
     :param etl: an image with its parameters, AIStore's own file (`EtlSpec.from_yaml`), or a class
         (`EtlSpec.of_class`). For transforms with `latest` or `sync`, start the `EtlSpec.without_files` of their ETL.
         For an existing ETL (`EtlSpec.existing`) the task only checks that it runs
+    :param aistore_conn_id: connection to AIStore
     """
 
     ui_color = "#d7e9f7"
@@ -67,7 +68,10 @@ class AISInitEtlOperator(FormOperator):
 
 
 class _NamedEtlOperator(FormOperator):
-    """Common arguments of the operators for one ETL by its name."""
+    """Common arguments of the operators for one ETL by its name.
+
+    :param aistore_conn_id: connection to AIStore
+    """
 
     template_fields: Sequence[str] = ("etl_name",)
     ui_color = "#d7e9f7"
@@ -121,6 +125,7 @@ class AISDeleteEtlOperator(FormOperator):
     whether the ETLs were deleted.
 
     :param etl: the ETL or chain that `AISInitEtlOperator` started; None means all idle ETLs of Storeside
+    :param aistore_conn_id: connection to AIStore
     """
 
     ui_color = "#d7e9f7"
@@ -163,6 +168,8 @@ class AISInspectBucketOperator(FollowingOperator, SelectingOperator):
     :param on_failed_objects: ``fail`` the task when objects failed, or ``report`` them and succeed
     :param workers: concurrent workers per target; 0 lets AIStore choose
     :param stall_seconds: seconds without progress after which the job is aborted
+    :param aistore_conn_id: connection to AIStore
+    :param clickhouse_conn_id: connection to ClickHouse
     """
 
     template_fields: Sequence[str] = ("source", "prefix", "on_failed_objects", "on_nothing")
@@ -264,7 +271,9 @@ class ObjectArguments(TaskArguments, total=False):
     arguments: str | Mapping[str, object]
     """ETL arguments for this object"""
     keep_etl: bool
-    """leave the ETL running for later tasks; `AISDeleteEtlOperator` stops it"""
+    """leave the ETL running for later tasks; it is stopped two days after its last use, or earlier by
+    `AISDeleteEtlOperator`
+    """
     aistore_conn_id: str
     """connection to AIStore"""
 

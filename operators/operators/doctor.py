@@ -44,6 +44,9 @@ class CheckConnectionsOperator(DeferringOperator):
     :param where: ``worker`` or ``triggerer``, which is where deferred tasks wait
     :param hsds_conn_id: connection to HSDS; if it does not exist, HSDS is skipped. None as any connection id skips
         that system
+    :param aistore_conn_id: connection to AIStore
+    :param clickhouse_conn_id: connection to ClickHouse
+    :param aws_conn_id: connection to S3 and SQS
     """
 
     template_fields: Sequence[str] = ("bucket", "sqs_queue", "write")

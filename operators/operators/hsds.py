@@ -44,6 +44,8 @@ class HSDSExportDatasetOperator(MovementOperator):
     :param slab_bytes: maximum bytes of a slab
     :param workers: number of slabs in flight
     :param clickhouse_conn_id: connection for ``storeside.runs``; None records nothing there
+    :param hsds_conn_id: connection to HSDS
+    :param aws_conn_id: connection to S3 and SQS
     """
 
     template_fields: Sequence[str] = (
@@ -141,6 +143,8 @@ class HSDSImportDatasetOperator(MovementOperator):
     :param slab_bytes: maximum bytes of a slab
     :param workers: number of slabs in flight
     :param clickhouse_conn_id: connection for ``storeside.runs``; None records nothing there
+    :param hsds_conn_id: connection to HSDS
+    :param aws_conn_id: connection to S3 and SQS
     """
 
     template_fields: Sequence[str] = ("source", "domain", "dataset", "source_dataset", "layout")

@@ -45,6 +45,9 @@ class AISPrefetchBucketOperator(FollowingOperator, MovementOperator, SelectingOp
     :param blob_threshold: minimum bytes of an object that AIStore fetches in parallel chunks; 0 means never
     :param stall_seconds: seconds without progress after which the job is aborted; the task then continues with the
         missing objects
+    :param poll_interval: seconds between two polls
+    :param aistore_conn_id: connection to AIStore
+    :param clickhouse_conn_id: connection to ClickHouse
     """
 
     template_fields: Sequence[str] = ("bucket", "prefix", "latest", "on_failed_objects", "on_nothing")

@@ -53,6 +53,7 @@ class StorageCopyBucketOperator(MovementOperator, SelectingOperator):
         extra ``multipart`` of the destination's connection, otherwise the results of `StorageTuneOperator`
     :param source_conn_id: by default the connection for the source's scheme, such as ``aws_default``
     :param destination_conn_id: by default the connection for the destination's scheme
+    :param clickhouse_conn_id: connection to ClickHouse
     """
 
     template_fields: Sequence[str] = (
@@ -149,6 +150,7 @@ class StorageTuneOperator(FormOperator):
     :param backends: a list of ``<bucket URI>`` or ``<bucket URI>@<connection id>``, such as ``s3://data@oci_s3``
     :param seconds: maximum seconds for one direction of one backend
     :param megabytes: maximum MiB to move for one direction of one backend
+    :param clickhouse_conn_id: connection to ClickHouse
     """
 
     template_fields: Sequence[str] = ("backends", "seconds", "megabytes")
@@ -229,6 +231,7 @@ class StorageBenchmarkOperator(ChartOperator):
         The task sets the bucket's property ``extra.aws.multipart_size`` for each of them, and restores it
     :param rounds: measurements per backend; the backends take turns
     :param megabytes: size in MB (10^6 bytes) of the object that PUTs write
+    :param clickhouse_conn_id: connection to ClickHouse
     """
 
     template_fields: Sequence[str] = (

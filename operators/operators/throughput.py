@@ -61,6 +61,8 @@ class AISMeasureThroughputOperator(ChartOperator):
     :param compare_runs: number of earlier runs to compare the mean with; 0 starts a new series of runs
     :param tolerance: percentage by which the mean may be below the median of these runs
     :param on_regression: if the mean is lower than that: ``fail`` the task, or ``report`` it in the log
+    :param aistore_conn_id: connection to AIStore
+    :param clickhouse_conn_id: connection to ClickHouse
     """
 
     template_fields: Sequence[str] = (

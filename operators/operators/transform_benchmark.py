@@ -69,6 +69,8 @@ class AISMeasureTransformsOperator(FormOperator):
     :param sample_rate: Hz
     :param channels: 1 to 8, as the codec allows
     :param etl: image, resources and time-outs of the transformer; its other fields have no effect
+    :param aistore_conn_id: connection to AIStore
+    :param clickhouse_conn_id: connection to ClickHouse
     """
 
     template_fields: Sequence[str] = (
@@ -208,6 +210,7 @@ class AISRemoveMeasurementOperator(FormOperator):
     While transforms run in the cluster, the task fails and is retried: stopping an ETL would abort them.
 
     :param measured: id of the task that measures, in the same run
+    :param aistore_conn_id: connection to AIStore
     """
 
     ui_color = "#d7e9f7"

@@ -93,6 +93,9 @@ class S3EventsTrigger(BaseEventTrigger):
     :param batch_messages: maximum number of messages in a batch
     :param batch_seconds: seconds after its first message during which a batch accepts more messages
     :param lease_seconds: seconds that messages stay invisible after the triggerer was killed
+    :param poll_interval: seconds between two polls
+    :param aws_conn_id: connection to S3 and SQS
+    :param clickhouse_conn_id: connection to ClickHouse
     """
 
     def __init__(

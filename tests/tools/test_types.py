@@ -58,11 +58,11 @@ with DAG("typed", schedule=None, default_args={"retries": 3}):
     S3ToClickHouseOperator(task_id="b9", bucket="b-1", table="x.y", options={"csv.quotes": "'"})  # wrong
     S3ToClickHouseOperator(task_id="c1", bucket="b-1", table="x.y", options={"limits.rows": "5"})  # wrong
     S3ToClickHouseOperator(task_id="c2", bucket="b-1", table="x.y", options={"on_drift": "no"})  # wrong
-    S3ToClickHouseOperator(task_id="c3", bucket="b-1", table="x.y", read=ReadOptions(nested="tupel"))  # wrong
+    S3ToClickHouseOperator(task_id="c3", bucket="b-1", table="x.y", read=ReadOptions(nested="list"))  # wrong
     S3ToClickHouseOperator(task_id="c4", bucket="b-1", table="x.y", read=Csv(delimiter=";"))  # wrong
     S3ToClickHouseOperator(task_id="c5", bucket="b-1", table="x.y", after_load=AfterLoad("remove"))  # wrong
     S3ToClickHouseOperator(task_id="c6", bucket="b-1", table="x.y", after_load="delete")  # wrong
-    S3ToClickHouseOperator(task_id="c7", bucket="b-1", table="x.y", csv={"delimeter": ";"})  # wrong
+    S3ToClickHouseOperator(task_id="c7", bucket="b-1", table="x.y", csv={"separator": ";"})  # wrong
     S3ToClickHouseOperator(task_id="c8", bucket="b-1", table="x.y", format="xml")  # wrong
     S3ToClickHouseOperator(task_id="c9", bucket="b-1", table="x.y", on_nothing="ignore")  # wrong
     S3ToClickHouseOperator(task_id="d1", bucket="b-1", table="x.y", on_failed_expectations="skip")  # wrong

@@ -78,6 +78,7 @@ def test_the_exports() -> None:
         "StorageTuneOperator",
         "TRANSFORMER_IMAGE",
         "TableOptions",
+        "Template",
         "UTTERANCE_COLUMNS",
         "chart_url_pattern",
         "check_form",
