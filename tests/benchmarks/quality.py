@@ -17,7 +17,7 @@ from typing import Any
 
 from storeside.stack import demo, s3
 from storeside.stack.settings import CHECKOUT, Stack
-from storeside.transfer.request.options import Expectations
+from storeside.transfer.request.options import Expectations, OnFailedExpectations
 from storeside.transfer.request.request import Request
 from storeside.transfer.request.source import Source
 from storeside.transfer.run.engine import Transfer
@@ -112,7 +112,7 @@ def measured(stack: Stack, table: str, given: str, policy: str, rows: int) -> Co
     return cost
 
 
-def load(folder: str, table: str, given: str, policy: str, rows: int) -> Cost:
+def load(folder: str, table: str, given: str, policy: OnFailedExpectations, rows: int) -> Cost:
     """Load all objects into a new table, and return the cost of this process."""
     stack = Stack.load(Path(folder))
     if stack is None:

@@ -158,8 +158,9 @@ def test_pyright_finds_the_mistakes_and_none_in_our_dags(dag: Path) -> None:
     settings["include"] = [str(dag), *(str(CHECKOUT / folder) for folder in settings["include"])]
     settings["extraPaths"] = [str(CHECKOUT / folder) for folder in settings["extraPaths"]]
     (dag.parent / "pyrightconfig.json").write_text(json.dumps(settings))
-    command = [Path(sys.executable).with_name("basedpyright"), "--project", dag.parent, "--outputjson"]
-    done = subprocess.run([*command, "--pythonpath", sys.executable], capture_output=True, text=True, check=False)
+    program = str(Path(sys.executable).with_name("basedpyright"))
+    command = [program, "--project", str(dag.parent), "--pythonpath", sys.executable, "--outputjson"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     report = json.loads(done.stdout)
     assert report["summary"]["filesAnalyzed"] == 1 + len(DAGS)
     found = [
@@ -171,7 +172,7 @@ def test_pyright_finds_the_mistakes_and_none_in_our_dags(dag: Path) -> None:
 
 
 def test_mypy_finds_the_mistakes_and_none_in_our_dags(dag: Path) -> None:
-    command = [sys.executable, "-m", "mypy", "--output", "json", dag, *DAGS]
+    command = [sys.executable, "-m", "mypy", "--output", "json", str(dag), *map(str, DAGS)]
     done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, check=False)
     errors = [json.loads(line) for line in done.stdout.splitlines()]
     found = [(error["file"], error["line"], error["message"]) for error in errors if error["severity"] == "error"]

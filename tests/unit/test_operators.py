@@ -550,7 +550,7 @@ def test_shards_are_made_by_an_etl_that_reads_the_source(monkeypatch: pytest.Mon
     other = AISMakeShardsOperator(task_id="t", source="ais://a", destination="ais://b", name="s-{}.tar")
     assert other.job(CONTEXT).scope.job != job.scope.job
     with pytest.raises(OperatorInputError, match="prepend: AISMakeShardsOperator has no such argument"):
-        AISMakeShardsOperator(task_id="t", source="ais://a", destination="ais://b", prepend="p/")
+        AISMakeShardsOperator(task_id="t", source="ais://a", destination="ais://b", prepend="p/")  # type: ignore[call-arg]
 
 
 def test_shards_are_not_replaced_in_place() -> None:
