@@ -25,7 +25,19 @@ DESTINATION = AssetAlias("storeside")
 
 @dataclass(frozen=True)
 class Movement:
-    """The data that a task moved: numbers of objects, bytes and seconds; `rows` and `rejected` only for tables."""
+    """The data that a task moved.
+
+    :param kind: kind of work, such as ``load`` or ``copy``
+    :param source: URI of the source
+    :param destination: URI of the destination
+    :param done: objects moved
+    :param failed: objects that failed
+    :param bytes_in: bytes read
+    :param bytes_out: bytes written
+    :param seconds: duration of the task
+    :param rows: rows loaded; only for tables
+    :param rejected: rows rejected; only for tables
+    """
 
     kind: str
     source: str

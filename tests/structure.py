@@ -32,7 +32,10 @@ LIMITS = {
     "sleeps_without_reason": 0,
     "unchecked_names": 0,
     "circles": 0,
+    "undocumented_fields": 0,
 }
+# Classes with as many fields describe each field on a line of their docstring.
+MANY_FIELDS = 10
 # Folders that have more modules than the limit until they are divided: they may not grow.
 CROWDED = {"include/storeside/stack": 52, "include/storeside/transformers": 57}
 # Modules that collect names for users, or commands: they import what they show.
@@ -71,6 +74,30 @@ def counted(tree: ast.AST) -> Iterator[tuple[ast.FunctionDef | ast.AsyncFunction
             yield node, sum(argument.arg not in ("self", "cls") for argument in given)
         elif isinstance(node, ast.ClassDef) and any("dataclass" in ast.unparse(d) for d in node.decorator_list):
             yield node, sum(isinstance(part, ast.AnnAssign) for part in node.body)
+
+
+def undocumented_fields() -> list[str]:
+    """Return the classes with many fields that do not describe each of them."""
+    return [f"{path}: class {found}" for path, source in modules() for found in undocumented(ast.parse(source))]
+
+
+def undocumented(tree: ast.AST) -> Iterator[str]:
+    """Yield dataclasses and NamedTuples with many fields, with those that have no line ``:param name:``.
+
+    The keys of a TypedDict have texts of their own.
+    """
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.ClassDef):
+            continue
+        kinds = [ast.unparse(part) for part in (*node.decorator_list, *node.bases)]
+        if not any("dataclass" in kind or kind == "NamedTuple" for kind in kinds):
+            continue
+        annotated = [part for part in node.body if isinstance(part, ast.AnnAssign)]
+        fields = [ast.unparse(part.target) for part in annotated if "ClassVar" not in ast.unparse(part.annotation)]
+        text = ast.get_docstring(node) or ""
+        missing = [name for name in fields if f":param {name}:" not in text]
+        if len(fields) >= MANY_FIELDS and missing:
+            yield f"{node.name}: {', '.join(missing)}"
 
 
 def untyped_clients() -> list[str]:
@@ -183,6 +210,7 @@ def main() -> int:
         "sleeps_without_reason": sleeps_without_reason(),
         "unchecked_names": unchecked_names(),
         "circles": circles,
+        "undocumented_fields": undocumented_fields(),
     }
     over = places | {
         name: [f"{f.where}: {f.value} {unit}" for f in counts if f.value > CROWDED.get(f.where, LIMITS[name])]

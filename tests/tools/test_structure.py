@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
+
 import pytest
 
-from tests.structure import circle, sleeps
+from tests.structure import circle, sleeps, undocumented
 
 
 @pytest.mark.parametrize(
@@ -48,3 +50,22 @@ def test_other_lines_are_left_alone(lines: str) -> None:
 )
 def test_a_circle_of_imports_is_found(imported: dict[str, set[str]], found: set[str]) -> None:
     assert set(circle(imported)) == found
+
+
+FIELDS = "\n".join(f"    f{n}: int = {n}" for n in range(10))
+MEANINGS = "\n".join(f"    :param f{n}: number {n}" for n in range(10))
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        (f'@dataclass\nclass A:\n    """Ten."""\n{FIELDS}', ["A: " + ", ".join(f"f{n}" for n in range(10))]),
+        (f'@dataclass\nclass A:\n    """Ten.\n\n{MEANINGS}\n    """\n{FIELDS}', []),
+        (f'class A(NamedTuple):\n    """Ten.\n\n{MEANINGS}\n    """\n{FIELDS}\n    more: int = 3', ["A: more"]),
+        ('@dataclass\nclass A:\n    """Few."""\n    a: int', []),
+        (f'@dataclass\nclass A:\n    """Ten.\n\n{MEANINGS}\n    """\n{FIELDS}\n    ALL: ClassVar[int] = 3', []),
+        (f'class A(TypedDict):\n    """Ten."""\n{FIELDS}', []),
+    ],
+)
+def test_a_large_class_documents_its_fields(source: str, found: list[str]) -> None:
+    assert list(undocumented(ast.parse(source))) == found

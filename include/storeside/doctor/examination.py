@@ -25,11 +25,22 @@ _clickhouse, _aistore = System(clickhouse.NAME), System("AIStore")
 class Systems:
     """The systems to examine; None for a system without a connection.
 
-    `clickhouse`, `ledger`, `pages`, `s3`, `sqs` and `aistore` are functions that connect. `ledger` and `pages` are
-    separate ClickHouse users, if configured. `source` is the S3 bucket with ClickHouse's endpoint and credentials.
-    `aistore_endpoint` is the cluster's URL for ClickHouse if it differs, and `aistore_collection` is ClickHouse's
-    named collection with a token for AIStore. Without `write` the doctor puts no objects and creates no tables. A
-    check may take `check_seconds`, and an S3 event `event_seconds` to arrive. `secrets` are removed from findings.
+    :param clickhouse: connects to ClickHouse as the loading user
+    :param ledger: connects as the user who writes the ledger, if it is a separate one
+    :param pages: connects as the user who reads for the pages, if it is a separate one
+    :param s3: connects to S3
+    :param sqs: connects to SQS
+    :param aistore: connects to AIStore
+    :param source: the S3 bucket with ClickHouse's endpoint and credentials
+    :param queue: name or URL of the queue with the bucket's events; empty for none
+    :param aistore_endpoint: the cluster's URL for ClickHouse, if it differs
+    :param aistore_collection: ClickHouse's named collection with a token for AIStore
+    :param pods: reads the states of the pods of ETLs, if the connection names a kubeconfig
+    :param hsds: the HSDS server
+    :param write: without it, the doctor puts no objects and creates no tables
+    :param check_seconds: seconds that a check may take
+    :param event_seconds: seconds that an S3 event may take to arrive
+    :param secrets: texts that are removed from findings
     """
 
     clickhouse: Callable[[], Any] | None = None

@@ -45,10 +45,21 @@ class Use:
 
 @dataclass(frozen=True)
 class Etl:
-    """An ETL. `health` has a state per target; `errors` the last objects that failed, with their reasons.
+    """An ETL of the cluster.
 
-    `answered` is false if the cluster left a request about it unanswered. `kept_by` is the run that keeps the ETL for
-    later tasks, and `idle` the seconds since a task last began or ended to use it, if a task recorded it.
+    :param name: its name
+    :param stage: AIStore's stage, such as ``running``, in small letters
+    :param image: its container image
+    :param communication: ``ws``, ``hpush`` or ``hpull``
+    :param is_ours: whether Storeside started it
+    :param objects: objects transformed
+    :param bytes_in: bytes of these objects
+    :param bytes_out: bytes of their results
+    :param health: state on each target, by the target's name
+    :param errors: the last objects that failed, with their reasons
+    :param answered: false if the cluster left a request about the ETL unanswered
+    :param kept_by: the run that keeps the ETL for later tasks
+    :param idle: seconds since a task last began or ended to use it; None if no task recorded it
     """
 
     name: str

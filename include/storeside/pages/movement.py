@@ -30,7 +30,25 @@ _LATEST = (0.0, 0, "", "")
 
 @dataclass(frozen=True)
 class Movement:
-    """One task of a run from ``storeside.runs``. Times are in seconds since the epoch."""
+    """One task of a run from ``storeside.runs``. Times are in seconds since the epoch.
+
+    :param run_id: name of the run in the ledger: ``<dag_id>/<run_id>``
+    :param task_id: the task; a mapped one is ``task[index]``
+    :param kind: kind of work, such as ``load``, ``events``, ``copy`` or ``transform``
+    :param source: URI of the source
+    :param destination: URI of the destination
+    :param state: ``running``, ``done``, ``partial`` or ``failed``
+    :param listed: objects that the task listed
+    :param skipped: listed objects that were not to be processed
+    :param done: objects processed
+    :param failed: objects that failed
+    :param bytes_in: bytes read
+    :param bytes_out: bytes written
+    :param seconds: duration of the task
+    :param job_seconds: seconds that AIStore's jobs took
+    :param recorded: time when the row was written
+    :param detail: further facts, which depend on the kind
+    """
 
     run_id: str
     task_id: str

@@ -15,11 +15,22 @@ _SIZE = 25
 
 @dataclass(frozen=True)
 class Verdict:
-    """One validation: the number of rows, the number of invalid rows, and its expectations.
+    """One validation of rows.
 
-    `state` is passed, failed, or quarantined if the invalid rows were quarantined and the others published. `suite`
-    is empty for the speech manifest, whose tasks build their suites. `by_object` states that only the objects with
-    invalid rows failed, and the others were published.
+    :param run_id: name of the run in the ledger
+    :param dag_id: the DAG
+    :param task_id: the task that validated
+    :param source: URI of the source
+    :param destination: URI of the table; empty for the speech manifest
+    :param state: passed, failed, or quarantined if the invalid rows were quarantined and the others published
+    :param rows: rows checked
+    :param invalid: invalid rows among them
+    :param seconds: duration of the validation
+    :param recorded: time when it was recorded, in seconds since the epoch
+    :param suite: name of the suite; empty for the speech manifest, whose tasks build their suites
+    :param summary: the verdict in one sentence
+    :param expectations: results of the expectations, as Great Expectations describes them
+    :param by_object: only the objects with invalid rows failed, and the others were published
     """
 
     run_id: str

@@ -104,13 +104,18 @@ SYSTEM_PATHS = (
 class Config:
     """The server's folder, ports, users and limits.
 
-    `password` belongs to the user for queries by hand; `users` has the passwords of the other users by name.
-    `memory_ratio` is the server's limit as a share of the machine's memory. `collections` are ClickHouse's named
-    collections, such as S3 keys; the token `BEARER` becomes a header. The users that may use them read with ``url()``
-    only what the regular expression `urls` matches. `shards` are the native ports of the servers of the cluster
-    `SHARDS`, which includes this server; all of them have the same password. `authority` is the file of the
-    certificate authority that the server trusts when it reads from S3 and AIStore. Without it, it trusts the
-    system's.
+    :param folder: folder of its data and configuration
+    :param http_port: port of HTTP
+    :param tcp_port: port of the native protocol
+    :param password: password of the user for queries by hand
+    :param memory_ratio: the server's limit, as a share of the machine's memory
+    :param users: passwords of the other users, by name
+    :param collections: ClickHouse's named collections, such as S3 keys; the token `BEARER` becomes a header
+    :param shards: native ports of the servers of the cluster `SHARDS`, which includes this server; all of them have
+        the same password
+    :param authority: file of the certificate authority that the server trusts when it reads from S3 and AIStore;
+        without it, it trusts the system's
+    :param urls: regular expression of the URLs that users of collections may read with ``url()``
     """
 
     folder: str

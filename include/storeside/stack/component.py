@@ -11,10 +11,18 @@ from pathlib import Path
 class Component:
     """One supervised process.
 
-    `healthy` is a quick probe that neither raises nor blocks for more than two seconds. `ports` are the TCP ports
-    that the process listens on; the supervisor checks before the start that they are free. `trouble` is a slower
-    check for the status: it returns the fault of a component that answers, with the remedy, or "". A component with
-    `stop_last` stops after all others of its stage, because they need it until they have ended.
+    :param name: its name in the stack
+    :param command: program and arguments
+    :param healthy: a quick probe that neither raises nor blocks for more than two seconds
+    :param environment: variables of the process
+    :param directory: its working folder
+    :param stop_signal: the signal that stops it
+    :param stop_seconds: seconds after the signal until it is killed
+    :param start_seconds: maximum seconds until it is healthy
+    :param ports: TCP ports that the process listens on; the supervisor checks before the start that they are free
+    :param stop_last: it stops after all others of its stage, because they need it until they have ended
+    :param trouble: a slower check for the status: it returns the fault of a component that answers, with the remedy,
+        or ""
     """
 
     name: str

@@ -91,13 +91,19 @@ def free_ports(count: int) -> list[int]:
 class Stack:
     """The recorded choices for one embedded stack.
 
-    Running processes write only to `state`; `cache` keeps builds and downloads. In a `secure` stack AIStore requires
-    tokens from AuthN, and its nodes sign their requests to each other. A record without this field belongs to a stack
-    that is not secure. `executor` is one of `EXECUTORS`: the executor of Airflow. With `tls`, AIStore, AuthN,
-    ClickHouse, S3 and SQS use HTTPS with a certificate of the stack's own authority (`storeside.stack.tls`).
-    `backends` are those of AIStore besides S3, separated by spaces (`storeside.stack.aistore_backends`).
-    `folder` is the one in which the stack was created; a record without it is from an older version.
-    `certificates`, which is not recorded, is the folder of the certificates if the stack did not create them.
+    :param state: folder of the stack; running processes write only there
+    :param cache: folder of builds and downloads
+    :param targets: number of AIStore's targets
+    :param ports: ports of the components, by name
+    :param secrets: passwords and tokens, by name
+    :param secure: AIStore requires tokens from AuthN, and its nodes sign their requests to each other; a record
+        without this field belongs to a stack that is not secure
+    :param executor: executor of Airflow, one of `EXECUTORS`
+    :param tls: AIStore, AuthN, ClickHouse, S3 and SQS use HTTPS with a certificate of the stack's own authority
+        (`storeside.stack.tls`)
+    :param backends: AIStore's backends besides S3, separated by spaces (`storeside.stack.aistore_backends`)
+    :param folder: folder in which the stack was created; a record without it is from an older version
+    :param certificates: folder of the certificates if the stack did not create them; not recorded
     """
 
     state: Path

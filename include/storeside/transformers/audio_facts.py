@@ -27,14 +27,27 @@ _HEADER_BYTES = 128
 class AudioFacts:
     """The measured facts of an audio object.
 
-    `samples` is the number per channel. `bytes` and `checksum` (SHA-256, hex) describe the object. Levels are in dBFS
-    over all channels; silence has -200. `codec` is libav's name of the decoder.
+    Levels are in dBFS over all channels; silence has -200. For a transcoded result, the facts from `complete` to
+    `ignored` describe the source recording, and so do the last four; see `SignalFacts`. Those are None in facts from
+    transformers of earlier versions.
 
-    `complete` is "yes" if the container declares the length of the recording and all of it exists, and "unknown" if
-    the container declares no length. "no" is reserved for readers that keep truncated recordings, which this package
-    rejects. `declared_seconds` is the declared length, or None. `ignored` describes unread bytes after the recording,
-    such as "ID3v1 tag". For a transcoded result these three fields describe the source recording, and so do the last
-    four; see `SignalFacts`. They are None in facts from transformers of earlier versions.
+    :param duration_seconds: length of the audio
+    :param sample_rate: Hz
+    :param channels: number of channels
+    :param samples: samples per channel
+    :param bytes: size of the object
+    :param peak_dbfs: highest level
+    :param rms_dbfs: mean level
+    :param checksum: SHA-256 of the object, hex
+    :param codec: libav's name of the decoder
+    :param complete: "yes" if the container declares the length of the recording and all of it exists, "unknown" if it
+        declares no length. "no" is reserved for readers that keep truncated recordings, which this package rejects
+    :param declared_seconds: the declared length, or None
+    :param ignored: unread bytes after the recording, such as "ID3v1 tag"
+    :param silence_share: share of silent frames, 0 to 1
+    :param clipped_share: share of clipped samples, 0 to 1
+    :param bandwidth_hz: effective bandwidth in Hz
+    :param snr_db: estimate of the signal-to-noise ratio in dB
     """
 
     duration_seconds: float

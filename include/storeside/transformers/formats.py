@@ -72,24 +72,25 @@ CODECS: dict[str, dict[str, Codec]] = {
 class AudioFormat:
     """The format that an object is transcoded to.
 
-    `container` and `codec` are keys of `CODECS`. `sample_rate` is in Hz. `channels` is 1 to 8, within the codec's
-    limits. `bit_rate`, in bits per second, applies to lossy codecs; MP3 uses the nearest rate that is available at
-    the sample rate. By default the encoder chooses.
+    Each object has one result: for several segments, transform the bucket several times. `trim_silence_dbfs` and
+    `loudness_lufs` make the transform decode the recording twice. Raises ValueError for an unsupported combination.
 
-    `start_seconds` and `duration_seconds` select a segment; the audio after it is neither decoded nor checked. Each
-    object has one result: for several segments, transform the bucket several times. `trim_silence_dbfs` removes
-    quieter audio at both ends, except for a tenth of a second. `loudness_lufs` is the integrated loudness (EBU R 128)
-    of the result, which one gain for the whole recording achieves. The result stays quieter if its true peak would
-    exceed -1 dBTP, and unchanged if its loudness cannot be measured, as with silence or less than 0.4 seconds. Either
-    of these two options makes the transform decode the recording twice.
-
-    `channel` is the only channel of the recording to transcode: "left" (the first), "right" (the second), or its
-    number from 1. A result of one channel of telephone stereo has one speaker.
-
-    With `keep_extension`, a result's name keeps the extension of its recording: ``a.flac`` becomes ``a.flac.wav``, so
-    that ``a.wav`` and ``a.mp3`` have results with different names.
-
-    Raises ValueError for an unsupported combination.
+    :param container: a key of `CODECS`
+    :param codec: a codec of the container in `CODECS`
+    :param sample_rate: Hz
+    :param channels: 1 to 8, within the codec's limits
+    :param bit_rate: bits per second, for lossy codecs; MP3 uses the nearest rate that is available at the sample
+        rate. By default the encoder chooses
+    :param start_seconds: start of the segment
+    :param duration_seconds: maximum length of the segment; the audio after it is neither decoded nor checked
+    :param trim_silence_dbfs: removes quieter audio at both ends, except for a tenth of a second
+    :param loudness_lufs: integrated loudness (EBU R 128) of the result, which one gain for the whole recording
+        achieves. The result stays quieter if its true peak would exceed -1 dBTP, and unchanged if its loudness cannot
+        be measured, as with silence or less than 0.4 seconds
+    :param keep_extension: a result's name keeps the extension of its recording: ``a.flac`` becomes ``a.flac.wav``, so
+        that ``a.wav`` and ``a.mp3`` have results with different names
+    :param channel: the only channel of the recording to transcode: "left" (the first), "right" (the second), or its
+        number from 1. A result of one channel of telephone stereo has one speaker
     """
 
     container: str = "wav"

@@ -30,14 +30,22 @@ _SYSTEM_MOUNTS = re.compile(r"/|/(boot|dev|etc|proc|run|sys|tmp|usr|var/run|var/
 class Settings:
     """Limits of the workers, and the addresses of AIStore.
 
-    `workers` is the number of worker processes. An object may take `object_timeout` seconds of elapsed time and of
-    CPU time, and its decoder may use `memory_limit` bytes (None: no limit). An object in a request, or in a copy, has
-    at most `most_body` bytes. With `file_access`, transformers receive the object's file instead of its content; the
-    file must be below one of `roots`. `target_url` is the target's address for this ETL and contains the ETL's
-    secret. A sidecar goes to `sidecar_url` + its name, with `token`. A failed HTTP transfer is repeated up to
-    `retries` times. `nodes` are the addresses (host:port) of AIStore's nodes. With `proof`, each request must prove
-    that AIStore sent it; otherwise requests must come from AIStore's nodes or from `sources`. `tls` is the SDK's TLS
-    configuration.
+    :param workers: number of worker processes
+    :param object_timeout: seconds of elapsed time and of CPU time for one object
+    :param memory_limit: bytes that the decoder of an object may use; None for no limit
+    :param file_access: transformers receive the object's file instead of its content; the file must be below one of
+        `roots`
+    :param target_url: the target's address for this ETL, which contains the ETL's secret
+    :param token: token for sidecars
+    :param sidecar_url: URL that a sidecar's name follows
+    :param retries: repetitions of a failed HTTP transfer
+    :param most_body: maximum bytes of an object in a request, or in a copy
+    :param roots: folders of the target's disks
+    :param nodes: addresses (host:port) of AIStore's nodes
+    :param proof: each request must prove that AIStore sent it; otherwise requests must come from AIStore's nodes or
+        from `sources`
+    :param sources: further addresses that may send requests
+    :param tls: the SDK's TLS configuration
     """
 
     workers: int = 1

@@ -38,7 +38,21 @@ class Counters:
 
 @dataclass(frozen=True)
 class Sample:
-    """The activity of one target between two readings."""
+    """The activity of one target between two readings.
+
+    :param tick: number of the reading, which all targets share
+    :param node: the target's name
+    :param began: time of the earlier reading, in seconds since the epoch
+    :param ended: time of the later reading
+    :param read_bytes: bytes read
+    :param reads: objects read
+    :param read_ns: nanoseconds of all reads together
+    :param written_bytes: bytes written
+    :param writes: objects written
+    :param write_ns: nanoseconds of all writes together
+    :param errors: requests to read or write that failed
+    :param disk_use: use of each disk, in percent
+    """
 
     tick: int
     node: str

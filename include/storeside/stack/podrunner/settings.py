@@ -26,10 +26,21 @@ class Image:
 
 @dataclass(frozen=True)
 class Settings:
-    """The configuration file of the pod runner; `allowed` is the file with commands that the owner allows as well.
+    """The configuration file of the pod runner.
 
-    `pod_token` is the file with AIStore's token for transformers, and `gatherer_token` the one for those that make
-    shards of objects; a file does not exist if AIStore requires no tokens.
+    :param port: port of its API
+    :param namespace: Kubernetes' namespace of the pods
+    :param token: token that clients must send
+    :param certificate: file of its certificate
+    :param key: file of the certificate's key
+    :param state: folder of its pods' records and logs
+    :param python: Python that replaces ``{python}`` in commands
+    :param images: commands of the images, by pattern of their names
+    :param allowed: file with commands that the owner allows as well
+    :param pod_token: file with AIStore's token for transformers; it does not exist if AIStore requires no tokens
+    :param gatherer_token: the same for transformers that make shards of objects
+    :param nodes: AIStore's nodes, which the API lists as pods
+    :param host: address that it listens on
     """
 
     port: int

@@ -56,25 +56,30 @@ def require_table(name: str) -> None:
 class Request:
     """A transfer from a bucket into a ClickHouse table; serializable as JSON. Raises TransferInputError.
 
-    `table` is ``database.table``; a missing table is created from `table_options` and the columns of sampled objects.
-
-    `format`: of the objects, or ``iceberg`` or ``delta``: then the load makes the table equal to a snapshot of the
-    table in the folder `source.keys`, in one step and then by removing the rows of files that left it. With
-    ``on_overwrite="append"`` it is refused if a loaded file left the table.
-    `loader`: with ``pull`` ClickHouse reads the objects, with ``push`` the worker streams them, and ``auto`` pulls
-    when ClickHouse can read the bucket. The worker reads buckets of AIStore.
-    `on_drift`: when an object's columns differ from the table's, ``fail`` fails the object, ``add`` adds its new
-    columns, ``widen`` also widens types, and ``rest`` stores columns that the table lacks in the column ``_rest``.
-    `on_bad_rows`: when a row cannot be parsed, ``fail`` fails its object, ``skip`` skips and counts the row, and
-    ``keep`` also stores it in ``<table>_rejected``.
-    `on_overwrite`: ``append`` keeps the rows of an object's earlier versions, ``replace`` replaces them.
-    `retry_failed`: load objects again that failed for good in earlier runs.
-    `all_or_nothing`: publish all objects of the run in one step, or none if one fails.
-    `overlap_seconds`: if keys grow with time, list only keys after those loaded this many seconds before the newest;
-    None lists all keys and misses none.
-    `expectations`: a suite that checks the rows before they are published.
-    `after_load`: what happens to an object after its load.
-    `create_database`: create the database of a missing table if it does not exist, either.
+    :param source: bucket and keys, with ClickHouse's way to them
+    :param table: ``database.table``; a missing table is created from `table_options` and the columns of sampled
+        objects
+    :param format: format of the objects, or ``iceberg`` or ``delta``: then the load makes the table equal to a
+        snapshot of the table in the folder `source.keys`, in one step and then by removing the rows of files that
+        left it. With ``on_overwrite="append"`` it is refused if a loaded file left the table
+    :param loader: with ``pull`` ClickHouse reads the objects, with ``push`` the worker streams them, and ``auto``
+        pulls when ClickHouse can read the bucket. The worker reads buckets of AIStore
+    :param on_drift: when an object's columns differ from the table's, ``fail`` fails the object, ``add`` adds its new
+        columns, ``widen`` also widens types, and ``rest`` stores columns that the table lacks in the column ``_rest``
+    :param on_bad_rows: when a row cannot be parsed, ``fail`` fails its object, ``skip`` skips and counts the row, and
+        ``keep`` also stores it in ``<table>_rejected``
+    :param on_overwrite: ``append`` keeps the rows of an object's earlier versions, ``replace`` replaces them
+    :param read: how objects are read
+    :param table_options: how a new table is created
+    :param retry_failed: load objects again that failed for good in earlier runs
+    :param all_or_nothing: publish all objects of the run in one step, or none if one fails
+    :param overlap_seconds: if keys grow with time, list only keys after those loaded this many seconds before the
+        newest; None lists all keys and misses none
+    :param batches: sizes of batches
+    :param limits: limits of one object
+    :param expectations: a suite that checks the rows before they are published
+    :param after_load: what happens to an object after its load
+    :param create_database: create the database of a missing table if it does not exist, either
     """
 
     source: Source

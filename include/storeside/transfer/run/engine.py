@@ -60,16 +60,25 @@ _LISTED_AT_ONCE = 5000  # plans with up to this number of objects are read in on
 
 @dataclass(frozen=True)
 class Report(Unplanned):
-    """Objects, rows and bytes of a run, its duration in seconds, and its first twenty failures as (key, reason).
+    """The outcome of a run.
 
-    `rejected` counts rows that could not be parsed, and rows in the quarantine; `filtered` counts rows that the
-    condition of `Columns` excluded. `verdict` is that of the request's
-    suite, as values for JSON; None if no rows were checked. `handled` counts source objects that were deleted, moved
-    or tagged, and `left` those that S3 refused to change, with examples in `left_objects` as (key, reason).
-    `skipped` counts listed objects that were not to be loaded, without those in `known_bad`: earlier runs, earlier
-    tries of this run, or other runs meanwhile had loaded them, or their failure was accepted. Markers are not listed.
-    For an Iceberg or Delta table, `snapshot` is the id of the snapshot that the table now has, and `removed` counts
-    files of earlier snapshots whose rows were removed.
+    :param listed: objects listed; markers are not
+    :param skipped: listed objects that were not to be loaded, without those in `known_bad`: earlier runs, earlier
+        tries of this run, or other runs meanwhile had loaded them, or their failure was accepted
+    :param loaded: objects loaded
+    :param failed: objects that failed in this run
+    :param rows: rows loaded
+    :param rejected: rows that could not be parsed, and rows in the quarantine
+    :param bytes: bytes of the loaded objects
+    :param seconds: duration of the run
+    :param failures: the first twenty failures as (key, reason)
+    :param verdict: verdict of the request's suite, as values for JSON; None if no rows were checked
+    :param filtered: rows that the condition of `Columns` excluded
+    :param handled: source objects that were deleted, moved or tagged
+    :param left: source objects that S3 refused to change
+    :param left_objects: examples of these, as (key, reason)
+    :param snapshot: id of the snapshot that the table now has, for an Iceberg or Delta table
+    :param removed: files of earlier snapshots whose rows were removed
     """
 
     listed: int

@@ -40,9 +40,22 @@ _CACHED = {"use_page_cache_for_object_storage": 1, "page_cache_block_size": 64 <
 class Work:
     """State that all batches of a run share.
 
-    `client` is the ClickHouse client of the loading user, who needs no rights on the ledger; threads share it.
-    `token` is part of the names of the run's staging tables. For `neighbours` see `Transfer.prepare`, and for
-    `recent` see `Preparation`. A `mirror` checks that no other snapshot was loaded meanwhile.
+    :param request: the request
+    :param form: the reading of the objects' format
+    :param client: client of the loading user, who needs no rights on the ledger; threads share it
+    :param plan: the objects to load
+    :param token: part of the names of the run's staging tables
+    :param s3: client that reads the source
+    :param push_all: the worker streams all objects
+    :param stop: set when the run is to end
+    :param shapes: shapes of Parquet objects, by the keys with which ClickHouse tells them apart
+    :param alters: held while a batch changes the table's columns
+    :param relists: an object that changed is looked up again; off where listings and responses write ETags
+        differently
+    :param neighbours: objects in the bucket below the common prefix, see `Transfer.prepare`
+    :param servers: the other servers of the cluster of shards
+    :param recent: the destination if it was found a moment ago, see `Preparation`
+    :param mirror: checks that no other snapshot was loaded meanwhile
     """
 
     request: Request

@@ -24,17 +24,25 @@ class Stated:
     """The length that a container declares.
 
     The recording is in the object from byte `start` up to, but without, byte `end`; libav reads only this range,
-    after the bytes of `head`, which replace a header that it does not know. Otherwise, only ID3v2 tags may precede
-    it. `ignored` describes the bytes after it ("" if there are none). `complete` is "yes" if the container declares
-    its length and all of it exists, otherwise "unknown". `seconds` is the declared length, or None. With `is_exact`,
-    decoding must yield the declared samples per channel, minus at most `slack`; without slack, also no more. A
-    recording that is shorter or longer by more than `tolerance` seconds is not known to be complete.
+    after `head`.
 
-    `kept_seconds` are the lengths of the links of an Ogg chain, or the length of any other recording, after which
-    only an encoder's padding follows; without one, all is kept. With `keeps_packets`, libav must not cut padding at
-    the end, because it would cut samples. With `keeps_edges`, libav must not cut at the end of an MP4 edit list,
-    whose ticks are longer than samples. `form` names what versions of libav decode differently: a chain, fragments or
-    a delay.
+    :param end: byte after the recording
+    :param ignored: describes the bytes after it; empty if there are none
+    :param complete: "yes" if the container declares its length and all of it exists, otherwise "unknown"
+    :param seconds: the declared length, or None
+    :param is_exact: decoding must yield the declared samples per channel, minus at most `slack`; without slack, also
+        no more
+    :param slack: samples per channel that may be missing
+    :param start: first byte of the recording
+    :param tolerance: seconds by which a recording may be shorter or longer; with a larger difference it is not known
+        to be complete
+    :param head: bytes that replace a header that libav does not know; without them, only ID3v2 tags may precede the
+        recording
+    :param kept_seconds: lengths of the links of an Ogg chain, or the length of any other recording, after which only
+        an encoder's padding follows; without one, all is kept
+    :param keeps_packets: libav must not cut padding at the end, because it would cut samples
+    :param keeps_edges: libav must not cut at the end of an MP4 edit list, whose ticks are longer than samples
+    :param form: a chain, fragments or a delay, which versions of libav decode differently
     """
 
     end: int
