@@ -34,7 +34,7 @@ LIMITS = {
     "circles": 0,
     "undocumented_fields": 0,
 }
-# Classes with as many fields describe each field on a line of their docstring.
+# Classes with this number of fields, or more, describe each field on a line of their docstring.
 MANY_FIELDS = 10
 # Folders that have more modules than the limit until they are divided: they may not grow.
 CROWDED = {"include/storeside/stack": 52, "include/storeside/transformers": 57}
@@ -84,7 +84,7 @@ def undocumented_fields() -> list[str]:
 def undocumented(tree: ast.AST) -> Iterator[str]:
     """Yield dataclasses and NamedTuples with many fields, with those that have no line ``:param name:``.
 
-    The keys of a TypedDict have texts of their own.
+    The keys of a TypedDict have separate texts.
     """
     for node in ast.walk(tree):
         if not isinstance(node, ast.ClassDef):
