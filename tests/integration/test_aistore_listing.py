@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -14,13 +13,8 @@ from storeside.aistore.stored_objects import find_aistore, list_aistore
 from storeside.ledger.objects import Ledger
 from storeside.transform.bucket_job import BucketJob
 from storeside.transform.state import Options
+from tests.listings import NAMES, PARTS
 from tests.support import read, unique
-
-# Names of objects beside folders, before and after the slash in the order of characters.
-PARTS = ("part", "part-2", "part.csv", "part3", "2026", "2026-01", "2026.01")
-NAMES = [f"{a}/{b}/{n}" for a, b in itertools.product(PARTS, PARTS) for n in range(6)]
-NAMES += [f"{part}{end}" for part in PARTS for end in ("-x.csv", ".x.csv", "+", "0.csv", "é")]
-NAMES += [f"{a}/{b}{end}" for a, b in itertools.product(PARTS, PARTS) for end in ("-x", ".txt", "0")]
 
 
 @pytest.fixture(scope="module")
