@@ -79,7 +79,8 @@ class AISMakeShardsOperator(BucketJobOperator):
     :param destination: URI of the bucket for the shards; a missing ``ais://`` bucket is created. It may be the
         source, if `prefix` and `objects` leave the shards out
     :param prefix: only objects whose names start with this
-    :param objects: patterns of names, such as ``*.flac,*.json``; ``*`` also matches slashes
+    :param objects: patterns of names, such as ``*.flac,*.json``; ``*`` also matches slashes. Markers of writers, such
+        as ``_SUCCESS``, are left out and counted, unless the last part of a pattern or of `prefix` names them
     :param name: names of the shards, with one place for their numbers, which begin at 0. Tasks of one run that make
         shards of different objects in the same bucket need different names, also mapped tasks
     :param shard_size: maximum bytes of a shard; a larger sample gets a separate shard

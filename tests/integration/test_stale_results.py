@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,13 @@ from storeside.aistore.buckets import Bucket
 from storeside.aistore.errors import AIStoreTransientError
 from storeside.aistore.stored_objects import list_held
 from storeside.ledger.objects import Ledger
+from storeside.stack.settings import Stack
+from storeside.transfer.unproven import main as unproven
 from storeside.transform.bucket_job import BucketJob
 from storeside.transform.single import get_object, transform_object
 from storeside.transform.state import Options, Summary
-from tests.support import next_second, read, small_spec, unique, versions
+from tests.support import next_second, put, read, small_spec, unique, versions
+from tests.transfers import environment
 
 pytestmark = pytest.mark.usefixtures("embedded_only")
 Drive = Callable[[BucketJob], Summary]
@@ -170,6 +174,35 @@ def test_an_object_that_was_uploaded_in_parts_is_transformed_again(changing: Cha
         assert set(read(changing.aistore, changing.to, "large")) == set(letter.upper())
         assert changing.run().done == 0
     assert [copy.name for copy in list_held(changing.aistore, changing.source)] == ["large"]
+
+
+def test_a_result_that_was_recorded_wrongly_long_ago_is_found_and_made_again(
+    stack: Stack, aistore: Any, clickhouse: Any, s3_client: Any, drive: Drive, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    changing = Changing(aistore, clickhouse, s3_client, drive, "hpush")
+    changing.write("a", b"old")
+    changing.write("a", b"new")
+    assert changing.run().done == 1
+    put(aistore, changing.to, {"a": b"OLD"})
+    ours = f"destination = '{changing.to}'"
+    found = clickhouse.query(f"SELECT * FROM storeside.objects FINAL WHERE {ours}")
+    row = dict(zip(found.column_names, found.first_row, strict=True))
+    row |= {"result_version": versions(aistore, changing.to)["a"], "recorded_at": datetime(2025, 1, 1, tzinfo=UTC)}
+    clickhouse.command(f"ALTER TABLE storeside.objects DELETE WHERE {ours} SETTINGS mutations_sync = 1")
+    clickhouse.insert("storeside.objects", [list(row.values())], column_names=list(row))
+    assert changing.run().done == 0
+    assert changing.wrong() == ["a"]
+    for name, value in environment(stack).items():
+        monkeypatch.setenv(name, value)
+    pair = [str(changing.source), str(changing.to)]
+    assert unproven(pair) == 1
+    said = f"{pair[0]} -> {pair[1]}: 1 results, recorded 2025-01-01 00:00:00 to 2025-01-01 00:00:00 UTC"
+    assert said in capsys.readouterr().out.splitlines()
+    assert unproven([*pair, "--again"]) == 0
+    assert changing.run().done == 1
+    assert changing.wrong() == []
+    assert unproven(pair) == 0
 
 
 def test_one_object_is_read_as_it_is_in_its_bucket(aistore: Any, s3_client: Any, tmp_path: Path) -> None:
