@@ -170,7 +170,7 @@ secure-test: $(STAMP) ## tests of transforms, loads and events on a stack with T
 
 # AIStore with these backends is a separate build, because they double its size.
 .PHONY: backends-test
-backends-test: $(STAMP) ## copies and transforms of buckets of GCS, Azure and OCI, against emulators; needs npm and Node.js
+backends-test: $(STAMP) ## copies and transforms of buckets of GCS, Azure and OCI, against emulators, and listings of versitygw; needs npm and Node.js
 	@STORESIDE_AISTORE_BACKENDS="gcp azure oci" $(STACK) build
 	@$(PYTHON) -m pytest tests/backends $(ARGS)
 
