@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 from airflow.sdk import BaseOperator, Param, Variable
 from airflow.sdk.definitions.param import ParamsDict
@@ -28,7 +28,8 @@ log = logging.getLogger(__name__)
 
 VARIABLE: Final = "storeside_forms"
 # The uses of a bucket by a form; each has its own list.
-USES: Final = ("read", "write", "delete")
+Use = Literal["read", "write", "delete"]
+USES: Final[tuple[Use, ...]] = get_args(Use)
 _DEMONSTRATED: Final = (
     *("s3://recordings", "s3://tables", "s3://trips", "s3://arrays"),
     *("ais://ingested", "ais://benchmark", "ais://throughput"),
@@ -96,6 +97,10 @@ def _load_options(options: Mapping[str, Any] | str) -> Iterator[tuple[str, str]]
 
 # Functions that read a field's value by its kind: they yield a list of the Variable and a name that must be in it.
 # `_BUCKETS` means the list of each of the field's uses.
+Kind = Literal[
+    "bucket", "s3 bucket", "source bucket", "backend", "chart", "table", "load options", "connection", "queue",
+    "domain", "transformer", "etl", "suite", "after load", "place", "tags",
+]  # fmt: skip
 _KINDS: Final[Mapping[str, Callable[[Any], Iterator[tuple[str, str]]]]] = {
     # AIStore writes oc:// for OCI's buckets; the list has oci://
     "bucket": lambda text: iter([(_BUCKETS, re.sub(r"^oc://", "oci://", text))]),
@@ -135,7 +140,7 @@ _SUGGESTED: Final = {
 }
 
 
-def form_choices(kind: str, *uses: str) -> dict[str, Any]:
+def form_choices(kind: Kind, *uses: Use) -> dict[str, Any]:
     """Return keywords for a ``Param`` that accepts only names in the Airflow Variable ``storeside_forms``.
 
     The form suggests the listed names. Example: ``Param("s3://recordings", type="string",

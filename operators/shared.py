@@ -16,6 +16,7 @@ from storeside.operators.hooks.transfer import clickhouse_client, ledger_connect
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
+    from clickhouse_connect.driver.httpclient import HttpClient
 
 N = TypeVar("N", int, float)
 
@@ -53,7 +54,7 @@ def record_running(tables: Ledger, context: Context, kind: str, source: str, des
     )
 
 
-def clickhouse(conn_id: str) -> Any:
+def clickhouse(conn_id: str) -> HttpClient:
     """Return a clickhouse-connect client for Storeside's tables on the server of an Airflow connection."""
     return clickhouse_client(ledger_connection(BaseHook.get_connection(conn_id)))
 

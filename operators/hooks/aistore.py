@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from airflow.sdk import BaseHook
 
@@ -14,6 +14,7 @@ from storeside.aistore.pods import PodWatch
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
+    from aistore.sdk import Client
 
     from storeside.measure.throughput.group import Loaders
 
@@ -114,6 +115,6 @@ class AIStoreHook(BaseHook):
             return None
         return PodWatch(extra["kube_config"], extra.get("kube_namespace", "ais"))
 
-    def get_conn(self) -> Any:
+    def get_conn(self) -> Client:
         """Return a client of the cluster."""
         return self.cluster.client()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from storeside.sql import roles
 from storeside.sql.answers import whole_answers
@@ -13,6 +13,7 @@ from storeside.sql.inserts import lean_inserts
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
+    from clickhouse_connect.driver.httpclient import HttpClient
 
     from storeside.aistore.stored_objects import StoredObject
     from storeside.operators.hooks.aistore import AIStoreHook
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from storeside.transfer.tables.servers import Servers
 
 
-def clients(aws: Connection, clickhouse: Connection) -> tuple[Any, Any]:
+def clients(aws: Connection, clickhouse: Connection) -> tuple[HttpClient, Any]:
     """Return a ClickHouse client, which several threads may use, and an S3 client.
 
     The arguments are connections, not ids, because threads and the triggerer cannot look connections up.
@@ -74,7 +75,7 @@ def other_servers(clickhouse: Connection) -> Servers:
     return Servers(server_names(clickhouse)[1:], lambda name: _client_of(clickhouse, name))
 
 
-def ledger_client(ledger: Connection, clickhouse: Connection) -> Any:
+def ledger_client(ledger: Connection, clickhouse: Connection) -> HttpClient | None:
     """Return a client for Storeside's tables; None if loads use the same connection."""
     return None if ledger.conn_id == clickhouse.conn_id else clickhouse_client(ledger)
 
@@ -113,7 +114,7 @@ def _with_access(hook: Any) -> Any:
     return Access.of(hook.conn_config.extra_config).given_to(hook.get_conn())
 
 
-def clickhouse_client(connection: Connection) -> Any:
+def clickhouse_client(connection: Connection) -> HttpClient:
     """Return a ClickHouse client, which several threads may use: of the first server, if the extras name servers.
 
     Raises BadInput for an invalid address.
@@ -121,7 +122,7 @@ def clickhouse_client(connection: Connection) -> Any:
     return _client_of(connection, next(iter(server_names(connection)), ""))
 
 
-def _client_of(given: Connection, server: str) -> Any:
+def _client_of(given: Connection, server: str) -> HttpClient:
     from airflow.providers.clickhousedb.hooks.clickhouse import ClickHouseHook
 
     from storeside.transfer.tables.servers import address
@@ -131,7 +132,7 @@ def _client_of(given: Connection, server: str) -> Any:
         connection.host, connection.port = address(server)
     # ClickHouse locks a session while a statement runs in it, even after the statement's connection was lost.
     hook = bound_to(ClickHouseHook, connection)(connection.conn_id, client_kwargs={"autogenerate_session_id": False})
-    return lean_inserts(whole_answers(hook.get_client()))
+    return cast("HttpClient", lean_inserts(whole_answers(hook.get_client())))
 
 
 def sqs_client(connection: Connection) -> Any:

@@ -37,6 +37,7 @@ from storeside.transfer.request.options import Expectations
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
+    from clickhouse_connect.driver.httpclient import HttpClient
 
     from storeside.events.queue import Queue
     from storeside.events.settle import Settled
@@ -276,14 +277,14 @@ class QueueOperator(FormOperator):
         self.aws_conn_id = aws_conn_id
         self.clickhouse_conn_id = clickhouse_conn_id
 
-    def conn(self) -> tuple[Queue, Any]:
+    def conn(self) -> tuple[Queue, HttpClient]:
         """Return the queue and a ClickHouse client for the ledger."""
         from storeside.events.queue import Queue
 
         client = clickhouse_client(ledger_connection(BaseHook.get_connection(self.clickhouse_conn_id)))
         return Queue.find(sqs_client(BaseHook.get_connection(self.aws_conn_id)), self.sqs_queue), client
 
-    def conn_if_any(self) -> tuple[Queue, Any] | None:
+    def conn_if_any(self) -> tuple[Queue, HttpClient] | None:
         """Return the result of `conn`, or None if the queue does not exist: the run then has no events."""
         from storeside.events.errors import NoQueueError
 
@@ -293,7 +294,7 @@ class QueueOperator(FormOperator):
             self.log.warning("%s: this run has no events", e)
             return None
 
-    def settled(self, settle: Callable[[Queue, Any, Any], Settled]) -> dict[str, int]:
+    def settled(self, settle: Callable[[Queue, HttpClient, Any], Settled]) -> dict[str, int]:
         """Call `settle` with the queue and the clients of ledger and S3; log and return its numbers of messages."""
         with airflow_errors():
             if (found := self.conn_if_any()) is None:

@@ -15,6 +15,7 @@ from storeside.operators.triggers.sqs import SqsMessagesTrigger
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
+    from clickhouse_connect.driver.httpclient import HttpClient
 
     from storeside.events.queue import Queue
 
@@ -66,7 +67,7 @@ class SqsS3EventsSensor(WaitingOperator, LeaseOperator):
             SqsMessagesTrigger.require_no_error(event)
         return self._lease(context, deadline, min(max(self.poke_interval, 2 * wait), _LONGEST_WAIT))
 
-    def conn_if_any(self) -> tuple[Queue, Any]:
+    def conn_if_any(self) -> tuple[Queue, HttpClient]:
         """Return the result of `conn`: unlike a run that events start, a run that waits for them needs the queue."""
         return self.conn()
 

@@ -29,11 +29,15 @@ from storeside.operators import (
     GXValidateManifestOperator, HSDSExportDatasetOperator, HSDSImportDatasetOperator, LoadLimits, ReadOptions,
     S3EventsToClickHouseOperator, S3ToClickHouseOperator, SqsLeaseS3EventsOperator, SqsRedriveDeadLettersOperator,
     SqsS3EventsSensor, SqsSettleS3EventsOperator, StorageBenchmarkOperator, StorageCopyBucketOperator,
-    TableOptions, Template, params,
+    TableOptions, Template, form_choices, params,
 )
 
 SPEC = EtlSpec("label", "image", environment={"a": "b"})
 PAIR = Template("{{ params.policy }}")
+
+form_choices("bucket", "read")
+form_choices("buckets", "read")  # wrong
+form_choices("bucket", "readd")  # wrong
 
 with DAG("typed", schedule=None, default_args={"retries": 3}):
     # loads

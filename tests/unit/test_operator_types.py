@@ -16,6 +16,7 @@ from docs import make_reference
 from storeside import operators
 from storeside.copying.multipart import PartSettings, Settings
 from storeside.measure.throughput.load import WORKLOADS, Workload
+from storeside.operators import restrictions
 from storeside.operators.bases.deprecated import CsvFields
 from storeside.operators.bases.task import TaskArguments
 from storeside.operators.operators.shards import AISSplitShardsOperator
@@ -162,6 +163,7 @@ def test_the_choices_are_those_of_the_engine() -> None:
     assert get_args(CodecName) == tuple(codec for codecs in CODECS.values() for codec in codecs)
     assert get_args(Workload) == tuple(WORKLOADS)
     assert get_args(Switch) == tuple(SWITCHES)
+    assert get_args(restrictions.Kind) == tuple(restrictions._KINDS)
     assert get_args(ManifestFormat) == tuple(FORMATS)
 
 
