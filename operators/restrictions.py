@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 VARIABLE: Final = "storeside_forms"
 # The uses of a bucket by a form; each has its own list.
 Use = Literal["read", "write", "delete"]
-USES: Final[tuple[Use, ...]] = get_args(Use)
+USES: Final[tuple[str, ...]] = get_args(Use)
 _DEMONSTRATED: Final = (
     *("s3://recordings", "s3://tables", "s3://trips", "s3://arrays"),
     *("ais://ingested", "ais://benchmark", "ais://throughput"),
