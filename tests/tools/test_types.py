@@ -37,7 +37,7 @@ PAIR = Template("{{ params.policy }}")
 
 form_choices("bucket", "read")
 form_choices("buckets", "read")  # wrong
-form_choices("bucket", "readd")  # wrong
+form_choices("bucket", "look")  # wrong
 
 with DAG("typed", schedule=None, default_args={"retries": 3}):
     # loads
