@@ -36,7 +36,7 @@ def _constant(name: str) -> NoReturn:
 
 def _number(text: str) -> float:
     if math.isinf(value := float(text)):
-        raise ValueError(f"the number {text[:40]} is too large for a float")
+        raise ValueError("a number is too large for a float")  # without its digits: its column may be masked
     return value
 
 
