@@ -40,7 +40,7 @@ COPY include/storeside/stack/images/s3.lock ./
 RUN uv pip install --quiet --no-cache --require-hashes -r s3.lock && python slim.py /opt/venv
 
 FROM installer AS hsds-packages
-COPY include/storeside/stack/hsds_requirements.txt ./
+COPY include/storeside/stack/servers/hsds_requirements.txt ./
 RUN uv pip install --quiet --no-cache --require-hashes -r hsds_requirements.txt && python slim.py /opt/venv
 
 FROM base AS native
@@ -58,10 +58,11 @@ COPY --from=go /usr/local/go /usr/local/go
 ENV PATH=/usr/local/go/bin:$PATH GOPATH=/go GOCACHE=/go/build
 WORKDIR /build
 COPY include/storeside/__init__.py storeside/
-COPY include/storeside/stack/__init__.py include/storeside/stack/aistore_backends.py include/storeside/stack/aistore_build.py include/storeside/stack/aistore_patch.py include/storeside/stack/aistore_patches.py include/storeside/stack/aistore_secure_patches.py include/storeside/stack/go.py include/storeside/stack/packages.py include/storeside/stack/settings.py storeside/stack/
+COPY include/storeside/stack/__init__.py include/storeside/stack/settings.py storeside/stack/
+COPY include/storeside/stack/building/__init__.py include/storeside/stack/building/backends.py include/storeside/stack/building/go.py include/storeside/stack/building/nodes.py include/storeside/stack/building/packages.py include/storeside/stack/building/patch.py include/storeside/stack/building/patches.py include/storeside/stack/building/secure_patches.py storeside/stack/building/
 COPY include/storeside/stack/images/go.lock include/storeside/stack/images/go.sum storeside/stack/images/
-RUN --mount=type=cache,target=/go python3 -c "from pathlib import Path; from storeside.stack import aistore_build; \
-    aistore_build.build(Path('/cache'), print)" || { cat /cache/*.log; false; }
+RUN --mount=type=cache,target=/go python3 -c "from pathlib import Path; from storeside.stack.building import nodes; \
+    nodes.build(Path('/cache'), print)" || { cat /cache/*.log; false; }
 
 FROM base AS airflow
 # Airflow's Helm chart prefixes the commands of its probes with /entrypoint.
@@ -127,7 +128,7 @@ ENV STORESIDE_HOME=/var/lib/storeside
 VOLUME /var/lib/storeside
 USER 50000:0
 EXPOSE 51080
-CMD ["python", "-m", "storeside.stack.container"]
+CMD ["python", "-m", "storeside.stack.containers.aistore"]
 
 FROM base AS s3
 COPY --from=s3-packages /opt/venv /opt/venv
@@ -140,7 +141,7 @@ WORKDIR /opt/storeside
 VOLUME /var/lib/storeside
 USER 50000:0
 EXPOSE 4566
-CMD ["python", "-m", "storeside.stack.s3_server"]
+CMD ["python", "-m", "storeside.stack.servers.s3_server"]
 
 FROM base AS hsds
 COPY --from=hsds-packages /opt/venv /opt/venv

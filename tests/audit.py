@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from storeside.stack import aistore_build
+from storeside.stack.building import nodes
 from storeside.stack.settings import CHECKOUT, default_folder
 from tests import audit_go
 
@@ -24,7 +24,7 @@ LOCKS = (
     CHECKOUT / "requirements.lock",
     _STACK / "images" / "airflow.lock",
     _STACK / "images" / "celery.lock",
-    _STACK / "hsds_requirements.txt",
+    _STACK / "servers" / "hsds_requirements.txt",
     CHECKOUT / "tests" / "fuzz" / "atheris.lock",
 )
 REASONS = CHECKOUT / "docs" / "advisories.txt"
@@ -97,7 +97,7 @@ def main(uv: str) -> int:
         accepted = reasons(REASONS.read_text())
         found = list(dict.fromkeys(advisory for lock in LOCKS for advisory in audit(uv, lock)))
         for binary, names in audit_go.check(default_folder() / "cache").items():
-            found += [Advisory(binary, aistore_build.VERSION, (name,), ()) for name in names]
+            found += [Advisory(binary, nodes.VERSION, (name,), ()) for name in names]
     except (ValueError, KeyError, TypeError, OSError) as e:
         print(f"error: there are no advisories: {e}", file=sys.stderr)
         return 2

@@ -6,8 +6,8 @@ import re
 import subprocess
 from pathlib import Path
 
-from storeside.stack import aistore_build
-from storeside.stack.go import Go, built_once
+from storeside.stack.building import nodes
+from storeside.stack.building.go import Go, built_once
 from storeside.stack.settings import StackError
 
 MODULE = "golang.org/x/vuln"
@@ -18,11 +18,11 @@ _NONE, _SOME = 0, 3
 def check(cache: Path) -> dict[str, tuple[str, ...]]:
     """Return the identifiers of vulnerabilities by binary. Raises ValueError if there is no answer."""
     try:
-        node = aistore_build.build(cache, print)
+        node = nodes.build(cache, print)
         tool = built_once(cache / f"govulncheck-{VERSION}" / "govulncheck", f"govulncheck {VERSION}", print, _build)
     except StackError as e:
         raise ValueError(str(e)) from e
-    return {path.name: _ask(tool, path) for path in (node, node.with_name(aistore_build.AUTHN))}
+    return {path.name: _ask(tool, path) for path in (node, node.with_name(nodes.AUTHN))}
 
 
 def _ask(tool: Path, binary: Path) -> tuple[str, ...]:

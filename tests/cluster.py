@@ -18,11 +18,11 @@ from typing import Any
 
 from storeside.sql.answers import whole_answers
 from storeside.sql.inserts import lean_inserts
-from storeside.stack import clickhouse
-from storeside.stack.clickhouse_server import Config
-from storeside.stack.clickhouse_users import LEDGER, LOADER, PAGES, USER
-from storeside.stack.probes import answers
+from storeside.stack.servers import clickhouse
+from storeside.stack.servers.clickhouse_server import Config
+from storeside.stack.servers.clickhouse_users import LEDGER, LOADER, PAGES, USER
 from storeside.stack.settings import HOST, Stack, free_ports
+from storeside.stack.supervision.probes import answers
 from storeside.transfer.base.staging_tables import STAGING
 from storeside.transfer.request.source import Source
 from storeside.transfer.run.engine import Transfer
@@ -58,7 +58,7 @@ class Cluster:
         path = self.folder / f"server{number}.json"
         path.write_text(json.dumps(asdict(config)))
         self.processes[number] = subprocess.Popen(
-            [sys.executable, "-m", "storeside.stack.clickhouse_server", "--config", str(path)],
+            [sys.executable, "-m", "storeside.stack.servers.clickhouse_server", "--config", str(path)],
             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         )  # fmt: skip
 

@@ -16,13 +16,15 @@ from hypothesis import HealthCheck, settings
 
 from storeside.aistore.pods import PodWatch
 from storeside.ledger.objects import Ledger
-from storeside.stack import authn, cli, demo, ports, proxies, s3
+from storeside.stack import authn, cli, demo, ports
 from storeside.stack import settings as stacks
-from storeside.stack.airflow_api import AirflowApi
+from storeside.stack.airflow.api import AirflowApi
 from storeside.stack.podrunner.component import NAMESPACE as POD_NAMESPACE
 from storeside.stack.podrunner.component import kube_config
+from storeside.stack.servers import s3
 from storeside.stack.settings import EXECUTORS, SOURCES, Stack, default_folder
-from storeside.stack.supervisor import Supervisor
+from storeside.stack.supervision import proxies
+from storeside.stack.supervision.supervisor import Supervisor
 from tests.support import administrator, allow, allow_in_forms, until, uploaded_log
 
 if TYPE_CHECKING:
@@ -134,7 +136,7 @@ def airflow(stack: Stack) -> Iterator[Stack]:
     """The same stack with Airflow's processes. Its forms may name what tests make: names with a hyphen."""
     with pytest.MonkeyPatch.context() as patched:
         # Tests that change a DAG's settings request a parse. Without this line, a quarter of a core parses all DAGs.
-        patched.setattr("storeside.stack.airflow.PARSE_SECONDS", 3600)
+        patched.setattr("storeside.stack.airflow.airflow.PARSE_SECONDS", 3600)
         found = cli.up(FOLDER)
         allow_in_forms(
             administrator(found),

@@ -6,7 +6,7 @@ from typing import Any
 
 from storeside.hsds.client import Client, Server
 from storeside.hsds.plan import Slab
-from storeside.stack import hsds
+from storeside.stack.servers import hsds
 from storeside.stack.settings import Stack
 
 

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from storeside.stack import s3
+from storeside.stack.servers import s3
 from storeside.stack.settings import HOST, StackError, free_ports
 
 if TYPE_CHECKING:

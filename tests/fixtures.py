@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from types_boto3_sqs import SQSClient
 
     from storeside.aistore.buckets import Bucket
-    from storeside.stack.airflow_api import AirflowApi
+    from storeside.stack.airflow.api import AirflowApi
     from tests.mailboxes import Mailbox
     from tests.transfers import Loading
 

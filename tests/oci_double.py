@@ -31,8 +31,8 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
 
-from storeside.stack.probes import listens
 from storeside.stack.settings import HOST, free_ports
+from storeside.stack.supervision.probes import listens
 from tests.support import until
 
 NAMESPACE = "storeside"

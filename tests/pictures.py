@@ -16,7 +16,7 @@ import requests
 from PIL import Image
 
 from storeside.stack import demo
-from storeside.stack.airflow_api import AirflowApi
+from storeside.stack.airflow.api import AirflowApi
 from storeside.stack.settings import CHECKOUT, Stack, default_folder
 from tests import accessibility
 

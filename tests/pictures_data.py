@@ -16,8 +16,9 @@ from storeside.aistore import etl as etls
 from storeside.aistore.buckets import Bucket
 from storeside.aistore.cluster import Cluster
 from storeside.ledger.objects import Ledger
-from storeside.stack import demo, s3
-from storeside.stack.airflow_api import AirflowApi
+from storeside.stack import demo
+from storeside.stack.airflow.api import AirflowApi
+from storeside.stack.servers import s3
 from storeside.stack.settings import Stack, default_folder
 from tests.support import allow, allow_in_forms, put, small_spec
 

@@ -13,8 +13,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from storeside.stack import aistore_build
-from storeside.stack.go import find
+from storeside.stack.building import nodes
+from storeside.stack.building.go import find
 from storeside.stack.settings import CHECKOUT, default_folder
 from tests import wheels
 
@@ -25,7 +25,7 @@ LOCKS = {
     "transformer": (IMAGES / "transformer.lock",),
     "aistore": (IMAGES / "transformer.lock", IMAGES / "aistore.lock"),
     "s3": (IMAGES / "s3.lock",),
-    "hsds": (IMAGES.parent / "hsds_requirements.txt",),
+    "hsds": (IMAGES.parent / "servers" / "hsds_requirements.txt",),
 }
 TOOL = "cyclonedx-bom==7.5.0"
 
@@ -68,7 +68,7 @@ def go_modules(image: str) -> list[dict[str, str]]:
     """Return the Go modules of an image: those of AIStore's binaries where they have been built."""
     if image != "aistore":
         return []
-    binary = aistore_build.build(default_folder() / "cache", print)
+    binary = nodes.build(default_folder() / "cache", print)
     go = find(binary.parents[1], "the list of modules", print)
     done = subprocess.run([go, "version", "-m", str(binary)], capture_output=True, text=True, check=True)
     return modules(done.stdout)

@@ -23,10 +23,11 @@ from storeside.aistore.spec import EtlSpec
 from storeside.aistore.stored_objects import list_aistore
 from storeside.operators.operators.aistore import TRANSFORMER_IMAGE, transformer_command
 from storeside.operators.restrictions import USES, VARIABLE
-from storeside.stack import authn, s3
-from storeside.stack.airflow_api import FINAL, AirflowApi
+from storeside.stack import authn
+from storeside.stack.airflow.api import FINAL, AirflowApi
+from storeside.stack.servers import s3
 from storeside.stack.settings import HOST, Stack
-from storeside.stack.supervisor import Supervisor
+from storeside.stack.supervision.supervisor import Supervisor
 from storeside.transformers.formats import AudioFormat
 
 # Commands that the tests' ETLs need besides Storeside's transforms, in the owner's list of their stacks.

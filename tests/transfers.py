@@ -13,8 +13,9 @@ from typing import Any, Generic, Protocol, TypeVar
 import pytest
 
 from storeside.aistore.buckets import Bucket
-from storeside.stack import authn, demo, s3
-from storeside.stack.clickhouse_users import LEDGER, LOADER
+from storeside.stack import authn, demo
+from storeside.stack.servers import s3
+from storeside.stack.servers.clickhouse_users import LEDGER, LOADER
 from storeside.stack.settings import HOST, Stack
 from storeside.transfer.base.staging_tables import STAGING
 from storeside.transfer.request.options import Batches, ReadOptions, TableOptions

@@ -17,8 +17,8 @@ from aistore.sdk.errors import AISError
 from storeside.aistore.buckets import Bucket
 from storeside.aistore.cluster import Cluster
 from storeside.stack import authn
-from storeside.stack.processes import marked
 from storeside.stack.settings import HOST, Stack
+from storeside.stack.supervision.processes import marked
 from tests.support import put, read, small_spec, unique
 
 NODES = ("ais_proxy", "ais_target0", "ais_target1")

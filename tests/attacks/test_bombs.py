@@ -15,9 +15,9 @@ import clickhouse_connect
 import pyarrow as pa
 import pytest
 
-from storeside.stack import clickhouse as server
-from storeside.stack import s3
-from storeside.stack.clickhouse_users import LOADER, PAGES
+from storeside.stack.servers import clickhouse as server
+from storeside.stack.servers import s3
+from storeside.stack.servers.clickhouse_users import LOADER, PAGES
 from storeside.stack.settings import HOST, Stack
 from storeside.transfer.base import watch
 from storeside.transfer.base.errors import TransferInputError

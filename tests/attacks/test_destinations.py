@@ -13,8 +13,8 @@ from clickhouse_connect.driver.exceptions import DatabaseError
 
 from storeside.sql.migrate import migrate, tables
 from storeside.sql.visibility import POLICIES
-from storeside.stack import clickhouse as server
-from storeside.stack.clickhouse_users import LEDGER, LOADER, PAGES
+from storeside.stack.servers import clickhouse as server
+from storeside.stack.servers.clickhouse_users import LEDGER, LOADER, PAGES
 from storeside.stack.settings import HOST, Stack
 from storeside.transfer.base.errors import TransferInputError
 from tests.attacks.forms import load, started, task_of

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import requests
 
-from storeside.stack.airflow_api import AirflowApi
+from storeside.stack.airflow.api import AirflowApi
 from storeside.stack.settings import Stack
 from tests.support import unique
 

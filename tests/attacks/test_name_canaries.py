@@ -28,7 +28,8 @@ from storeside.operators import (
     AISTransformObjectsOperator,
     StorageCopyBucketOperator,
 )
-from storeside.stack import airflow, aistore
+from storeside.stack.airflow import airflow
+from storeside.stack.servers import aistore
 from storeside.stack.settings import Stack
 from tests.attacks.forms import task_of
 from tests.support import put, read, small_spec, task_context, unique

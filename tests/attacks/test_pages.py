@@ -25,8 +25,8 @@ from storeside.ledger.objects import Ledger
 from storeside.pages.tables import UnavailableError
 from storeside.plugins.pages import access, limits
 from storeside.plugins.pages.app import app
-from storeside.stack import clickhouse as server
-from storeside.stack.clickhouse_users import PAGES
+from storeside.stack.servers import clickhouse as server
+from storeside.stack.servers.clickhouse_users import PAGES
 from storeside.stack.settings import HOST, Stack
 from tests.support import unique, until
 

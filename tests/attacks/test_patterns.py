@@ -25,7 +25,7 @@ from tests.attacks import patterns
 AT_RUN_TIME: dict[tuple[str, str], list[re.Pattern[Any]]] = {
     ("include/storeside/stack/podrunner/pods.py", "_listening(container_port)"): [re.compile(pods._listening(8000))],
     (
-        "include/storeside/stack/supervisor.py",
+        "include/storeside/stack/supervision/supervisor.py",
         "f'(?:exited: {re.escape(name)} |spawnerr: )\\\\(?(.*?)(?:; (?:not )?expected)?\\\\)?$'",
     ): [re.compile(r"(?:exited: s3 |spawnerr: )\(?(.*?)(?:; (?:not )?expected)?\)?$")],
     ("include/storeside/transfer/formats/text_types.py", "text"): [pattern for _, pattern, _ in FORMS],

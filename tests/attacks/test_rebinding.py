@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 import requests
 
-from storeside.stack import s3
+from storeside.stack.servers import s3
 from storeside.stack.settings import HOST, Stack
 from tests.support import unique
 

@@ -15,8 +15,8 @@ import pytest
 
 from storeside.pages.tables import Tables, UnreadableError
 from storeside.sql import visibility
-from storeside.stack import clickhouse as server
-from storeside.stack.clickhouse_users import PAGES
+from storeside.stack.servers import clickhouse as server
+from storeside.stack.servers.clickhouse_users import PAGES
 from storeside.stack.settings import CHECKOUT, HOST, Stack
 from tests.support import unique
 

@@ -10,10 +10,11 @@ import psutil
 import pytest
 import requests
 
-from storeside.stack import cli, clickhouse
-from storeside.stack.component import Component
+from storeside.stack import cli
+from storeside.stack.servers import clickhouse
 from storeside.stack.settings import Stack
-from storeside.stack.supervisor import Status, Supervisor
+from storeside.stack.supervision.component import Component
+from storeside.stack.supervision.supervisor import Status, Supervisor
 
 SECRET = "a-token-of-the-user-who-starts-the-stack"
 

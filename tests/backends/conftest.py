@@ -10,7 +10,7 @@ import pytest
 
 from storeside.stack import cli
 from storeside.stack.settings import Stack, default_folder
-from storeside.stack.supervisor import Supervisor
+from storeside.stack.supervision.supervisor import Supervisor
 from tests.backends import emulators as servers
 from tests.backends.emulators import Emulators
 from tests.support import allow

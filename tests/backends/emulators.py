@@ -23,10 +23,10 @@ from pathlib import Path
 import trustme
 from cryptography.hazmat.primitives import serialization
 
-from storeside.stack.aistore_backends import VARIABLE
-from storeside.stack.go import Go, built_once
-from storeside.stack.probes import listens
+from storeside.stack.building.backends import VARIABLE
+from storeside.stack.building.go import Go, built_once
 from storeside.stack.settings import CHECKOUT, HOST, StackError, free_ports
+from storeside.stack.supervision.probes import listens
 from tests import oci_double
 
 GCS_MODULE = "github.com/fsouza/fake-gcs-server"

@@ -13,7 +13,7 @@ from storeside.aistore.names import SCRATCH
 from storeside.ledger.objects import Ledger
 from storeside.measure.through import Through, benchmark
 from storeside.stack import authn, demo
-from storeside.stack.clickhouse_users import LEDGER, LOADER
+from storeside.stack.servers.clickhouse_users import LEDGER, LOADER
 from storeside.stack.settings import Stack
 from storeside.transfer.request.source import Source
 from storeside.transfer.run.engine import Transfer

@@ -16,9 +16,10 @@ from dataclasses import dataclass
 import psutil
 
 from storeside.sql.answers import first_row
-from storeside.stack import demo, s3
-from storeside.stack.airflow_api import FINAL
-from storeside.stack.supervisor import Supervisor
+from storeside.stack import demo
+from storeside.stack.airflow.api import FINAL
+from storeside.stack.servers import s3
+from storeside.stack.supervision.supervisor import Supervisor
 from tests.benchmarks import measure, stacks
 from tests.benchmarks.scale import LOAD, Site
 from tests.support import allow_in_forms

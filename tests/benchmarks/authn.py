@@ -15,7 +15,7 @@ from collections.abc import Callable
 import psutil
 
 from storeside.aistore.buckets import Bucket
-from storeside.stack.supervisor import Supervisor
+from storeside.stack.supervision.supervisor import Supervisor
 from tests.benchmarks import measure
 from tests.benchmarks.measure import Figures, bench, spread
 from tests.benchmarks.transform import MONO, Bench, echo, ours, start

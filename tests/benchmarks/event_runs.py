@@ -15,10 +15,11 @@ from typing import Any, NamedTuple
 import psutil
 
 from storeside.events.queue import Queue
-from storeside.stack import demo, s3
-from storeside.stack.airflow_api import AirflowApi
+from storeside.stack import demo
+from storeside.stack.airflow.api import AirflowApi
+from storeside.stack.servers import s3
 from storeside.stack.settings import CHECKOUT, HOST, Stack
-from storeside.stack.supervisor import Supervisor
+from storeside.stack.supervision.supervisor import Supervisor
 from tests.benchmarks import measure, queue_server
 
 QUEUE = f"{s3.TABLES}-events"

@@ -35,9 +35,10 @@ from typing import Any
 from storeside.events.lease import take_or_receive
 from storeside.events.ledger import EventLedger
 from storeside.events.queue import Queue
-from storeside.stack import cli, s3
+from storeside.stack import cli
+from storeside.stack.servers import s3
 from storeside.stack.settings import default_folder
-from storeside.stack.supervisor import Supervisor
+from storeside.stack.supervision.supervisor import Supervisor
 from tests.benchmarks import measure, queue_server
 from tests.benchmarks.event_runs import BUCKET, QUEUE, TABLE, Bench, ours
 from tests.support import configure

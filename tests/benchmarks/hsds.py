@@ -26,9 +26,10 @@ import numpy as np
 from storeside.hsds.client import Client, Server
 from storeside.hsds.export import Export, Exporter
 from storeside.hsds.plan import plan
-from storeside.stack import cli, hsds
+from storeside.stack import cli
+from storeside.stack.servers import hsds
 from storeside.stack.settings import CHECKOUT, Stack, default_folder
-from storeside.stack.supervisor import Supervisor
+from storeside.stack.supervision.supervisor import Supervisor
 from tests.benchmarks import versitygw
 from tests.benchmarks.measure import bench, machine, spread
 
@@ -235,7 +236,7 @@ def read_at_once(server: dict[str, str], domain: str) -> dict[str, Any]:
 
 def export_it(server: dict[str, str], export: dict[str, Any], s3: list[str]) -> dict[str, Any]:
     """Export a dataset."""
-    from storeside.stack.s3 import client
+    from storeside.stack.servers.s3 import client
 
     hsds_client, wanted = Client(Server(**server)), Export(**export)
     assert hsds_client.dataset(wanted.domain, wanted.path).dtype  # loads what h5pyd's import has loaded above

@@ -29,7 +29,8 @@ from storeside.measure.throughput.chart import draw
 from storeside.measure.throughput.group import LoaderGroup
 from storeside.measure.throughput.load import Load, environment
 from storeside.operators.operators.aistore import ALL_WORKERS
-from storeside.stack import aisloader_build, aistore_build
+from storeside.stack.building import aisloader
+from storeside.stack.building import nodes as aistore_build
 from storeside.stack.settings import default_folder
 from storeside.transformers.native import build
 from tests.benchmarks import measure, recordings
@@ -155,7 +156,7 @@ class Rig:
         os.environ.update(dict.fromkeys(("no_proxy", "NO_PROXY"), "*"))
         cache = (default_folder() / "cache").resolve()
         self._options = options
-        self._program = str(aisloader_build.path(cache))
+        self._program = str(aisloader.path(cache))
         self._network = Network(options.rate)
         self._loaders = [self._network.node(f"loader{n}") for n in range(LOADERS_PER_TARGET * MOST)]
         contents = files(recordings.make(home / "recordings", options.recordings))
@@ -291,7 +292,7 @@ def main() -> None:
     cache.mkdir(parents=True, exist_ok=True)
     measure.require(["cc", "pkg-config", "libavformat"])
     build.build()
-    aisloader_build.build(cache, _tell)
+    aisloader.build(cache, _tell)
     aistore_build.build(cache, _tell)
     with folder(default_folder() / "bench-line") as state:
         os.environ[_INSIDE] = str(state)

@@ -14,13 +14,14 @@ from typing import Any
 
 from storeside.aistore.buckets import Bucket, delete_objects
 from storeside.aistore.cluster import Cluster
-from storeside.stack import aistore, aistore_build
-from storeside.stack.component import Component
+from storeside.stack.building import nodes
 from storeside.stack.podrunner import component as podrunner
 from storeside.stack.podrunner.images import IMAGES
-from storeside.stack.probes import answers
+from storeside.stack.servers import aistore
 from storeside.stack.settings import HOST, Stack
-from storeside.stack.supervisor import Supervisor
+from storeside.stack.supervision.component import Component
+from storeside.stack.supervision.probes import answers
+from storeside.stack.supervision.supervisor import Supervisor
 from tests.benchmarks.line_network import ControlGroup, Network, Node
 from tests.support import allow
 
@@ -110,7 +111,7 @@ class LineCluster:
 
     def _nodes(self) -> list[Component]:
         """Return the components of the embedded stack, moved into their namespaces and to their addresses."""
-        built = aistore.components(self.stack, aistore_build.build(self.stack.cache))
+        built = aistore.components(self.stack, nodes.build(self.stack.cache))
         return [
             self._moved(component, node) for component, node in zip(built, (self._proxy, *self.targets), strict=True)
         ]

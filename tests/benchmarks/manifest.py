@@ -29,7 +29,7 @@ from storeside.speech.facts import PULLED
 from storeside.speech.manifest import SpeechManifest, facts_prefix
 from storeside.stack import authn, demo
 from storeside.stack.settings import Stack
-from storeside.stack.supervisor import Supervisor
+from storeside.stack.supervision.supervisor import Supervisor
 from tests.benchmarks import measure, stacks
 from tests.benchmarks.measure import bench, spread
 

@@ -37,7 +37,7 @@ from storeside.aistore.spec import EtlSpec
 from storeside.operators.operators.aistore import ALL_WORKERS, TRANSFORMER_IMAGE, transformer_command
 from storeside.stack import authn
 from storeside.stack.settings import CHECKOUT, Stack
-from storeside.stack.supervisor import Supervisor
+from storeside.stack.supervision.supervisor import Supervisor
 from storeside.transformers.formats import AudioFormat
 from tests.benchmarks import ais_load, measure, quality, recordings, stacks, utterances
 from tests.benchmarks.measure import Figures, bench, spread

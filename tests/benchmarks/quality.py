@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from storeside.stack import demo, s3
+from storeside.stack import demo
+from storeside.stack.servers import s3
 from storeside.stack.settings import CHECKOUT, Stack
 from storeside.transfer.request.options import Expectations, OnFailedExpectations
 from storeside.transfer.request.request import Request

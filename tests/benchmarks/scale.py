@@ -27,8 +27,9 @@ from pathlib import Path
 from typing import Any
 
 from storeside.sql.answers import first_row
-from storeside.stack import airflow, s3
-from storeside.stack.airflow_api import AirflowApi
+from storeside.stack.airflow import airflow
+from storeside.stack.airflow.api import AirflowApi
+from storeside.stack.servers import s3
 from storeside.stack.settings import Stack, default_folder
 from tests.benchmarks import big_object, measure, recordings, stacks, transfer
 from tests.benchmarks.measure import bench

@@ -14,7 +14,7 @@ import statistics
 import sys
 from dataclasses import dataclass
 
-from storeside.stack.supervisor import Supervisor
+from storeside.stack.supervision.supervisor import Supervisor
 from tests.benchmarks import measure, recordings
 from tests.benchmarks.measure import Figures
 from tests.benchmarks.transform import STEREO, WAV_HEADER, ours, start

@@ -19,8 +19,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from storeside.stack import demo, s3, speech_corpus
-from storeside.stack.airflow_api import AirflowApi
+from storeside.stack import demo, speech_corpus
+from storeside.stack.airflow.api import AirflowApi
+from storeside.stack.servers import s3
 from storeside.stack.settings import Stack
 from tests.benchmarks import measure, recordings, stacks
 from tests.benchmarks.measure import bench, spread

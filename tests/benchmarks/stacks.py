@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from storeside.stack import cli
 from storeside.stack.cli import PARTS
 from storeside.stack.settings import Stack, default_folder
-from storeside.stack.supervisor import Supervisor
+from storeside.stack.supervision.supervisor import Supervisor
 from tests.support import allow
 
 

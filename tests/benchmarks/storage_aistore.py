@@ -17,10 +17,12 @@ import pytest
 from storeside.aistore.buckets import Bucket
 from storeside.measure.backends import PUT_BYTES, Result
 from storeside.measure.through import Through, benchmark
-from storeside.stack import aistore, aistore_build, authn
-from storeside.stack.aistore_backends import VARIABLE
-from storeside.stack.processes import listener
+from storeside.stack import authn
+from storeside.stack.building import nodes as aistore_build
+from storeside.stack.building.backends import VARIABLE
+from storeside.stack.servers import aistore
 from storeside.stack.settings import HOST, Stack, free_ports
+from storeside.stack.supervision.processes import listener
 from tests.backends.emulators import oci_files
 from tests.benchmarks import versitygw
 from tests.support import until

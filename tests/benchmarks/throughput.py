@@ -30,9 +30,10 @@ from storeside.measure.throughput.group import LocalLoaders
 from storeside.measure.throughput.load import Load
 from storeside.measure.throughput.model import Model, disk_limit
 from storeside.measure.throughput.tables import Measurements
-from storeside.stack import aisloader_build, authn, cli, demo
+from storeside.stack import authn, cli, demo
+from storeside.stack.building import aisloader
 from storeside.stack.settings import HOST, Stack, default_folder
-from storeside.stack.supervisor import Supervisor
+from storeside.stack.supervision.supervisor import Supervisor
 from tests.benchmarks import measure
 
 BUCKET = Bucket("ais", "throughput")
@@ -146,7 +147,7 @@ def main() -> None:
     options = parser.parse_args()
     home = default_folder()
     (home / "cache").mkdir(parents=True, exist_ok=True)
-    loader = str(aisloader_build.build(home / "cache", lambda text: print(text, file=sys.stderr)))
+    loader = str(aisloader.build(home / "cache", lambda text: print(text, file=sys.stderr)))
     state = Path(tempfile.mkdtemp(prefix="bench-throughput-", dir=home))
     stacks: list[Stack] = []
     try:

@@ -26,11 +26,11 @@ from typing import Any
 
 import psutil
 
-from storeside.stack.clickhouse import MEMORY_RATIO
-from storeside.stack.clickhouse_server import Config
-from storeside.stack.clickhouse_users import DATA, USER
-from storeside.stack.probes import answers
+from storeside.stack.servers.clickhouse import MEMORY_RATIO
+from storeside.stack.servers.clickhouse_server import Config
+from storeside.stack.servers.clickhouse_users import DATA, USER
 from storeside.stack.settings import CHECKOUT, HOST, default_folder, free_ports
+from storeside.stack.supervision.probes import answers
 from tests.benchmarks import inventory, listing_server, measure, taxi, transfer_peers, versitygw
 from tests.benchmarks.measure import bench
 from tests.benchmarks.taxi import OPTIONAL, SCHEMA, Objects
@@ -227,7 +227,7 @@ def serve(folder: Path, s3: S3, *more: S3) -> Iterator[Server]:
     path = folder / "launcher.json"
     path.touch(mode=0o600)
     path.write_text(json.dumps(asdict(config)))
-    command = [sys.executable, "-m", "storeside.stack.clickhouse_server", "--config", str(path)]
+    command = [sys.executable, "-m", "storeside.stack.servers.clickhouse_server", "--config", str(path)]
     with (
         (folder / "clickhouse.log").open("wb") as log,
         subprocess.Popen(command, cwd=CHECKOUT, stdout=log, stderr=log) as process,

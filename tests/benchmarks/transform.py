@@ -26,7 +26,7 @@ from storeside.aistore.spec import EtlSpec
 from storeside.operators.operators.aistore import ALL_WORKERS, TRANSFORMER_IMAGE, transformer_command
 from storeside.stack import authn
 from storeside.stack.settings import Stack
-from storeside.stack.supervisor import Supervisor
+from storeside.stack.supervision.supervisor import Supervisor
 from storeside.transformers.formats import AudioFormat
 from storeside.transformers.native import build
 from tests.benchmarks import measure, recordings, stacks

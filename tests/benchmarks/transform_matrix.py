@@ -14,7 +14,7 @@ from pathlib import Path
 from storeside.aistore.spec import EtlSpec
 from storeside.measure.transforms.variants import Variant, variants
 from storeside.operators.operators.aistore import TRANSFORMER_IMAGE, transformer_command
-from storeside.stack.supervisor import Supervisor
+from storeside.stack.supervision.supervisor import Supervisor
 from tests.benchmarks import measure
 from tests.benchmarks.measure import Figures, spread
 from tests.benchmarks.transform import STEREO, start

@@ -16,10 +16,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from storeside.stack.go import Go, built_once
-from storeside.stack.probes import answers
-from storeside.stack.processes import listener
+from storeside.stack.building.go import Go, built_once
 from storeside.stack.settings import HOST, StackError, free_ports
+from storeside.stack.supervision.probes import answers
+from storeside.stack.supervision.processes import listener
 
 MODULE = "github.com/versity/versitygw"
 VERSION = "v1.8.0"

@@ -23,7 +23,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from storeside.stack.settings import CHECKOUT, Stack, default_folder
-from storeside.stack.supervisor import Supervisor
+from storeside.stack.supervision.supervisor import Supervisor
 from storeside.transformers.native.build import SOURCE
 from tests import guarantees
 from tests.breaks.breaks import BREAKS, Break

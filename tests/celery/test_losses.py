@@ -12,10 +12,10 @@ import psutil
 import pytest
 
 from storeside.aistore.buckets import Bucket
-from storeside.stack.airflow_api import FINAL, AirflowApi
-from storeside.stack.airflow_celery import ADDRESSES, WORKERS
-from storeside.stack.processes import kill, marked
+from storeside.stack.airflow.api import FINAL, AirflowApi
+from storeside.stack.airflow.celery import ADDRESSES, WORKERS
 from storeside.stack.settings import Stack
+from storeside.stack.supervision.processes import kill, marked
 from storeside.transfer.run.preparation import BRIEF_OBJECTS
 from tests.e2e.test_s3_events import Arrivals, arrivals  # noqa: F401 (fixture)
 from tests.e2e.test_s3_to_clickhouse import Loader

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from storeside.stack import cli, s3
-from storeside.stack.airflow_api import AirflowApi
+from storeside.stack import cli
+from storeside.stack.airflow.api import AirflowApi
+from storeside.stack.servers import s3
 from storeside.stack.settings import Stack
 from tests.conftest import FOLDER
 from tests.support import process

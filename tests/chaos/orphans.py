@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from storeside.events.queue import Queue
-from storeside.stack import authn, s3
+from storeside.stack import authn
+from storeside.stack.servers import s3
 from storeside.transfer.base.staging_tables import BROKEN, STAGING
 from tests.chaos.pipelines import Pipeline
 from tests.chaos.rig import Rig

@@ -12,7 +12,7 @@ from typing import Any
 import requests
 
 from storeside.aistore.jobs import running_transforms
-from storeside.stack.airflow_api import AirflowApi
+from storeside.stack.airflow.api import AirflowApi
 from storeside.stack.settings import Stack
 from tests.support import process
 

@@ -18,8 +18,9 @@ from typing import Any, ClassVar
 import requests
 
 from storeside.aistore.buckets import Bucket
-from storeside.stack import authn, demo, s3
-from storeside.stack.airflow_api import FINAL
+from storeside.stack import authn, demo
+from storeside.stack.airflow.api import FINAL
+from storeside.stack.servers import s3
 from tests.chaos.rig import Rig
 from tests.support import allow_in_forms, configure
 from tests.transfers import parquet

@@ -12,13 +12,15 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from storeside.stack import airflow, aistore, aistore_build, clickhouse, s3
-from storeside.stack.airflow_api import AirflowApi
-from storeside.stack.component import Component
+from storeside.stack.airflow import airflow
+from storeside.stack.airflow.api import AirflowApi
+from storeside.stack.building import nodes
 from storeside.stack.podrunner import component as podrunner
 from storeside.stack.podrunner.images import IMAGES
+from storeside.stack.servers import aistore, clickhouse, s3
 from storeside.stack.settings import HOST, Stack, default_folder
-from storeside.stack.supervisor import Supervisor
+from storeside.stack.supervision.component import Component
+from storeside.stack.supervision.supervisor import Supervisor
 from tests.link import Link, linked
 
 FOLDER = default_folder() / "chaos"
@@ -113,7 +115,7 @@ def _stages(made: Rig) -> list[list[Component]]:
     more = {f"AIRFLOW__{name}": str(value) for name, value in AIRFLOW.items()}
     return [
         [server, *clickhouse.components(of_clickhouse), *podrunner.components(stack, IMAGES)],
-        aistore.components(stack, aistore_build.build(stack.cache, print), backend=backend),
+        aistore.components(stack, nodes.build(stack.cache, print), backend=backend),
         [replace(c, environment={**c.environment, **more}) for c in airflow.components(of_workers)],
     ]
 

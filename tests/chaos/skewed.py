@@ -33,6 +33,6 @@ def step(path: Path) -> None:
 
 if __name__ == "__main__":
     step(Path(sys.argv[1]))
-    from storeside.stack.s3_server import main
+    from storeside.stack.servers.s3_server import main
 
     main()

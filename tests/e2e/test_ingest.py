@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from storeside.aistore.buckets import Bucket
-from storeside.stack.airflow_api import AirflowApi
+from storeside.stack.airflow.api import AirflowApi
 from storeside.stack.settings import Stack
 from tests.support import read, sizes, unique
 

@@ -8,12 +8,13 @@ import psutil
 import pytest
 import requests
 
-from storeside.stack import cli, s3
-from storeside.stack.airflow import PARALLELISM
-from storeside.stack.airflow_api import AirflowApi
+from storeside.stack import cli
+from storeside.stack.airflow.airflow import PARALLELISM
+from storeside.stack.airflow.api import AirflowApi
 from storeside.stack.executor_watch import titles
+from storeside.stack.servers import s3
 from storeside.stack.settings import Stack
-from storeside.stack.supervisor import Status, Supervisor
+from storeside.stack.supervision.supervisor import Status, Supervisor
 from tests.support import process, until
 
 DAG = "check_connections"

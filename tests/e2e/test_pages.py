@@ -22,7 +22,7 @@ from storeside.aistore.buckets import Bucket
 from storeside.ledger.objects import Ledger
 from storeside.quality.validation import ExpectationOutcome, Verdict
 from storeside.sql.migrate import migrate
-from storeside.stack.airflow_api import AirflowApi
+from storeside.stack.airflow.api import AirflowApi
 from storeside.stack.settings import CHECKOUT, Stack
 from tests.support import put, small_spec, unique, unpause, until, until_known
 

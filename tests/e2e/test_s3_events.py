@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from storeside.stack import s3
+from storeside.stack.servers import s3
 from storeside.stack.settings import Stack
 from tests.support import administrator, configure, process, switch_on, unique, until
 

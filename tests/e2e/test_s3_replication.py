@@ -10,8 +10,8 @@ import pytest
 
 from storeside.events.following import is_followed
 from storeside.events.queue import Queue
-from storeside.stack import s3
-from storeside.stack.airflow_api import AirflowApi
+from storeside.stack.airflow.api import AirflowApi
+from storeside.stack.servers import s3
 from tests.support import configure, switch_on, unique, until
 
 if TYPE_CHECKING:

@@ -15,8 +15,9 @@ import requests
 
 from storeside.aistore.buckets import Bucket
 from storeside.aistore.jobs import running_transforms
-from storeside.stack import demo, s3, speech_corpus
-from storeside.stack.airflow_api import FINAL, AirflowApi
+from storeside.stack import demo, speech_corpus
+from storeside.stack.airflow.api import FINAL, AirflowApi
+from storeside.stack.servers import s3
 from storeside.stack.settings import Stack
 from tests.support import contents, etl_servers, process, switch_on, unique, until, until_known, versions
 

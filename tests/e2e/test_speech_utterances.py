@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from storeside.aistore.buckets import Bucket
-from storeside.stack.airflow_api import AirflowApi
+from storeside.stack.airflow.api import AirflowApi
 from storeside.stack.settings import Stack
 from tests import accessibility
 from tests.e2e.test_pages import DESK, Site, browser  # noqa: F401 (fixture)

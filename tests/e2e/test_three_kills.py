@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from storeside.aistore import control_plane
-from storeside.stack import s3
-from storeside.stack.airflow_api import AirflowApi
+from storeside.stack.airflow.api import AirflowApi
+from storeside.stack.servers import s3
 from storeside.stack.settings import Stack
 from tests.chaos.phases import DAG, PHASES, Look, kill_three, over, wait_for
 from tests.chaos.pipelines import patiently, recording

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from storeside.aistore.buckets import Bucket
-from storeside.stack.airflow_api import AirflowApi
+from storeside.stack.airflow.api import AirflowApi
 from storeside.stack.demo import RECORDINGS
 from storeside.stack.settings import Stack
 from tests.support import left_of_benchmarks, put, unique, until, versions

@@ -13,7 +13,7 @@ from storeside.aistore.buckets import Bucket
 from storeside.aistore.existing import stage_of
 from storeside.aistore.spec import EtlSpec
 from storeside.operators.operators.aistore import TRANSFORMER_IMAGE, transformer_command
-from storeside.stack.airflow_api import AirflowApi
+from storeside.stack.airflow.api import AirflowApi
 from storeside.stack.settings import CHECKOUT
 from tests.mailboxes import Mailbox
 from tests.support import also_in_forms, put, read, sizes, started_by_events, unique, until

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from storeside.stack.airflow_api import AirflowApi
+from storeside.stack.airflow.api import AirflowApi
 from storeside.stack.settings import CHECKOUT, Stack
 from tests import accessibility
 from tests.e2e.test_pages import DESK, PHONE, Site, browser  # noqa: F401 (fixture)

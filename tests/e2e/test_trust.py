@@ -31,9 +31,9 @@ from storeside.aistore.buckets import Bucket
 from storeside.sql.migrate import migrate
 from storeside.sql.quoting import identifier
 from storeside.stack import authn
-from storeside.stack.airflow_api import AirflowApi
-from storeside.stack.processes import MARK, marked
+from storeside.stack.airflow.api import AirflowApi
 from storeside.stack.settings import CHECKOUT, Stack
+from storeside.stack.supervision.processes import MARK, marked
 from tests.e2e.test_pages import ROUTES, fill, wav
 from tests.support import put, sizes, unique, until, until_known
 

@@ -13,7 +13,7 @@ from storeside.aistore import etl as etls
 from storeside.aistore import jobs
 from storeside.aistore.buckets import Bucket
 from storeside.sql.migrate import migrate
-from storeside.stack import airflow
+from storeside.stack.airflow import airflow
 from storeside.stack.settings import Stack
 from tests.cluster import Cluster, ShardedLoading, cluster_of
 from tests.support import put, shared_etls, unique, until

@@ -9,8 +9,9 @@ import pytest
 from botocore.awsrequest import AWSResponse
 
 from storeside.copying.s3_access import Access
-from storeside.stack import demo, s3
-from storeside.stack.clickhouse_users import LEDGER
+from storeside.stack import demo
+from storeside.stack.servers import s3
+from storeside.stack.servers.clickhouse_users import LEDGER
 from storeside.stack.settings import Stack
 from storeside.transfer.base.errors import TransferInputError
 from storeside.transfer.objects import object_changes

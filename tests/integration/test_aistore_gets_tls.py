@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 
-from storeside.stack import aistore, aistore_build, authn, tls
+from storeside.stack import authn, tls
+from storeside.stack.building import nodes as aistore_build
 from storeside.stack.podrunner import component as podrunner
 from storeside.stack.podrunner.images import IMAGES
+from storeside.stack.servers import aistore
 from storeside.stack.settings import Stack, free_ports
-from storeside.stack.supervisor import Supervisor
+from storeside.stack.supervision.supervisor import Supervisor
 
 BACKEND = dict.fromkeys(aistore.BACKEND, "none")
 OBJECTS = {f"folder/{number}": f"content {number}".encode() for number in range(20)}

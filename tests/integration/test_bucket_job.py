@@ -532,7 +532,7 @@ def test_a_result_of_another_source_bucket_is_not_overwritten(
 
 
 def aistore_folders(stack: Stack) -> set[str]:
-    from storeside.stack import aistore
+    from storeside.stack.servers import aistore
 
     return {"proxy", "data", "join", *(f"target-{n}" for n in range(stack.targets))} | {
         p.name for p in aistore.folder(stack).iterdir() if p.name.startswith("no-aws")

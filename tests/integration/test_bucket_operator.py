@@ -26,7 +26,7 @@ from storeside.operators import (
 from storeside.operators.bases import bucket_job as operators
 from storeside.operators.bases import following
 from storeside.operators.shared import run_key
-from storeside.stack import airflow
+from storeside.stack.airflow import airflow
 from storeside.stack.settings import Stack
 from storeside.transfer.__main__ import main
 from storeside.transform import bucket_job

@@ -18,8 +18,9 @@ from storeside.events.current import look_at
 from storeside.events.intake import Limits
 from storeside.events.load import EventLoad
 from storeside.events.queue import Queue
-from storeside.stack import demo, s3
-from storeside.stack.clickhouse_users import USER
+from storeside.stack import demo
+from storeside.stack.servers import s3
+from storeside.stack.servers.clickhouse_users import USER
 from storeside.stack.settings import HOST, Stack
 from storeside.transfer.base.errors import DENIED, TransferTransientError
 from storeside.transfer.base.staging_tables import STAGING

@@ -15,11 +15,11 @@ import psutil
 import pytest
 import requests
 
-from storeside.stack import clickhouse
-from storeside.stack.clickhouse_server import Config, load_engine, serve
-from storeside.stack.processes import marked
+from storeside.stack.servers import clickhouse
+from storeside.stack.servers.clickhouse_server import Config, load_engine, serve
 from storeside.stack.settings import Stack, StackError
-from storeside.stack.supervisor import Supervisor
+from storeside.stack.supervision.processes import marked
+from storeside.stack.supervision.supervisor import Supervisor
 from tests.support import until
 
 
@@ -153,7 +153,7 @@ def test_second_server_and_clean_stop(server: Server, monkeypatch: pytest.Monkey
     with pytest.raises(StackError, match="another ClickHouse server runs in"):
         serve(Config(folder, 1, 2, "x"))
     with monkeypatch.context() as patch:
-        patch.setattr("storeside.stack.clickhouse_server.PINNED", "1.0")
+        patch.setattr("storeside.stack.servers.clickhouse_server.PINNED", "1.0")
         with pytest.raises(StackError, match=r"needs chdb-core==1\.0, found chdb-core 26\.9\.0; install"):
             load_engine()
     server.supervisor.stop()
@@ -170,7 +170,7 @@ def test_one_line_when_it_cannot_start(tmp_path: Path) -> None:
         port = holder.getsockname()[1]
         record = {"folder": str(tmp_path / "ch"), "http_port": port, "tcp_port": port, "password": "x"}
         config.write_text(json.dumps(record))
-        command = [sys.executable, "-m", "storeside.stack.clickhouse_server", "--config", str(config)]
+        command = [sys.executable, "-m", "storeside.stack.servers.clickhouse_server", "--config", str(config)]
         result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert result.returncode == 1
     assert result.stderr.startswith(f"port {port} of clickhouse is taken by pid {os.getpid()}")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from storeside.sql.migrate import migrate
-from storeside.stack import airflow
+from storeside.stack.airflow import airflow
 from storeside.stack.clients import clients_environment
 from storeside.stack.settings import CHECKOUT, SOURCES, Stack
 

@@ -31,9 +31,11 @@ from storeside.doctor.hsds import Service
 from storeside.events.lease import Lease
 from storeside.events.queue import Queue
 from storeside.events.watch import Watch
-from storeside.stack import airflow, aistore, aistore_build, s3
-from storeside.stack.clickhouse import passwords
-from storeside.stack.clickhouse_users import LOADER
+from storeside.stack.airflow import airflow
+from storeside.stack.building import nodes as aistore_build
+from storeside.stack.servers import aistore, s3
+from storeside.stack.servers.clickhouse import passwords
+from storeside.stack.servers.clickhouse_users import LOADER
 from storeside.stack.settings import HOST, Stack, default_folder
 from storeside.transfer.request.source import Source
 from tests.support import unique, until

@@ -207,7 +207,7 @@ def between_look_and_load(monkeypatch: pytest.MonkeyPatch, action: Callable[[], 
 def test_an_object_that_s3_cannot_read_now_holds_no_other_up(
     mailbox: Mailbox, monkeypatch: pytest.MonkeyPatch, count: int
 ) -> None:
-    from storeside.stack import s3
+    from storeside.stack.servers import s3
 
     monkeypatch.setattr("storeside.transfer.staging.staging.ATTEMPTS", 2)
     mailbox.put({f"{n}.jsonl": rows_of(n) for n in range(count)})
@@ -597,7 +597,7 @@ def test_a_queue_that_is_deleted_and_made_again(mailbox: Mailbox, monkeypatch: p
 
 
 def test_credentials_that_expire_in_the_middle(mailbox: Mailbox) -> None:
-    from storeside.stack import s3
+    from storeside.stack.servers import s3
 
     mailbox.put({f"{n}.jsonl": rows_of(n) for n in range(30)})
     mailbox.arrive(30)

@@ -10,7 +10,7 @@ import pytest
 from botocore.awsrequest import AWSResponse
 
 from storeside.events.errors import EventTransientError
-from storeside.stack import s3
+from storeside.stack.servers import s3
 from storeside.transfer.objects.listing import list_objects
 from storeside.transfer.run.engine import Transfer
 from tests.mailboxes import Mailbox

@@ -11,7 +11,7 @@ from storeside.events.drained import Drained
 from storeside.events.intake import Limits
 from storeside.events.load import EventLoad
 from storeside.events.queue import Queue
-from storeside.stack.clickhouse_users import LEDGER, LOADER
+from storeside.stack.servers.clickhouse_users import LEDGER, LOADER
 from storeside.stack.settings import Stack
 from storeside.transfer.request.source import Source
 from storeside.transfer.state import lock

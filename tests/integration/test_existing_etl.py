@@ -28,7 +28,7 @@ from storeside.operators import (
 )
 from storeside.operators.operators.aistore import TRANSFORMER_IMAGE, transformer_command
 from storeside.operators.triggers.aistore import cancel
-from storeside.stack import airflow
+from storeside.stack.airflow import airflow
 from storeside.stack.settings import Stack
 from storeside.transform.bucket_job import BucketJob
 from storeside.transform.in_place import InPlaceJob

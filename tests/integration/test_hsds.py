@@ -29,7 +29,8 @@ from storeside.hsds.export import Report as Exported
 from storeside.hsds.imports import Import, Importer
 from storeside.hsds.plan import Slab, plan
 from storeside.operators.operators.hsds import HSDSExportDatasetOperator, HSDSImportDatasetOperator
-from storeside.stack import cli, hsds, s3
+from storeside.stack import cli
+from storeside.stack.servers import hsds, s3
 from storeside.stack.settings import CHECKOUT, Stack
 from storeside.transfer.base.errors import TransferInputError
 from tests.conftest import FOLDER
@@ -532,7 +533,7 @@ def test_operators_export_and_import(
 ) -> None:
     from airflow.sdk.execution_time.context import OutletEventAccessors
 
-    from storeside.stack.airflow import connections
+    from storeside.stack.airflow.airflow import connections
 
     for name, value in connections(with_hsds).items():
         monkeypatch.setenv(f"AIRFLOW_CONN_{name}", json.dumps(value))

@@ -18,7 +18,8 @@ from storeside.copying.job import CopyJob
 from storeside.ledger.copies import CopyLedger
 from storeside.ledger.objects import Ledger
 from storeside.operators.operators.aistore import AISTranscodeAudioOperator
-from storeside.stack import airflow, authn, demo, speech_corpus
+from storeside.stack import authn, demo, speech_corpus
+from storeside.stack.airflow import airflow
 from storeside.stack.settings import Stack
 from storeside.transform.bucket_job import BucketJob
 from storeside.transform.in_place import CHANGED, InPlaceJob

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from storeside.stack import s3
+from storeside.stack.servers import s3
 from storeside.stack.settings import Stack
 from storeside.transfer.objects.listing import list_objects
 from storeside.transfer.request.source import Source

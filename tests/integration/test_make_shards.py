@@ -21,7 +21,7 @@ from storeside.aistore.errors import AIStoreInputError, AIStoreTransientError
 from storeside.aistore.stored_objects import list_aistore
 from storeside.ledger.objects import Ledger
 from storeside.operators import AISMakeShardsOperator
-from storeside.stack import airflow
+from storeside.stack.airflow import airflow
 from storeside.stack.settings import Stack
 from storeside.transform import make_shards
 from storeside.transform.make_shards import ShardsJob, members_of

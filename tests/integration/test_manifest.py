@@ -23,7 +23,8 @@ from storeside.speech.errors import ManifestError, UnreadableFactsError
 from storeside.speech.facts import PULLED
 from storeside.speech.manifest import SpeechManifest, facts_naming, facts_prefix, facts_url
 from storeside.speech.suites import SIGNAL_COLUMNS
-from storeside.stack import airflow, demo, speech_corpus
+from storeside.stack import demo, speech_corpus
+from storeside.stack.airflow import airflow
 from storeside.stack.settings import Stack
 from storeside.transform.bucket_job import BucketJob, acknowledge
 from storeside.transform.naming import Naming

@@ -13,7 +13,7 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from storeside.operators import ClickHouseExportManifestOperator
 from storeside.speech.export import ExportError, export
-from storeside.stack import airflow
+from storeside.stack.airflow import airflow
 from storeside.stack.settings import Stack
 from storeside.transfer.request.source import Source
 from tests.support import unique

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from storeside.stack import airflow as stack_airflow
+from storeside.stack.airflow import airflow as stack_airflow
 from storeside.stack.settings import CHECKOUT, HOST, SOURCES, Stack, default_folder
 from tests.support import unique
 

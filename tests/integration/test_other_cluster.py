@@ -12,7 +12,7 @@ from storeside.aistore.buckets import Bucket
 from storeside.ledger.objects import Ledger
 from storeside.stack import authn, cli
 from storeside.stack.settings import Stack, default_folder
-from storeside.stack.supervisor import Supervisor
+from storeside.stack.supervision.supervisor import Supervisor
 from storeside.transform.bucket_job import BucketJob
 from storeside.transform.state import Options, Summary
 from tests.support import ask_aistore, put, read, sizes, unique

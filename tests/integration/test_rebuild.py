@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from storeside.stack import demo
-from storeside.stack.clickhouse_users import LEDGER, LOADER
+from storeside.stack.servers.clickhouse_users import LEDGER, LOADER
 from storeside.transfer.base.errors import TransferInputError
 from storeside.transfer.rebuild import Rebuilt, rebuild
 from storeside.transfer.request.source import Source

@@ -21,7 +21,8 @@ from storeside.copying.s3 import AIStoreStore
 from storeside.doctor.connections import Connection, found, systems
 from storeside.doctor.examination import examine
 from storeside.measure.throughput.load import environment
-from storeside.stack import airflow, authn
+from storeside.stack import authn
+from storeside.stack.airflow import airflow
 from storeside.stack.settings import HOST, Stack
 from storeside.transform.bucket_job import BucketJob
 from storeside.transform.state import Summary

@@ -27,8 +27,9 @@ from storeside.copying.store import Head, Store
 from storeside.ledger.copies import CopyLedger
 from storeside.measure.tuner import scratch
 from storeside.sql.migrate import migrate
-from storeside.stack import authn, s3
-from storeside.stack.clickhouse_users import USER
+from storeside.stack import authn
+from storeside.stack.servers import s3
+from storeside.stack.servers.clickhouse_users import USER
 from storeside.stack.settings import CHECKOUT, HOST, Stack
 from storeside.transform.state import Summary
 from tests.link import Link, linked

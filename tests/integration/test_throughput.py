@@ -19,7 +19,8 @@ from storeside.measure.throughput.group import LocalLoaders
 from storeside.measure.throughput.load import Load
 from storeside.measure.throughput.nodes import Sample, Targets
 from storeside.measure.throughput.tables import Measurements, Second
-from storeside.stack import aisloader_build, authn
+from storeside.stack import authn
+from storeside.stack.building import aisloader
 from storeside.stack.settings import Stack
 from tests.support import put, sizes, unique, until
 
@@ -35,7 +36,7 @@ def bucket(bucket: Bucket, aistore: Any) -> Bucket:
 
 @pytest.fixture(scope="module")
 def loader(stack: Stack) -> str:
-    return str(aisloader_build.build(stack.cache))
+    return str(aisloader.build(stack.cache))
 
 
 def measurement(

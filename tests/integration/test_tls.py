@@ -19,10 +19,12 @@ from storeside.aistore.buckets import Bucket
 from storeside.aistore.cluster import Cluster
 from storeside.doctor import __main__
 from storeside.ledger.objects import Ledger
-from storeside.stack import airflow, authn, cli, clients, demo, s3
+from storeside.stack import authn, cli, clients, demo
+from storeside.stack.airflow import airflow
+from storeside.stack.servers import s3
 from storeside.stack.settings import Stack, StackError, default_folder
 from storeside.stack.sql import Query
-from storeside.stack.supervisor import Supervisor
+from storeside.stack.supervision.supervisor import Supervisor
 from storeside.transform.bucket_job import BucketJob
 from tests.conftest import FOLDER
 from tests.integration.test_bucket_job import Drive

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from storeside.stack.clickhouse_server import CLUSTER
+from storeside.stack.servers.clickhouse_server import CLUSTER
 from storeside.transfer.base.errors import StaleError, TransferInputError, TransferTransientError
 from storeside.transfer.publish.publishing import publish
 from storeside.transfer.request.source import Listed, Source

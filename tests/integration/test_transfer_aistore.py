@@ -24,8 +24,8 @@ from storeside.operators.operators.aistore import transformer_command
 from storeside.operators.operators.clickhouse import S3ToClickHouseOperator
 from storeside.operators.triggers.clickhouse import S3ToClickHouseTrigger
 from storeside.stack import authn, demo
-from storeside.stack.clickhouse_users import LEDGER, LOADER
 from storeside.stack.clients import clients_environment
+from storeside.stack.servers.clickhouse_users import LEDGER, LOADER
 from storeside.stack.settings import CHECKOUT, Stack
 from storeside.transfer.base.errors import LoadObjectError, TransferInputError
 from storeside.transfer.objects.content import Content

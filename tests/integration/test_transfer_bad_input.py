@@ -19,7 +19,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 import pyarrow as pa
 import pytest
 
-from storeside.stack import s3
+from storeside.stack.servers import s3
 from storeside.stack.settings import HOST, Stack
 from storeside.transfer.base.errors import TransferInputError, TransferTransientError
 from storeside.transfer.request.request import Request

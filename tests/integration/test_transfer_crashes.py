@@ -30,7 +30,7 @@ from pyarrow.csv import read_csv
 from storeside.operators.bases import deferring
 from storeside.operators.operators.clickhouse import S3ToClickHouseOperator
 from storeside.sql.migrate import migrate
-from storeside.stack import airflow
+from storeside.stack.airflow import airflow
 from storeside.stack.settings import CHECKOUT
 from storeside.transfer.base.errors import FailureKind, LeftError, TransferError, TransferTransientError
 from storeside.transfer.base.staging_tables import BROKEN, STAGING

@@ -15,7 +15,7 @@ from pyiceberg.manifest import ManifestFile
 from pyiceberg.types import DoubleType
 
 from storeside.operators import S3ToClickHouseOperator
-from storeside.stack import s3
+from storeside.stack.servers import s3
 from storeside.stack.settings import Stack
 from storeside.transfer.__main__ import main as command
 from storeside.transfer.base.errors import TransferInputError, TransferTransientError

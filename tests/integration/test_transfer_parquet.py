@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from storeside.stack import s3
+from storeside.stack.servers import s3
 from storeside.stack.settings import Stack
 from tests.fuzz.differential import parquet as differential
 from tests.transfers import Loaded, Loading, Refused, parquet

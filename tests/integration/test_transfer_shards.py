@@ -18,8 +18,8 @@ from storeside.doctor import connections
 from storeside.doctor.examination import examine
 from storeside.operators.operators.clickhouse import S3ToClickHouseOperator
 from storeside.sql import roles
-from storeside.stack import airflow
-from storeside.stack.clickhouse_users import LEDGER, LOADER
+from storeside.stack.airflow import airflow
+from storeside.stack.servers.clickhouse_users import LEDGER, LOADER
 from storeside.stack.settings import HOST, Stack
 from storeside.transfer.base.errors import StaleError, TransferError, TransferInputError, TransferTransientError
 from storeside.transfer.rebuild import rebuild

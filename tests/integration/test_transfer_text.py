@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from storeside.stack import s3
+from storeside.stack.servers import s3
 from storeside.stack.settings import Stack
 from storeside.transfer.run.engine import Prepared
 from tests.transfers import Loaded, Loading, Refused, jsonl

@@ -11,8 +11,8 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from storeside.stack.clickhouse_server import PINNED
-from storeside.stack.packages import uv
+from storeside.stack.building.packages import uv
+from storeside.stack.servers.clickhouse_server import PINNED
 from storeside.stack.settings import CHECKOUT
 from tests.containers.base_images import STAND_INS, postgres_server
 from tests.kubernetes.images import Store, copy_files, image_config, inputs_of, packages, run, tree
@@ -33,7 +33,7 @@ def provide(store: Store) -> None:
     code = store.layer("airflow-code", [tree(path) for path in _CODE], _airflow)
     store.image(AIRFLOW, [base, code], _airflow_config())
     emulator = store.layer("s3", [_S3_LOCK.read_bytes(), *(tree(path) for path in _STACK)], _s3)
-    store.image(S3, [base, emulator], _with("/opt/s3", "python", "-m", "storeside.stack.s3_server"))
+    store.image(S3, [base, emulator], _with("/opt/s3", "python", "-m", "storeside.stack.servers.s3_server"))
     engine = store.layer("clickhouse", [PINNED, tree(STAND_INS / "clickhouse")], _clickhouse)
     store.image(CLICKHOUSE, [base, engine], _with("/opt/clickhouse", "python", "/serve.py"))
     database = store.layer("postgres", [POSTGRES, tree(STAND_INS / "postgres")], _postgres)

@@ -18,8 +18,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from storeside.stack import aisloader_build
-from storeside.stack.packages import uv
+from storeside.stack.building import aisloader
+from storeside.stack.building.packages import uv
 from storeside.stack.settings import CHECKOUT, StackError
 from tests.containers.base_images import PYTHON_ENVIRONMENT, python_root
 from tests.kubernetes.programs import aistore
@@ -75,7 +75,7 @@ def provide(cache: Path, store: Store) -> None:
     code = store.layer("transformer-code", [tree(path) for path in _transformer_files()], _transformer_code)
     for image in (TRANSFORMER, DOCUMENTED):
         store.image(image, [base, code], _transformer_config())
-    loader = aisloader_build.build(cache.parent, store.tell)
+    loader = aisloader.build(cache.parent, store.tell)
     layer = store.layer("aisloader", [loader.read_bytes()], partial(_loader, binary=loader))
     store.image(LOADER, [base, layer], image_config("aisloader"))  # the base has the shell that the pods need
     classes = store.layer("runtime-python-code", [tree(path) for path in _class_files()], _class_code)

@@ -14,8 +14,8 @@ from typing import Any
 
 import requests
 
-from storeside.stack import s3
-from storeside.stack.airflow_api import AirflowApi
+from storeside.stack.airflow.api import AirflowApi
+from storeside.stack.servers import s3
 from storeside.stack.settings import HOST
 from tests.kubernetes import airflow, stores
 from tests.kubernetes.kubectl import Kubectl

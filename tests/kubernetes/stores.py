@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 
 import yaml
 
-from storeside.stack.s3 import REGION
+from storeside.stack.servers.s3 import REGION
 from tests.kubernetes.airflow_images import CLICKHOUSE, POSTGRES, S3
 from tests.kubernetes.images import LOADER
 from tests.kubernetes.overlay import DOCS, S3_HOST, S3_PORT, S3_URL

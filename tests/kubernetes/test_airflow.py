@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from storeside.aistore.buckets import Bucket
-from storeside.stack import demo, s3
+from storeside.stack import demo
+from storeside.stack.servers import s3
 from tests.kubernetes.images import DOCUMENTED
 from tests.kubernetes.installation import LOGS, Installation, installation, report
 from tests.kubernetes.session import Session

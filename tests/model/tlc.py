@@ -9,7 +9,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from storeside.stack.packages import install
+from storeside.stack.building.packages import install
 from storeside.stack.settings import default_folder
 from tests.model.cases import Case
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from storeside.events.queue import Queue
-from storeside.stack import s3
+from storeside.stack.servers import s3
 from tests.benchmarks import queue_server
 from tests.benchmarks.queue_server import ACCOUNT, DEAD, NAME, serve
 

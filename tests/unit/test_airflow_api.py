@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from storeside.stack import demo
-from storeside.stack.airflow_api import AirflowApi
+from storeside.stack.airflow.api import AirflowApi
 from storeside.stack.settings import HOST
 
 TIMEOUT = 0.15
@@ -92,7 +92,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
 
 def hurry(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("storeside.stack.airflow_api._PAUSE_SECONDS", 0.01)
+    patch.setattr("storeside.stack.airflow.api._PAUSE_SECONDS", 0.01)
     patch.setattr(demo, "time", SimpleNamespace(monotonic=time.monotonic, sleep=lambda seconds: None))
 
 

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 from cryptography.fernet import Fernet, InvalidToken
 
-from storeside.stack import airflow
-from storeside.stack.airflow import DATABASE_FILE, components, environment, prepare
-from storeside.stack.processes import MARK, mark
+from storeside.stack.airflow import airflow
+from storeside.stack.airflow.airflow import DATABASE_FILE, components, environment, prepare
 from storeside.stack.settings import Stack, StackError, default_folder
+from storeside.stack.supervision.processes import MARK, mark
 
 
 def test_all_processes_of_a_stack_encrypt_with_one_key(tmp_path: Path) -> None:
@@ -38,7 +38,7 @@ def test_tasks_have_an_api_server_of_their_own(tmp_path: Path) -> None:
 
 
 def test_passwords_are_those_of_the_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("storeside.stack.airflow.compile_packages", lambda tell: None)
+    monkeypatch.setattr("storeside.stack.airflow.airflow.compile_packages", lambda tell: None)
     for _ in range(2):  # the second stack replaces the first, whose record was deleted
         stack = Stack.create(tmp_path, 1)
         passwords = stack.state / "airflow" / "passwords.json"
@@ -57,8 +57,8 @@ def test_a_new_stack_has_the_settings_of_the_speech_pipeline(tmp_path: Path, mon
     template = tmp_path / "template.db"
     with closing(sqlite3.connect(template)) as database:
         database.execute("CREATE TABLE variable (key TEXT UNIQUE, val TEXT, description TEXT, is_encrypted BOOLEAN)")
-    monkeypatch.setattr("storeside.stack.airflow.compile_packages", lambda tell: None)
-    monkeypatch.setattr("storeside.stack.airflow.template", lambda cache: template)
+    monkeypatch.setattr("storeside.stack.airflow.airflow.compile_packages", lambda tell: None)
+    monkeypatch.setattr("storeside.stack.airflow.airflow.template", lambda cache: template)
     stack = Stack.create(tmp_path, 1)
     prepare(stack)
     with closing(sqlite3.connect(stack.state / "airflow" / DATABASE_FILE)) as database:

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from storeside.stack import aistore_build, go
-from storeside.stack.aistore_backends import VARIABLE, settings
-from storeside.stack.aistore_patch import Patch
-from storeside.stack.aistore_patches import PATCHES
-from storeside.stack.go import version_of
+from storeside.stack.building import go, nodes
+from storeside.stack.building.backends import VARIABLE, settings
+from storeside.stack.building.go import version_of
+from storeside.stack.building.patch import Patch
+from storeside.stack.building.patches import PATCHES
 from storeside.stack.settings import StackError
 
 ORIGINAL = "first\nsecond\n"
@@ -73,7 +73,7 @@ def test_missing_go_and_uv_are_said_in_one_line(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("STORESIDE_HOME", str(tmp_path))
     with pytest.raises(StackError, match=r"Go 1\.26 or newer is needed.*https://go\.dev/dl.*make install") as caught:
-        aistore_build.build(tmp_path / "cache")
+        nodes.build(tmp_path / "cache")
     assert "\n" not in str(caught.value)
 
 
@@ -82,7 +82,7 @@ def test_an_old_go_is_not_used(tmp_path: Path, fake_go: Path, monkeypatch: pytes
     monkeypatch.setenv("STORESIDE_HOME", str(tmp_path))
     monkeypatch.setenv("PATH", f"{fake_go.parent}:/bin")
     with pytest.raises(StackError, match=r"Go 1\.26 or newer is needed"):
-        aistore_build.build(tmp_path / "cache")
+        nodes.build(tmp_path / "cache")
 
 
 def test_a_module_with_another_checksum_is_not_built(tmp_path: Path, fake_go: Path) -> None:
@@ -95,7 +95,7 @@ def test_a_module_with_another_checksum_is_not_built(tmp_path: Path, fake_go: Pa
     )
     cache = tmp_path / "cache"
     with pytest.raises(StackError, match=r"aistore v1\.5\.0 has the checksum h1:evil= instead of h1:no092"):
-        aistore_build.build(cache)
+        nodes.build(cache)
     assert not [path for path in cache.iterdir() if path.is_dir()]
 
 
@@ -111,7 +111,7 @@ def test_the_caller_cannot_turn_off_the_checks(
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "unsafe")
     monkeypatch.setenv("GOPROXY", "https://proxy.example")
     with pytest.raises(StackError, match="download"):
-        aistore_build.build(tmp_path / "cache")
+        nodes.build(tmp_path / "cache")
     variables = dict(line.split("=", 1) for line in seen.read_text().splitlines() if "=" in line)
     assert "unsafe" not in variables.values()
     assert variables["GOPROXY"] == "https://proxy.example"
@@ -124,14 +124,14 @@ def test_every_module_has_checksums() -> None:
     tools = {"github.com/fsouza/fake-gcs-server", "github.com/versity/versitygw", "golang.org/x/vuln"}
     assert known == {"github.com/NVIDIA/aistore", "k8s.io/client-go"} | tools
     assert len(lines) == 2 * len(known)
-    assert f"github.com/NVIDIA/aistore {aistore_build.VERSION} h1:" in "\n".join(lines)
+    assert f"github.com/NVIDIA/aistore {nodes.VERSION} h1:" in "\n".join(lines)
 
 
 def test_failed_download_names_the_log_and_leaves_nothing_behind(tmp_path: Path, fake_go: Path) -> None:
     fake_go.write_text("#!/bin/sh\n[ $1 = env ] && echo go1.26.8 && exit\necho 'no route to the proxy' >&2\nexit 1\n")
     cache = tmp_path / "cache"
     with pytest.raises(StackError, match=r"download of github\.com/NVIDIA/aistore@v1\.5\.0 failed"):
-        aistore_build.build(cache)
+        nodes.build(cache)
     assert "no route to the proxy" in (cache / "aisnode-build.log").read_text()
     assert not [path for path in cache.iterdir() if path.is_dir()]
 
@@ -139,27 +139,27 @@ def test_failed_download_names_the_log_and_leaves_nothing_behind(tmp_path: Path,
 def test_a_binary_in_the_cache_is_taken_without_go(tmp_path: Path, fake_go: Path) -> None:
     fake_go.write_text("#!/bin/sh\n[ $1 = env ] && echo go1.26.8 && exit\nexit 1\n")
     with pytest.raises(StackError):
-        aistore_build.build(tmp_path)
-    binary = tmp_path / f"aisnode-{aistore_build.VERSION}-{aistore_build._patch_set()}" / "aisnode"
+        nodes.build(tmp_path)
+    binary = tmp_path / f"aisnode-{nodes.VERSION}-{nodes._patch_set()}" / "aisnode"
     binary.parent.mkdir()
     binary.touch()
-    assert aistore_build.build(tmp_path) == binary
+    assert nodes.build(tmp_path) == binary
 
 
 def test_backends_are_a_build_of_their_own(tmp_path: Path, fake_go: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake_go.write_text("#!/bin/sh\n[ $1 = env ] && echo go1.26.8 && exit\nexit 1\n")
     binaries = {}
     for backends, tags in (("", "aws etl mono"), ("oci, gcp", "aws etl mono gcp oci"), ("aws", "aws etl mono")):
-        folder = tmp_path / f"aisnode-{aistore_build.VERSION}-{aistore_build._patch_set(tags)}"
+        folder = tmp_path / f"aisnode-{nodes.VERSION}-{nodes._patch_set(tags)}"
         folder.mkdir(exist_ok=True)
         binaries[backends] = folder / "aisnode"
         binaries[backends].touch()
         monkeypatch.setenv("STORESIDE_AISTORE_BACKENDS", backends)
-        assert aistore_build.build(tmp_path) == binaries[backends]
+        assert nodes.build(tmp_path) == binaries[backends]
     assert binaries[""] == binaries["aws"] != binaries["oci, gcp"]
     monkeypatch.setenv("STORESIDE_AISTORE_BACKENDS", "gcs")
     with pytest.raises(StackError, match="unknown backend gcs: choose from gcp, azure, oci"):
-        aistore_build.build(tmp_path)
+        nodes.build(tmp_path)
 
 
 def test_nodes_get_the_variables_of_their_backends_alone() -> None:

@@ -7,7 +7,10 @@ from typing import Any
 
 import pytest
 
-from storeside.stack import airflow, airflow_celery, choices, cli, packages, postgres, redis
+from storeside.stack import choices, cli
+from storeside.stack.airflow import airflow, celery
+from storeside.stack.building import packages
+from storeside.stack.servers import postgres, redis
 from storeside.stack.settings import Stack, StackError
 
 
@@ -75,11 +78,11 @@ def test_a_record_without_an_executor_is_of_a_stack_with_localexecutor(tmp_path:
     found = Stack.load(tmp_path)
     assert found is not None
     assert found.executor == "local"
-    assert airflow_celery.servers(found) == []
+    assert celery.servers(found) == []
 
 
 def test_airflow_processes_share_no_folder_and_no_address(stack: Stack) -> None:
-    environments = {name: airflow_celery.environment(stack, name) for name in airflow_celery.ADDRESSES}
+    environments = {name: celery.environment(stack, name) for name in celery.ADDRESSES}
     for variable in ("AIRFLOW_HOME", "TMPDIR", "AIRFLOW__LOGGING__BASE_LOG_FOLDER", "STORESIDE_ADDRESS"):
         assert len({found[variable] for found in environments.values()}) == len(environments), variable
     for name, found in environments.items():
@@ -87,7 +90,7 @@ def test_airflow_processes_share_no_folder_and_no_address(stack: Stack) -> None:
         assert not [value for value in found.values() for home in homes if f"{value}/".startswith(f"{home}/")]
     # Servers of logs refuse requests that another key signed.
     assert len({found["AIRFLOW__API__SECRET_KEY"] for found in environments.values()}) == 1
-    kinds = [component.name.removesuffix("-2") for component in airflow_celery.components(stack)]
+    kinds = [component.name.removesuffix("-2") for component in celery.components(stack)]
     assert [kinds.count(kind) for kind in ("worker", "triggerer", "scheduler", "api-server")] == [2, 2, 2, 1]
 
 
@@ -95,7 +98,7 @@ def test_secrets_are_in_no_command_line(stack: Stack, monkeypatch: pytest.Monkey
     monkeypatch.setattr(redis, "program", lambda: "redis-server")
     monkeypatch.setattr(postgres, "folder_of_programs", lambda: tmp_path)
     (stack.state / "postgres").mkdir(parents=True)
-    components = [*airflow_celery.servers(stack), *airflow_celery.components(stack)]
+    components = [*celery.servers(stack), *celery.components(stack)]
     assert [component.name for component in components[:2]] == ["postgres", "redis"]
     for component in components:
         assert not [secret for secret in stack.secrets.values() if secret in " ".join(component.command)]
@@ -108,12 +111,12 @@ def test_the_tables_of_an_earlier_airflow_are_migrated(tmp_path: Path, monkeypat
     stack = Stack.create(tmp_path, 1, executor="celery")
     commands: list[tuple[str, ...]] = []
     monkeypatch.setattr(airflow, "prepare_files", lambda stack, tell: None)
-    monkeypatch.setattr(airflow_celery, "_run", lambda stack, *command: commands.append(command))
-    airflow_celery.prepare(stack)
+    monkeypatch.setattr(celery, "_run", lambda stack, *command: commands.append(command))
+    celery.prepare(stack)
     assert [command[:2] for command in commands] == [("db", "migrate"), ("variables", "import")]
-    airflow_celery.prepare(stack)
+    celery.prepare(stack)
     assert len(commands) == 2
     (stack.state / "airflow" / "migrated").write_text("")  # as earlier versions of Storeside wrote it
-    airflow_celery.prepare(stack)
-    airflow_celery.prepare(stack)
+    celery.prepare(stack)
+    celery.prepare(stack)
     assert commands[2:] == [("db", "migrate")]

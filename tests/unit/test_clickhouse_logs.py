@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 
 import yaml
 
-from storeside.stack.clickhouse_server import LOG_XML, LOGS
+from storeside.stack.servers.clickhouse_server import LOG_XML, LOGS
 from storeside.stack.settings import CHECKOUT
 
 COMPOSE = CHECKOUT / "include" / "storeside" / "stack" / "images" / "clickhouse" / "config.xml"

@@ -21,17 +21,13 @@ import yaml
 
 from storeside.doctor.connections import PREFIX, Connection
 from storeside.operators.operators.aistore import TRANSFORMER_IMAGE
-from storeside.stack import (
-    airflow,
-    aistore,
-    authn,
-    container,
-    container_certificates,
-    container_files,
-    s3,
-    transformers_container,
-)
+from storeside.stack import authn
+from storeside.stack.airflow import airflow
+from storeside.stack.containers import aistore as container
+from storeside.stack.containers import certificates, transformers
+from storeside.stack.containers import files as container_files
 from storeside.stack.podrunner.images import IMAGES
+from storeside.stack.servers import aistore, s3
 from storeside.stack.settings import CHECKOUT, Stack, default_folder
 
 COMPOSE = yaml.safe_load((CHECKOUT / "docker-compose.yaml").read_text())
@@ -271,7 +267,7 @@ def test_transformers_have_a_container_without_secrets_and_without_a_network_bes
     user, group = service["user"].split(":")
     assert user not in ("0", "50000"), "it would own AIStore's files"
     assert group == "0", "the group may read the objects"
-    assert service["command"][-1] == transformers_container.__name__
+    assert service["command"][-1] == transformers.__name__
 
 
 def test_aistore_and_its_transformers_find_each_other() -> None:
@@ -350,8 +346,8 @@ def volumes(name: str) -> dict[str, str]:
 
 
 def test_each_key_is_in_the_container_of_its_server_only() -> None:
-    folder = container_certificates.FOLDER
-    written = {"authority", *(f"tls-{server}" for server in container_certificates.SERVERS)}
+    folder = certificates.FOLDER
+    written = {"authority", *(f"tls-{server}" for server in certificates.SERVERS)}
     assert volumes("certificates") == {name: f"{folder}/{name.removeprefix('tls-')}" for name in written}
     assert SERVICES["certificates"]["network_mode"] == "none"
     for name in set(SERVICES) - {"certificates"}:
@@ -367,7 +363,7 @@ def test_each_key_is_in_the_container_of_its_server_only() -> None:
 
 def test_certificates_have_the_names_of_the_services_and_keys_their_groups() -> None:
     groups = SERVICES["certificates"]["group_add"]
-    for name, server in container_certificates.SERVERS.items():
+    for name, server in certificates.SERVERS.items():
         service = SERVICES[name]
         aliases = {alias for net in ("transformers",) for alias in _aliases(service, net)}
         assert set(server.names) == {name, *aliases}
@@ -446,9 +442,9 @@ def copied_to(place: Path, source: str) -> None:
             "aistore",
             [
                 "storeside.aistore.login",
-                "storeside.stack.container",
-                "storeside.stack.container_certificates",
-                "storeside.stack.transformers_container",
+                "storeside.stack.containers.aistore",
+                "storeside.stack.containers.certificates",
+                "storeside.stack.containers.transformers",
                 "storeside.stack.podrunner.__main__",
                 "storeside.stack.podrunner.runtime_python",
                 "storeside.transformers.serve",
@@ -456,7 +452,7 @@ def copied_to(place: Path, source: str) -> None:
             ],
         ),
         ("transformer", ["storeside.transformers.serve", "storeside.transformers.worker"]),
-        ("s3", ["storeside.stack.s3_server"]),
+        ("s3", ["storeside.stack.servers.s3_server"]),
     ],
 )
 def test_an_image_has_the_modules_that_its_processes_import(target: str, modules: list[str], tmp_path: Path) -> None:
@@ -481,7 +477,7 @@ def test_an_image_has_the_modules_that_its_processes_import(target: str, modules
 
 @pytest.mark.parametrize(
     ("stage", "module"),
-    [("aisnode", "storeside.stack.aistore_build"), ("native", "storeside.transformers.native.build")],
+    [("aisnode", "storeside.stack.building.nodes"), ("native", "storeside.transformers.native.build")],
 )
 def test_a_stage_has_the_modules_that_build_its_programs(stage: str, module: str, tmp_path: Path) -> None:
     for line in re.findall(r"^COPY (include/\S.*)$", STAGES[stage], re.MULTILINE):

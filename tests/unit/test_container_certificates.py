@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from storeside.stack.container_certificates import AUTHORITY, SERVERS, Server, create
+from storeside.stack.containers.certificates import AUTHORITY, SERVERS, Server, create
 
 # The group of ClickHouse's container does not exist here, and only root may give files to it.
 OURS = {name: Server(server.names) for name, server in SERVERS.items()}

@@ -9,11 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from storeside.stack import aistore, authn, container_files
+from storeside.stack import authn
+from storeside.stack.containers import files
 from storeside.stack.podrunner import component as podrunner
 from storeside.stack.podrunner.settings import Settings
+from storeside.stack.servers import aistore
 from storeside.stack.settings import Stack
-from storeside.stack.supervisor import Supervisor
+from storeside.stack.supervision.supervisor import Supervisor
 
 
 @pytest.fixture
@@ -50,9 +52,9 @@ def test_the_group_reads_objects_and_the_pod_runners_files_only(stack: Stack, tm
         if folder.is_dir():
             folder.chmod(0o700)
     data.chmod(0o755)
-    container_files.write_tokens(stack, tmp_path / "tokens")
-    podrunner.write(stack, {}, "transformers", **container_files.of_pods(stack))
-    container_files.share(stack)
+    files.write_tokens(stack, tmp_path / "tokens")
+    podrunner.write(stack, {}, "transformers", **files.of_pods(stack))
+    files.share(stack)
     found = {path.relative_to(stack.state) for path in readable(stack.state.parent) if stack.state in path.parents}
     places = {path.parts[0] if path.parts[0] == "podrunner" else path.parts[:2] for path in found}
     assert places == {"podrunner", ("aistore", "data")}
@@ -65,12 +67,12 @@ def test_the_group_reads_objects_and_the_pod_runners_files_only(stack: Stack, tm
 def test_the_pod_runner_reads_the_owners_list(stack: Stack) -> None:
     podrunner.write(stack, {}, "transformers")
     podrunner.allowed(stack).touch(mode=0o600)
-    container_files.share(stack)
+    files.share(stack)
     assert podrunner.allowed(stack).stat().st_mode & 0o777 == 0o640
 
 
 def test_a_start_of_aistore_does_not_close_the_folder_to_running_transformers(stack: Stack) -> None:
-    for supervisor, mode in ((Supervisor(stack, container_files.PASSED), 0o710), (Supervisor(stack), 0o700)):
+    for supervisor, mode in ((Supervisor(stack, files.PASSED), 0o710), (Supervisor(stack), 0o700)):
         supervisor.start([])
         try:
             assert stack.state.stat().st_mode & 0o777 == mode
@@ -80,14 +82,14 @@ def test_a_start_of_aistore_does_not_close_the_folder_to_running_transformers(st
 
 def test_objects_are_opened_once(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
     podrunner.write(stack, {}, "transformers")
-    container_files.share(stack)
+    files.share(stack)
     monkeypatch.setattr(os, "walk", lambda top, **_: pytest.fail(f"{top}") if "data" in str(top) else iter(()))
-    container_files.share(stack)
+    files.share(stack)
 
 
 def test_the_pod_runner_gets_its_token_and_clickhouse_its_own(stack: Stack, tmp_path: Path) -> None:
-    container_files.write_tokens(stack, tmp_path / "tokens")
-    config = podrunner.write(stack, {}, "transformers", **container_files.of_pods(stack))
+    files.write_tokens(stack, tmp_path / "tokens")
+    config = podrunner.write(stack, {}, "transformers", **files.of_pods(stack))
     assert Settings.load(config).pod_token.read_text() == "token-of-transformer"
     assert not Settings.load(config).gatherer_token.exists(), "all pods share these files"
     embedded = Settings.load(podrunner.write(stack, {}))

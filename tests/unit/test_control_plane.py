@@ -20,8 +20,8 @@ from storeside.aistore.control_plane import Target, stuck, unanswering
 from storeside.aistore.errors import AIStoreTransientError, StuckTargetError
 from storeside.doctor import aistore as doctor
 from storeside.stack import authn
+from storeside.stack.servers.trouble import ControlPlane
 from storeside.stack.settings import HOST, Stack
-from storeside.stack.trouble import ControlPlane
 from tests.support import small_spec
 
 SECONDS = 0.3

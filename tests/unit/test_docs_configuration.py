@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from storeside.doctor import connections
-from storeside.stack.aistore import BACKEND
+from storeside.stack.servers.aistore import BACKEND
 from storeside.stack.settings import CHECKOUT, SOURCES
 
 PAGE = (CHECKOUT / "docs" / "configuration.md").read_text()

@@ -30,7 +30,8 @@ from storeside.hsds.sources import chunks_of
 from storeside.operators.errors import airflow_errors
 from storeside.operators.hooks.hsds import server_of
 from storeside.operators.operators.hsds import SLAB_BYTES, HSDSExportDatasetOperator, HSDSImportDatasetOperator
-from storeside.stack import cli, hsds
+from storeside.stack import cli
+from storeside.stack.servers import hsds
 from storeside.stack.settings import CHECKOUT, Stack, StackError
 
 SCALARS = st.sampled_from(["i1", "i2", "<i4", ">i4", "i8", "u1", ">u2", "u4", "u8", "f4", ">f8", "?"])

@@ -13,7 +13,7 @@ from storeside.events import intake
 from storeside.events.errors import EventTransientError
 from storeside.events.lease import Lease
 from storeside.events.queue import AT_ONCE, Queue, receive
-from storeside.stack import s3
+from storeside.stack.servers import s3
 from tests.benchmarks import queue_server
 
 COUNT = 200

@@ -19,8 +19,8 @@ from storeside.doctor.connections import Connection
 from storeside.measure.throughput import job_spec, kubernetes
 from storeside.operators.operators.aistore import TRANSFORMER_IMAGE
 from storeside.sql.visibility import POLICIES
-from storeside.stack import container
-from storeside.stack.clickhouse_users import (
+from storeside.stack.containers import aistore as container
+from storeside.stack.servers.clickhouse_users import (
     AISTORE_COLLECTION,
     GRANTS,
     LEDGER,

@@ -15,13 +15,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from storeside.stack import airflow
+from storeside.stack.airflow import airflow
 from storeside.stack.podrunner import component as podrunner
 from storeside.stack.podrunner.pods import Pod
-from storeside.stack.probes import Connection, answers, json_of, listens
-from storeside.stack.processes import listener
 from storeside.stack.settings import HOST, Stack, free_ports
-from storeside.stack.supervisor import Supervisor
+from storeside.stack.supervision.probes import Connection, answers, json_of, listens
+from storeside.stack.supervision.processes import listener
+from storeside.stack.supervision.supervisor import Supervisor
 
 create_connection = socket.create_connection
 
@@ -79,7 +79,7 @@ def supervisor_runs(port: int, folder: Path) -> bool:
     stack = stack_of(folder)
     stack.ports["supervisor"] = port
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("storeside.stack.supervisor.runs", lambda state: True)
+        patched.setattr("storeside.stack.supervision.supervisor.runs", lambda state: True)
         return Supervisor(stack).running()
 
 

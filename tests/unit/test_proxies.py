@@ -11,8 +11,8 @@ import pytest
 import requests
 
 from storeside.stack import cli
-from storeside.stack.proxies import direct
 from storeside.stack.settings import Stack
+from storeside.stack.supervision.proxies import direct
 
 PROXY = "http://proxy.example:3128"
 

@@ -15,7 +15,8 @@ from typing import Any
 import psutil
 import pytest
 
-from storeside.stack import s3, tls
+from storeside.stack import tls
+from storeside.stack.servers import s3
 from storeside.stack.settings import Stack, free_ports
 from tests.support import until
 
@@ -99,7 +100,8 @@ def test_saving_a_long_queue_takes_a_small_part_of_the_servers_time(tmp_path: Pa
             queue["messages"] *= 10_000
     file = stack.state / "s3" / "services" / "sqs.json"
     with sqs_of(stack) as sqs:
-        (server,) = (one for one in psutil.Process().children() if "storeside.stack.s3_server" in one.cmdline())
+        command = "storeside.stack.servers.s3_server"
+        (server,) = (one for one in psutil.Process().children() if command in one.cmdline())
         start, before = time.monotonic(), sum(server.cpu_times()[:2])
         for _ in range(2):
             saved = file.stat().st_mtime_ns

@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from storeside.stack import authn, cli, clickhouse, container
+from storeside.stack import authn, cli
+from storeside.stack.containers import aistore
+from storeside.stack.servers import clickhouse
 from storeside.stack.settings import Stack, StackError
-from storeside.stack.supervisor import Supervisor
+from storeside.stack.supervision.supervisor import Supervisor
 
 
 @pytest.fixture(autouse=True)
@@ -44,20 +46,20 @@ def test_a_new_stack_is_secure_and_an_existing_one_stays_as_it_is(
 def test_compose_has_tls_and_authn_and_so_has_an_existing_cluster(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    made = container._stack(tmp_path / "new", "2")
+    made = aistore._stack(tmp_path / "new", "2")
     assert made.secure
     assert made.tls
     assert replace(made, certificates=None) == Stack.load(tmp_path / "new")
-    assert made == container._stack(tmp_path / "new", "")
+    assert made == aistore._stack(tmp_path / "new", "")
     assert {made.ports[name] for name in ("ais_proxy", "ais_target1_public", "ais_target1_data", "authn")} == {
-        container.PORT, container.PORT + 2, container.DATA_PORT + 2, container.AUTHN_PORT
+        aistore.PORT, aistore.PORT + 2, aistore.DATA_PORT + 2, aistore.AUTHN_PORT
     }  # fmt: skip
     assert capsys.readouterr().err == ""
     Stack.create(tmp_path / "old", 1, secure=False).save()
-    old = container._stack(tmp_path / "old", "")
+    old = aistore._stack(tmp_path / "old", "")
     assert old.secure
     assert old.tls
-    assert (old.targets, old.ports["authn"]) == (1, container.AUTHN_PORT)
+    assert (old.targets, old.ports["authn"]) == (1, aistore.AUTHN_PORT)
     assert "a version without TLS" in capsys.readouterr().err
 
 

@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 
-from storeside.stack import aistore_backends, aistore_build, choices, cli, demo, hsds, s3
-from storeside.stack.component import Component
+from storeside.stack import choices, cli, demo
+from storeside.stack.building import backends, nodes
+from storeside.stack.servers import hsds, s3
 from storeside.stack.settings import Stack, StackError
-from storeside.stack.supervisor import Status
+from storeside.stack.supervision.component import Component
+from storeside.stack.supervision.supervisor import Status
 
 RUNNING = ("authn", "clickhouse", "clickhouse-https", "podrunner", "ais-proxy", "ais-target-0", "hsds-dn0", "s3")
 
@@ -55,7 +57,7 @@ def test_status_and_restart_build_and_write_nothing(tmp_path: Path, monkeypatch:
     (stack.state / "aistore" / "join").write_text("the secret of a running cluster")
     before = files(tmp_path)
     monkeypatch.setattr(cli, "Supervisor", Running)
-    monkeypatch.setattr(aistore_build, "built_once", refuse)
+    monkeypatch.setattr(nodes, "built_once", refuse)
     monkeypatch.setattr(hsds, "install", refuse)
     command = ["--folder", str(tmp_path)]
     assert cli.main([*command, "status"]) == 0
@@ -67,17 +69,17 @@ def test_status_and_restart_build_and_write_nothing(tmp_path: Path, monkeypatch:
 
 
 def test_a_stack_keeps_its_backends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(aistore_backends.VARIABLE, raising=False)
+    monkeypatch.delenv(backends.VARIABLE, raising=False)
     stack = choices.with_backends(Stack.create(tmp_path, 1))
     assert stack.backends == ""
-    monkeypatch.setenv(aistore_backends.VARIABLE, "gcp,azure")
+    monkeypatch.setenv(backends.VARIABLE, "gcp,azure")
     assert choices.with_backends(stack).backends == "azure gcp"
     recorded = Stack.load(tmp_path)
     assert recorded is not None
-    monkeypatch.delenv(aistore_backends.VARIABLE)
+    monkeypatch.delenv(backends.VARIABLE)
     with pytest.raises(StackError, match="has the backends azure gcp: set STORESIDE_AISTORE_BACKENDS=azure,gcp and"):
         choices.with_backends(recorded)
-    monkeypatch.setenv(aistore_backends.VARIABLE, "aws")
+    monkeypatch.setenv(backends.VARIABLE, "aws")
     assert choices.with_backends(recorded) == stack == Stack.load(tmp_path)
 
 

@@ -12,11 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from storeside.stack import aistore, cli
+from storeside.stack import cli
 from storeside.stack.ports import renew
-from storeside.stack.processes import MARK, mark
+from storeside.stack.servers import aistore
 from storeside.stack.settings import Stack, StackError
-from storeside.stack.supervisor import Supervisor
+from storeside.stack.supervision.processes import MARK, mark
+from storeside.stack.supervision.supervisor import Supervisor
 
 
 @pytest.fixture

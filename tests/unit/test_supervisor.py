@@ -16,11 +16,11 @@ import psutil
 import pytest
 
 from storeside.stack import cli
-from storeside.stack.component import Component
-from storeside.stack.probes import answers, listens
-from storeside.stack.processes import marked
 from storeside.stack.settings import Stack, StackError, free_ports
-from storeside.stack.supervisor import Supervisor
+from storeside.stack.supervision.component import Component
+from storeside.stack.supervision.probes import answers, listens
+from storeside.stack.supervision.processes import marked
+from storeside.stack.supervision.supervisor import Supervisor
 from tests.support import until
 
 SERVER = """
@@ -156,7 +156,7 @@ def test_another_program_at_the_port_gets_no_password(stack: Stack, monkeypatch:
         assert supervisor.status() == supervisor.names() == _Foreign.logins == []
         supervisor.stop()
         assert _Foreign.logins == []
-        monkeypatch.setattr("storeside.stack.supervisor.runs", lambda state: True)
+        monkeypatch.setattr("storeside.stack.supervision.supervisor.runs", lambda state: True)
         with (
             pytest.raises(
                 StackError, match=r"the supervisor failed: <ProtocolError for /RPC2: 500 broken>"

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 # Time-out in seconds of one control call. An idle target answers within 0.05 s.
 CALL_SECONDS = 10.0
 _PARALLEL = 16
-# Ids of targets in the embedded stack and in the container image (`storeside.stack.aistore`).
+# Ids of targets in the embedded stack and in the container image (`storeside.stack.servers.aistore`).
 _EMBEDDED_ID = re.compile(r"aistarget(\d+)")
 
 

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from storeside.stack import tls
-from storeside.stack.aistore_build import AUTHN
-from storeside.stack.aistore_patch import AUTHN_HOST_VARIABLE
-from storeside.stack.component import Component
-from storeside.stack.probes import listens
+from storeside.stack.building.nodes import AUTHN
+from storeside.stack.building.patch import AUTHN_HOST_VARIABLE
 from storeside.stack.settings import HOST, Stack, StackError
+from storeside.stack.supervision.component import Component
+from storeside.stack.supervision.probes import listens
 
 if TYPE_CHECKING:
     from storeside.aistore.cluster import Cluster

@@ -7,7 +7,8 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
-from storeside.stack import aistore, aistore_backends, postgres, redis
+from storeside.stack.building import backends
+from storeside.stack.servers import aistore, postgres, redis
 from storeside.stack.settings import Stack, StackError
 
 TARGETS = 2
@@ -71,14 +72,14 @@ def with_backends(stack: Stack) -> Stack:
     Raises:
         StackError: the environment chooses none, and AIStore of the stack has some: it would restart without them.
     """
-    variable = aistore_backends.VARIABLE
+    variable = backends.VARIABLE
     if stack.backends and variable not in os.environ:
         value = stack.backends.replace(" ", ",")
         raise StackError(
             f"AIStore of this stack has the backends {stack.backends}: set {variable}={value} and their settings, or"
             f" {variable}=aws for S3 alone"
         )
-    chosen = " ".join(aistore_backends.chosen(os.environ))
+    chosen = " ".join(backends.chosen(os.environ))
     if chosen != stack.backends:
         stack = replace(stack, backends=chosen)
         stack.save()

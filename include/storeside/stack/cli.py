@@ -11,16 +11,18 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 
-from storeside.stack import airflow, airflow_celery, authn, choices, clickhouse, hsds, ports, s3
+from storeside.stack import authn, choices, ports
 from storeside.stack import tls as certificates
-from storeside.stack.clickhouse_server import NOT_CONFINED
+from storeside.stack.airflow import airflow, celery
 from storeside.stack.clients import clients_environment
-from storeside.stack.component import Component
 from storeside.stack.podrunner.images import IMAGES
-from storeside.stack.processes import marked
-from storeside.stack.proxies import direct
+from storeside.stack.servers import clickhouse, hsds, s3
+from storeside.stack.servers.clickhouse_server import NOT_CONFINED
 from storeside.stack.settings import EXECUTORS, Stack, StackError, default_folder
-from storeside.stack.supervisor import Supervisor
+from storeside.stack.supervision.component import Component
+from storeside.stack.supervision.processes import marked
+from storeside.stack.supervision.proxies import direct
+from storeside.stack.supervision.supervisor import Supervisor
 from storeside.stack.tables import print_components, print_table
 from storeside.transformers import landlock
 
@@ -86,7 +88,7 @@ def up(
         _airflow(stack).prepare(stack, _tell)
     Supervisor(stack).start(stages(stack, only), _tell)
     if "celery" in only:
-        airflow_celery.finish(stack)
+        celery.finish(stack)
     for part in hsds.PARTS:
         if part in only:
             hsds.prepare(stack, part)
@@ -117,11 +119,11 @@ def _running(options: argparse.Namespace) -> list[str]:
 
 
 def _build(options: argparse.Namespace) -> int:
-    from storeside.stack import aistore_build
+    from storeside.stack.building import nodes
 
     cache = options.folder / "cache"
     cache.mkdir(parents=True, exist_ok=True)
-    aistore_build.build(cache, _tell)
+    nodes.build(cache, _tell)
     return 0
 
 
@@ -216,7 +218,7 @@ def _components(stack: Stack, part: str, start: bool = True) -> list[Component]:
         return clickhouse.components(stack, start)
     simple: Mapping[str, Callable[[Stack], list[Component]]] = {
         "s3": s3.components,
-        "celery": airflow_celery.servers,
+        "celery": celery.servers,
         "airflow": _airflow(stack).components,
     }
     return simple[part](stack)
@@ -224,15 +226,16 @@ def _components(stack: Stack, part: str, start: bool = True) -> list[Component]:
 
 def _airflow(stack: Stack) -> ModuleType:
     """Return the module of Airflow's processes: `environment`, `prepare` and `components`."""
-    return airflow_celery if stack.executor == "celery" else airflow
+    return celery if stack.executor == "celery" else airflow
 
 
 def _of_aistore(stack: Stack, part: str, start: bool) -> list[Component]:
-    from storeside.stack import aistore, aistore_build
+    from storeside.stack.building import nodes
+    from storeside.stack.servers import aistore
 
     if part == "authn" and not stack.secure:
         return []
-    binary = aistore_build.build(stack.cache, _tell) if start else aistore_build.path(stack.cache)
+    binary = nodes.build(stack.cache, _tell) if start else nodes.path(stack.cache)
     if part == "authn":
         return authn.components(stack, binary, write=start)
     return aistore.components(stack, binary, write=start)
@@ -242,7 +245,7 @@ def _part(name: str) -> str:
     """Return the part that a component belongs to."""
     if name in PARTS:
         return name
-    if name in airflow_celery.SERVERS:
+    if name in celery.SERVERS:
         return "celery"
     if name.startswith("clickhouse"):
         return "clickhouse"

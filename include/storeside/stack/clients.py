@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from storeside.stack import authn, s3
-from storeside.stack.clickhouse_users import USER
+from storeside.stack import authn
+from storeside.stack.servers import s3
+from storeside.stack.servers.clickhouse_users import USER
 from storeside.stack.settings import HOST, Stack
 
 

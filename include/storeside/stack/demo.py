@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any
 from storeside.speech.facts import PULLED
 from storeside.sql.answers import first_row, whole_answers
 from storeside.sql.inserts import lean_inserts
-from storeside.stack import authn, s3, speech_corpus
-from storeside.stack.airflow_api import AirflowApi
-from storeside.stack.clickhouse import passwords
-from storeside.stack.clickhouse_users import USER
+from storeside.stack import authn, speech_corpus
+from storeside.stack.airflow.api import AirflowApi
+from storeside.stack.servers import s3
+from storeside.stack.servers.clickhouse import passwords
+from storeside.stack.servers.clickhouse_users import USER
 from storeside.stack.settings import CHECKOUT, HOST, Stack, StackError
 
 if TYPE_CHECKING:

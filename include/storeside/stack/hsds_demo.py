@@ -10,8 +10,8 @@ from storeside.hsds.client import Client, Server
 from storeside.hsds.export import Export, Exporter
 from storeside.hsds.plan import Slab
 from storeside.sql.answers import first_row
-from storeside.stack import hsds, s3
 from storeside.stack.demo import clickhouse_client
+from storeside.stack.servers import hsds, s3
 from storeside.stack.settings import Stack
 from storeside.transfer.request.options import TableOptions
 from storeside.transfer.request.request import Request

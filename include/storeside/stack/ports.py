@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import replace
 
-from storeside.stack import aistore
-from storeside.stack.processes import listener, marked
+from storeside.stack.servers import aistore
 from storeside.stack.settings import Stack, StackError, free_ports
+from storeside.stack.supervision.processes import listener, marked
 
 
 def renew(stack: Stack, parts: Collection[str], tell: Callable[[str], object] = lambda text: None) -> Stack:

@@ -101,7 +101,7 @@ class Stack:
     :param executor: executor of Airflow, one of `EXECUTORS`
     :param tls: AIStore, AuthN, ClickHouse, S3 and SQS use HTTPS with a certificate of the stack's own authority
         (`storeside.stack.tls`)
-    :param backends: AIStore's backends besides S3, separated by spaces (`storeside.stack.aistore_backends`)
+    :param backends: AIStore's backends besides S3, separated by spaces (`storeside.stack.building.backends`)
     :param folder: folder in which the stack was created; a record without it is from an older version
     :param certificates: folder of the certificates if the stack did not create them; not recorded
     """

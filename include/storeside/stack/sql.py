@@ -10,9 +10,9 @@ from urllib.parse import urlencode
 
 import requests
 
-from storeside.stack.clickhouse_users import USER
-from storeside.stack.processes import marked
+from storeside.stack.servers.clickhouse_users import USER
 from storeside.stack.settings import Stack, StackError
+from storeside.stack.supervision.processes import marked
 
 PROMPT, MORE = "sql> ", "...> "
 _LEAVE = ("exit", "quit", "\\q")

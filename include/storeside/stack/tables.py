@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 
-from storeside.stack.supervisor import Status
+from storeside.stack.supervision.supervisor import Status
 
 
 def print_components(found: Iterable[Status], *, as_json: bool) -> None:

@@ -18,9 +18,10 @@ from typing import Any
 
 from storeside.ledger.objects import Ledger
 from storeside.sql.quoting import identifier
-from storeside.stack import cli, demo, s3
+from storeside.stack import cli, demo
+from storeside.stack.servers import s3
 from storeside.stack.settings import Stack, default_folder
-from storeside.stack.supervisor import Supervisor
+from storeside.stack.supervision.supervisor import Supervisor
 from storeside.transfer.base.staging_tables import STAGING
 from storeside.transfer.tables.table import LOAD_ID
 from tests.fuzz.differential.loading import PULL, PUSH, Load, Loading

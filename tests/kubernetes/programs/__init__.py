@@ -8,9 +8,9 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from storeside.stack.aistore_build import VERSION as AISTORE
-from storeside.stack.aistore_patch import MODULE
-from storeside.stack.go import Go, built_once
+from storeside.stack.building.go import Go, built_once
+from storeside.stack.building.nodes import VERSION as AISTORE
+from storeside.stack.building.patch import MODULE
 
 KUBERNETES = "1.34.4"
 SOURCES = Path(__file__).parent

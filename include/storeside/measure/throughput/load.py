@@ -28,8 +28,8 @@ SECONDS = range(5, 86_401)
 LOADERS = range(1, 65)
 _REMEDY = (
     "install AIStore's aisloader on the workers and set its path in the extra 'aisloader' of the AIStore connection"
-    " ('python -m storeside.stack.aisloader_build' builds it), or name an image in the extra 'aisloader_image' to run"
-    " the loaders on Kubernetes"
+    " ('python -m storeside.stack.building.aisloader' builds it), or name an image in the extra 'aisloader_image'"
+    " to run the loaders on Kubernetes"
 )
 # With an interval, the loader would write separate totals per interval.
 _OUTPUT = ("-quiet", "-json", "-statsinterval=0")

@@ -16,9 +16,9 @@ from typing import Any
 import trustme
 
 from storeside.stack.authn import token_file
-from storeside.stack.component import Component
-from storeside.stack.probes import UNANSWERED
 from storeside.stack.settings import HOST, SOURCES, Stack
+from storeside.stack.supervision.component import Component
+from storeside.stack.supervision.probes import UNANSWERED
 
 NAMESPACE = "ais"
 Images = Mapping[str, Mapping[str, Any]]

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from storeside.stack.podrunner import allowed
 from storeside.stack.podrunner.processes import Ledger, dies_with_parent, kill_tree, usage
 from storeside.stack.podrunner.settings import Image, Settings, bare_name
-from storeside.stack.probes import UNANSWERED, Connection
+from storeside.stack.supervision.probes import UNANSWERED, Connection
 
 TAIL_BYTES = 2048
 LOG_BYTES = 16 << 20

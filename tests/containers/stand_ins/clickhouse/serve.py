@@ -1,10 +1,10 @@
 """Serves the engine of chdb-core with the configuration below /etc/clickhouse-server, until SIGTERM.
 
 The engine is clickhouse-local: it reads ``.clickhouse-local`` in its home folder, and serves as long as its last
-statement reads from a pipe. See ``storeside.stack.clickhouse_server``, which does the same without a container.
+statement reads from a pipe. ``storeside.stack.servers.clickhouse_server`` does the same without a container.
 
 The engine has no HTTPS. With an ``https_port`` in the configuration it serves HTTP on the loopback address, and
-``storeside.stack.tls_relay`` terminates TLS with the certificate and the key of the configuration.
+``storeside.stack.supervision.tls_relay`` terminates TLS with the certificate and the key of the configuration.
 """
 
 import os
@@ -37,7 +37,8 @@ def relay() -> list[str]:
         if port := root.findtext("https_port"):
             files = [root.findtext(f"openSSL/server/{name}") or "" for name in ("certificateFile", "privateKeyFile")]
             everywhere = root.findtext("listen_host") or ""
-            return [sys.executable, "-m", "storeside.stack.tls_relay", port, str(PLAIN_PORT), *files, everywhere]
+            relay = [sys.executable, "-m", "storeside.stack.supervision.tls_relay"]
+            return [*relay, port, str(PLAIN_PORT), *files, everywhere]
     return []
 
 

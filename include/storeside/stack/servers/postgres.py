@@ -12,9 +12,9 @@ import tempfile
 from functools import partial
 from pathlib import Path
 
-from storeside.stack.component import Component
-from storeside.stack.probes import listens
 from storeside.stack.settings import HOST, Stack, StackError
+from storeside.stack.supervision.component import Component
+from storeside.stack.supervision.probes import listens
 
 USER = "airflow"
 # The database that initdb creates.

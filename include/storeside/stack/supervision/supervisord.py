@@ -12,9 +12,9 @@ from typing import Any
 
 import psutil
 
-from storeside.stack.probes import Connection
-from storeside.stack.processes import MARK, mark
-from storeside.stack.proxies import direct
+from storeside.stack.supervision.probes import Connection
+from storeside.stack.supervision.processes import MARK, mark
+from storeside.stack.supervision.proxies import direct
 
 # The caller's variables that components inherit: any other variable may be a secret, or change their behaviour.
 WANTED = re.compile(

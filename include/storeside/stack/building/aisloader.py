@@ -1,6 +1,6 @@
 """Builds `aisloader`, AIStore's load generator, from the same module version as the nodes.
 
-``python -m storeside.stack.aisloader_build`` builds it for the embedded stack and prints its path.
+``python -m storeside.stack.building.aisloader`` builds it for the embedded stack and prints its path.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from storeside.stack.aistore_build import VERSION
-from storeside.stack.aistore_patch import MODULE
-from storeside.stack.go import Go, built_once
+from storeside.stack.building.go import Go, built_once
+from storeside.stack.building.nodes import VERSION
+from storeside.stack.building.patch import MODULE
 from storeside.stack.settings import StackError, default_folder
 
 TAGS = "mono"

@@ -1,9 +1,9 @@
 """Runs AIStore and its AuthN in one container until the container is stopped.
 
-``python -m storeside.stack.container`` starts a proxy and its targets as the embedded stack does, but serves other
-containers, with a certificate from `storeside.stack.container_certificates`. Transformers run in another container
-(`storeside.stack.transformers_container`), which mounts the volume of this one read-only, as another user of the same
-group. AuthN listens on port 51079, the proxy on 51080.
+``python -m storeside.stack.containers.aistore`` starts a proxy and its targets as the embedded stack does, but serves
+other containers, with a certificate from `storeside.stack.containers.certificates`. Transformers run in another
+container (`storeside.stack.containers.transformers`), which mounts the volume of this one read-only, as another user
+of the same group. AuthN listens on port 51079, the proxy on 51080.
 
 All these variables are required, except AIS_TARGETS and the last four:
 
@@ -26,11 +26,14 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from storeside.stack import aistore, aistore_build, authn, container_files
+from storeside.stack import authn
+from storeside.stack.building import nodes
+from storeside.stack.containers import files
 from storeside.stack.podrunner import component as podrunner
 from storeside.stack.podrunner.images import IMAGES
+from storeside.stack.servers import aistore
 from storeside.stack.settings import CHECKOUT, Stack, StackError, default_folder
-from storeside.stack.supervisor import UNANSWERED, Supervisor
+from storeside.stack.supervision.supervisor import UNANSWERED, Supervisor
 
 # All ports are among those that docker-compose.yaml reserves.
 PORT = 51080
@@ -69,7 +72,7 @@ def main() -> int:
 
 def _run(stack: Stack, ended: threading.Event) -> str:
     """Start the cluster, keep it until `ended` is set, and stop it; return the fault if it cannot run on, or ""."""
-    supervisor = Supervisor(stack, container_files.PASSED)  # transformers must reach their files at any time
+    supervisor = Supervisor(stack, files.PASSED)  # transformers must reach their files at any time
     try:
         _start(stack, supervisor)
         _tell(f"AIStore is ready at https://{os.environ['AIS_HOST']}:{PORT}")
@@ -91,7 +94,7 @@ def _fault(stack: Stack) -> str:
     The supervisor gives up on a process that ends at each of several starts. The container's health check cannot see
     this: the proxy stays healthy without its targets and AuthN.
     """
-    supervisor = Supervisor(stack, container_files.PASSED)  # knows no probes, so the status does not wait for them
+    supervisor = Supervisor(stack, files.PASSED)  # knows no probes, so the status does not wait for them
     try:
         found = supervisor.status()
     except UNANSWERED:
@@ -106,13 +109,13 @@ def _fault(stack: Stack) -> str:
 def _start(stack: Stack, supervisor: Supervisor) -> None:
     """Start AuthN, wait for the pod runner in the other container, and start AIStore's nodes."""
     hosts = aistore.Hosts(*(os.environ[name] for name in REQUIRED[:3]))
-    binary = aistore_build.build(_CACHE, _tell)
+    binary = nodes.build(_CACHE, _tell)
     servers = authn.components(stack, binary, host="")
     supervisor.start([servers], _tell)
     _set_password(stack)
-    container_files.write_tokens(stack)
-    podrunner.write(stack, IMAGES, hosts.pods, **container_files.of_pods(stack))
-    container_files.share(stack)
+    files.write_tokens(stack)
+    podrunner.write(stack, IMAGES, hosts.pods, **files.of_pods(stack))
+    files.share(stack)
     _wait_for_pods(stack, hosts.pods)
     backend = {name: os.environ.get(name, "") for name in aistore.BACKEND}
     supervisor.start([servers, aistore.components(stack, binary, hosts, backend)], _tell)
@@ -144,7 +147,7 @@ def _stack(folder: Path, targets: str) -> Stack:
         _tell("this cluster is from a version without TLS: its nodes start with new settings, and keep its data")
         aistore.forget_settings(stack)
         stack = replace(stack, tls=True, secure=True)
-    stack = replace(stack, ports=stack.ports | ports, certificates=container_files.CERTIFICATES)
+    stack = replace(stack, ports=stack.ports | ports, certificates=files.CERTIFICATES)
     stack.save()
     return stack
 
@@ -171,7 +174,7 @@ def _renew(stack: Stack) -> None:
     """Renew tokens in the second half of their lifetime; after a failure, the next day."""
     try:
         authn.prepare(stack)
-        container_files.write_tokens(stack)
+        files.write_tokens(stack)
     except StackError as e:
         _tell(f"warning: the tokens of AIStore were not renewed: {e}")
 

@@ -10,8 +10,9 @@ import os
 from pathlib import Path
 from xml.sax.saxutils import escape
 
-from storeside.stack import aistore, authn
+from storeside.stack import authn
 from storeside.stack.podrunner import component as podrunner
+from storeside.stack.servers import aistore
 from storeside.stack.settings import Stack
 
 # In ClickHouse's container: /etc/clickhouse-server/aistore. ClickHouse reloads the file after a change.

@@ -4,7 +4,7 @@ The wheel's engine is clickhouse-local, which opens ClickHouse's HTTP and TCP ha
 It serves until its list of statements ends. The last statement reads from a named pipe; closing the pipe ends the
 server cleanly.
 
-Usage: ``python -m storeside.stack.clickhouse_server --config FILE`` with the fields of `Config` as JSON.
+Usage: ``python -m storeside.stack.servers.clickhouse_server --config FILE`` with the fields of `Config` as JSON.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import escape
 
-from storeside.stack.clickhouse_users import DATA, DATABASE, USER, users_xml
-from storeside.stack.probes import answers
-from storeside.stack.processes import listener
+from storeside.stack.servers.clickhouse_users import DATA, DATABASE, USER, users_xml
 from storeside.stack.settings import HOST, SOURCES, StackError
+from storeside.stack.supervision.probes import answers
+from storeside.stack.supervision.processes import listener
 from storeside.transformers.landlock import confine, drop_capabilities
 
 PINNED = "26.9.0"

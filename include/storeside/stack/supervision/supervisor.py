@@ -20,10 +20,20 @@ from typing import Any
 
 import psutil
 
-from storeside.stack.component import Component
-from storeside.stack.processes import end, listener, marked
 from storeside.stack.settings import HOST, SOURCES, Stack, StackError
-from storeside.stack.supervisord import PROGRAM, SUPERVISORD, Transport, environment, escape, read, runs, tail, write
+from storeside.stack.supervision.component import Component
+from storeside.stack.supervision.processes import end, listener, marked
+from storeside.stack.supervision.supervisord import (
+    PROGRAM,
+    SUPERVISORD,
+    Transport,
+    environment,
+    escape,
+    read,
+    runs,
+    tail,
+    write,
+)
 
 UNANSWERED = (OSError, xmlrpc.client.Error, http.client.HTTPException)
 RETRIES = 3
@@ -205,7 +215,7 @@ class Supervisor:
         )
         text = PROGRAM.format(
             name=component.name,
-            command=escape(shlex.join([sys.executable, "-m", "storeside.stack.launch", str(path)])),
+            command=escape(shlex.join([sys.executable, "-m", "storeside.stack.supervision.launch", str(path)])),
             sources=escape(SOURCES),
             steady=STEADY_SECONDS,
             retries=RETRIES,

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from storeside.stack import tls
-from storeside.stack.component import Component
 from storeside.stack.settings import HOST, SOURCES, Stack
+from storeside.stack.supervision.component import Component
 
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
@@ -46,7 +46,7 @@ def components(stack: Stack) -> list[Component]:
     return [
         Component(
             name="s3",
-            command=(sys.executable, "-m", "storeside.stack.s3_server"),
+            command=(sys.executable, "-m", "storeside.stack.servers.s3_server"),
             healthy=healthy,
             environment={
                 "AUTH": "true",  # refuses unknown access keys and anonymous requests, but accepts a wrong secret

@@ -1,9 +1,9 @@
 """Gives an Airflow process its own loopback address, as if it ran on a separate machine.
 
-``python -m storeside.stack.own_address worker …`` runs ``airflow worker …``, whose server of logs listens at the
-address in `VARIABLE`. Airflow's servers of logs otherwise listen on all interfaces of the machine.
-With the setting ``hostname_callable = storeside.stack.own_address.of_this_process``, Airflow records this address as
-the host of tasks and triggers, and asks it for their logs.
+``python -m storeside.stack.supervision.own_address worker …`` runs ``airflow worker …``, whose server of logs listens
+at the address in `VARIABLE`. Airflow's servers of logs otherwise listen on all interfaces of the machine.
+With the setting ``hostname_callable = storeside.stack.supervision.own_address.of_this_process``, Airflow records this
+address as the host of tasks and triggers, and asks it for their logs.
 """
 
 from __future__ import annotations

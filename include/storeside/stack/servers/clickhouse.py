@@ -11,12 +11,19 @@ from dataclasses import asdict
 from functools import partial
 
 from storeside.stack import authn, tls
-from storeside.stack.clickhouse_server import BEARER, Config
-from storeside.stack.clickhouse_users import AISTORE_COLLECTION, LEDGER, LOADER, OBJECTS_COLLECTION, PAGES, USER
-from storeside.stack.component import Component
-from storeside.stack.probes import answers, listens
+from storeside.stack.servers.clickhouse_server import BEARER, Config
+from storeside.stack.servers.clickhouse_users import (
+    AISTORE_COLLECTION,
+    LEDGER,
+    LOADER,
+    OBJECTS_COLLECTION,
+    PAGES,
+    USER,
+)
 from storeside.stack.settings import HOST, SOURCES, Stack
-from storeside.stack.supervisord import write
+from storeside.stack.supervision.component import Component
+from storeside.stack.supervision.probes import answers, listens
+from storeside.stack.supervision.supervisord import write
 
 MEMORY_RATIO = 0.4
 
@@ -46,7 +53,7 @@ def components(stack: Stack, write_settings: bool = True) -> list[Component]:
     return [
         Component(
             name="clickhouse",
-            command=(sys.executable, "-m", "storeside.stack.clickhouse_server", "--config", str(path)),
+            command=(sys.executable, "-m", "storeside.stack.servers.clickhouse_server", "--config", str(path)),
             # `up` restarts the server when its settings have changed, such as the token for AIStore.
             environment={"STORESIDE_SETTINGS": hashlib.sha256(text.encode()).hexdigest()},
             healthy=lambda: healthy(stack),
@@ -67,7 +74,7 @@ def _https(stack: Stack) -> list[Component]:
     return [
         Component(
             name="clickhouse-https",
-            command=(sys.executable, "-m", "storeside.stack.tls_relay", str(listen), str(to), *files),
+            command=(sys.executable, "-m", "storeside.stack.supervision.tls_relay", str(listen), str(to), *files),
             healthy=partial(listens, HOST, listen),
             directory=SOURCES,
             ports=(listen,),

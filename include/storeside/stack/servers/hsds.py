@@ -25,10 +25,10 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
-from storeside.stack import s3
-from storeside.stack.component import Component
-from storeside.stack.packages import uv
+from storeside.stack.building.packages import uv
+from storeside.stack.servers import s3
 from storeside.stack.settings import Stack, StackError
+from storeside.stack.supervision.component import Component
 
 PARTS = ("hsds", "hsds-s3")
 REQUIREMENTS = Path(__file__).with_name("hsds_requirements.txt")

@@ -1,4 +1,4 @@
-"""``python -m storeside.stack.start_after URL AUTHORITY COMMAND...`` becomes COMMAND as soon as URL answers.
+"""``python -m storeside.stack.supervision.start_after URL AUTHORITY COMMAND...`` becomes COMMAND when URL answers.
 
 AUTHORITY is the file of the certificate authority for an HTTPS URL, or empty.
 
@@ -13,7 +13,7 @@ import sys
 import time
 from pathlib import Path
 
-from storeside.stack.probes import answers
+from storeside.stack.supervision.probes import answers
 
 
 def main(url: str, authority: str, *command: str) -> None:

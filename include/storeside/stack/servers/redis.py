@@ -5,10 +5,10 @@ from __future__ import annotations
 import shutil
 from functools import partial
 
-from storeside.stack.component import Component
-from storeside.stack.probes import listens
 from storeside.stack.settings import HOST, Stack, StackError
-from storeside.stack.supervisord import write
+from storeside.stack.supervision.component import Component
+from storeside.stack.supervision.probes import listens
+from storeside.stack.supervision.supervisord import write
 
 REMEDY = "run apt-get install redis-server, or put redis-server into the PATH"
 

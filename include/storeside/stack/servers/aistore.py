@@ -12,14 +12,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from storeside.stack import aistore_backends, tls
-from storeside.stack.aistore_patch import LOOPBACK_VARIABLE, SEED_VARIABLE, SERVICE_ACCOUNT_VARIABLE
-from storeside.stack.component import Component
+from storeside.stack import tls
+from storeside.stack.building import backends
+from storeside.stack.building.patch import LOOPBACK_VARIABLE, SEED_VARIABLE, SERVICE_ACCOUNT_VARIABLE
 from storeside.stack.podrunner.component import NAMESPACE, node_name, pod_name, service_account
-from storeside.stack.probes import answers
-from storeside.stack.s3 import keys as s3_keys
+from storeside.stack.servers.s3 import keys as s3_keys
+from storeside.stack.servers.trouble import ControlPlane
 from storeside.stack.settings import HOST, SOURCES, Stack
-from storeside.stack.trouble import ControlPlane
+from storeside.stack.supervision.component import Component
+from storeside.stack.supervision.probes import answers
 
 REGION = "us-east-1"
 # Variables that configure the nodes' backend for s3:// buckets.
@@ -118,7 +119,7 @@ def forget_settings(stack: Stack) -> None:
 
 
 def _after(url: str, stack: Stack) -> tuple[str, ...]:
-    return (sys.executable, "-m", "storeside.stack.start_after", url, str(stack.authority or ""))
+    return (sys.executable, "-m", "storeside.stack.supervision.start_after", url, str(stack.authority or ""))
 
 
 def _command(stack: Stack, binary: Path, node: str) -> tuple[str, ...]:
@@ -148,7 +149,7 @@ def _environment(
         LOOPBACK_VARIABLE: "1",
         SEED_VARIABLE: hashlib.sha256(f"{node} {stack.secrets['ais_join']}".encode()).hexdigest(),
         # the requested backends, without the user's own AWS configuration
-        **aistore_backends.settings(os.environ),
+        **backends.settings(os.environ),
         **backend,
         # Go's list of trusted authorities, for requests to other nodes and to the backend
         **({"SSL_CERT_FILE": str(stack.authority)} if stack.tls else {}),
@@ -195,7 +196,7 @@ def _cluster(stack: Stack) -> dict[str, Any]:
     """Return the configuration that all nodes share; AIStore's defaults apply to omitted settings."""
     primary = stack.url("ais_proxy_control")
     return {
-        "backend": {name: {} for name in ("aws", *aistore_backends.chosen(os.environ))},
+        "backend": {name: {} for name in ("aws", *backends.chosen(os.environ))},
         "features": str(FEATURES),
         "proxy": {
             "primary_url": primary,

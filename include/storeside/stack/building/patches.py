@@ -8,14 +8,8 @@ AIStore sent it. The others fix faults of ETLs that end early; docs/aistore-bug-
 
 from __future__ import annotations
 
-from storeside.stack.aistore_patch import (
-    CLIENT_GO,
-    LOOPBACK_VARIABLE,
-    MODULE,
-    SERVICE_ACCOUNT_VARIABLE,
-    Patch,
-)
-from storeside.stack.aistore_secure_patches import SECURE_PATCHES
+from storeside.stack.building.patch import CLIENT_GO, LOOPBACK_VARIABLE, MODULE, SERVICE_ACCOUNT_VARIABLE, Patch
+from storeside.stack.building.secure_patches import SECURE_PATCHES
 
 _PROOF_HEADER = 'http.Header{"Ais-Etl-Proof": {etlProof(%s.secret, etlRequest)}}'
 

@@ -1,8 +1,9 @@
 """Becomes one component: the supervisor runs this program instead of the component's own command.
 
-``python -m storeside.stack.launch FILE`` reads command, directory and environment from a file that only its owner can
-read, so that secrets are neither in a command line nor in the supervisor's configuration. It ends the processes that
-an earlier instance of the component left behind, and then replaces itself with the command under the same process id.
+``python -m storeside.stack.supervision.launch FILE`` reads command, directory and environment from a file that only
+its owner can read, so that secrets are neither in a command line nor in the supervisor's configuration. It ends the
+processes that an earlier instance of the component left behind, and then replaces itself with the command under the
+same process id.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import os
 import sys
 from pathlib import Path
 
-from storeside.stack.processes import MARK, kill, mark, marked
+from storeside.stack.supervision.processes import MARK, kill, mark, marked
 
 
 def main(path: str) -> None:

@@ -20,9 +20,12 @@ from pathlib import Path
 from typing import Any
 
 from storeside.sql import roles
-from storeside.stack import aisloader_build, authn, hsds
-from storeside.stack.clickhouse import passwords
-from storeside.stack.clickhouse_users import (
+from storeside.stack import authn
+from storeside.stack.building import aisloader
+from storeside.stack.podrunner.component import NAMESPACE, kube_config
+from storeside.stack.servers import hsds
+from storeside.stack.servers.clickhouse import passwords
+from storeside.stack.servers.clickhouse_users import (
     AISTORE_COLLECTION,
     DATA,
     DATABASE,
@@ -31,13 +34,12 @@ from storeside.stack.clickhouse_users import (
     OBJECTS_COLLECTION,
     PAGES,
 )
-from storeside.stack.component import Component
-from storeside.stack.podrunner.component import NAMESPACE, kube_config
-from storeside.stack.probes import json_of
-from storeside.stack.processes import marked
-from storeside.stack.s3 import BUCKET, QUEUE, REGION, keys
+from storeside.stack.servers.s3 import BUCKET, QUEUE, REGION, keys
+from storeside.stack.servers.trouble import of_scheduler
 from storeside.stack.settings import CHECKOUT, HOST, SOURCES, Stack, StackError
-from storeside.stack.trouble import of_scheduler
+from storeside.stack.supervision.component import Component
+from storeside.stack.supervision.probes import json_of
+from storeside.stack.supervision.processes import marked
 
 # Tasks use a separate API server. In a shared process, users and tasks block each other: after a user's request
 # Airflow writes a log entry in the event loop and waits for SQLite's lock. A task's request holds that lock and waits
@@ -170,7 +172,7 @@ def connections(stack: Stack) -> dict[str, dict[str, Any]]:
                 "kube_config": str(kube_config(stack)),
                 "kube_namespace": NAMESPACE,
                 **({"ca_cert": str(stack.authority)} if stack.tls else {}),
-                "aisloader": str(aisloader_build.path(stack.cache)),
+                "aisloader": str(aisloader.path(stack.cache)),
             },
         },
     }

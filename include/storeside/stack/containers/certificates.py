@@ -1,6 +1,6 @@
 """Creates the private authority of the Compose stack and the certificates of its servers, once.
 
-``python -m storeside.stack.container_certificates`` writes one folder for each server, with ``ca.pem``,
+``python -m storeside.stack.containers.certificates`` writes one folder for each server, with ``ca.pem``,
 ``server.pem`` and ``server.key``, and the folder `AUTHORITY` with ``ca.pem`` only, for clients. Each folder is a
 volume, so a container gets only the files that it needs. The authority's key is never written, so it cannot issue
 another certificate later.

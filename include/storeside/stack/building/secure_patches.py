@@ -5,7 +5,7 @@ Without ``auth.intra_cluster`` in the configuration these changes have no effect
 
 from __future__ import annotations
 
-from storeside.stack.aistore_patch import AUTHN_HOST_VARIABLE, MODULE, SEED_VARIABLE, Patch
+from storeside.stack.building.patch import AUTHN_HOST_VARIABLE, MODULE, SEED_VARIABLE, Patch
 
 SECURE_PATCHES = (
     # AIStore 5.0 contains the code that signs requests between nodes and checks the proof of a joining node, but

@@ -1,4 +1,4 @@
-"""``python -m storeside.stack.compose_demo FOLDER``: send recordings through the pipeline of the compose stack.
+"""``python -m storeside.stack.containers.compose_demo FOLDER``: send recordings through the Compose stack's pipeline.
 
 The addresses come from the connections in the environment, as in the doctor.
 """
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from storeside.doctor import connections
 from storeside.sql import visibility
-from storeside.stack.airflow_api import AirflowApi
+from storeside.stack.airflow.api import AirflowApi
 
 BUCKET = "recordings"
 DAG = "speech_pipeline"

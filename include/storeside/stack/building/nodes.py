@@ -10,10 +10,10 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from storeside.stack import aistore_backends
-from storeside.stack.aistore_patch import CLIENT_GO, MODULE
-from storeside.stack.aistore_patches import PATCHES
-from storeside.stack.go import Go, built_once
+from storeside.stack.building import backends as aistore_backends
+from storeside.stack.building.go import Go, built_once
+from storeside.stack.building.patch import CLIENT_GO, MODULE
+from storeside.stack.building.patches import PATCHES
 
 VERSION = "v1.5.0"
 TAGS = "aws etl mono"

@@ -1,8 +1,8 @@
 """Runs the pod runner, and so the transformers, in a separate container without AIStore's secrets.
 
-``python -m storeside.stack.transformers_container`` waits until the container of AIStore
-(`storeside.stack.container`) has written the pod runner's files to the volume that both mount at ``$STORESIDE_HOME``,
-and serves until the container is stopped.
+``python -m storeside.stack.containers.transformers`` waits until the container of AIStore
+(`storeside.stack.containers.aistore`) has written the pod runner's files to the volume that both mount at
+``$STORESIDE_HOME``, and serves until the container is stopped.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from storeside.stack.container_files import CERTIFICATES
+from storeside.stack.containers.files import CERTIFICATES
 from storeside.stack.podrunner.__main__ import serve
 from storeside.stack.podrunner.component import with_trust
 from storeside.stack.podrunner.images import IMAGES

@@ -1,4 +1,4 @@
-"""``python -m storeside.stack.tls_relay PORT TO CERTIFICATE KEY [HOST]`` terminates TLS for a server without it.
+"""``python -m storeside.stack.supervision.tls_relay PORT TO CERTIFICATE KEY [HOST]`` terminates TLS for a server.
 
 It accepts TLS connections at PORT of the address HOST, by default the loopback address, and passes their bytes to and
 from the port TO of the loopback address.

@@ -18,10 +18,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from storeside.stack.probes import answers
-from storeside.stack.s3 import AUTHORITY_VARIABLE, configure
-from storeside.stack.s3_guard import guarded
+from storeside.stack.servers.s3 import AUTHORITY_VARIABLE, configure
+from storeside.stack.servers.s3_guard import guarded
 from storeside.stack.settings import HOST
+from storeside.stack.supervision.probes import answers
 
 SAVE_SECONDS = 1.0
 # The most that saving may take of the server's time.
@@ -29,7 +29,7 @@ _SAVE_SHARE = 0.2
 
 
 def main() -> None:
-    """Serve until SIGTERM; `storeside.stack.s3.components` sets the environment."""
+    """Serve until SIGTERM; `storeside.stack.servers.s3.components` sets the environment."""
     from ministack import app as ministack  # type: ignore[import-untyped]
 
     _move_queues()

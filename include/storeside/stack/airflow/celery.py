@@ -17,14 +17,17 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from storeside.stack import airflow, own_address, packages, postgres, redis, s3
-from storeside.stack.component import Component
-from storeside.stack.probes import answers, listens
+from storeside.stack.airflow import airflow
+from storeside.stack.building import packages
+from storeside.stack.servers import postgres, redis, s3
 from storeside.stack.settings import SOURCES, Stack, StackError
-from storeside.stack.supervisord import read, write
+from storeside.stack.supervision import own_address
+from storeside.stack.supervision.component import Component
+from storeside.stack.supervision.probes import answers, listens
+from storeside.stack.supervision.supervisord import read, write
 
 SERVERS = ("postgres", "redis")
-LOCK = Path(__file__).with_name("images") / "celery.lock"
+LOCK = Path(__file__).parents[1] / "images" / "celery.lock"
 LOG_BUCKET = "airflow-logs"
 # Tasks that a worker runs at the same time, and that a scheduler sends to the queue.
 CONCURRENCY = 2

@@ -1,0 +1,1 @@
+"""Airflow's processes, with LocalExecutor and with Celery, and a client of its API."""

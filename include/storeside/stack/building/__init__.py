@@ -1,0 +1,1 @@
+"""Builds and installs the binaries of Go modules, and packages, into the stack's cache."""

@@ -1,0 +1,1 @@
+"""The programs that the containers of docker-compose.yaml run."""

@@ -1,0 +1,1 @@
+"""The stack's processes: what describes, starts, watches, probes and ends them."""
