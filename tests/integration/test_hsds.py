@@ -185,7 +185,7 @@ KILLED = """
 import sys
 from storeside.hsds.client import Client, Server
 from storeside.hsds.export import Export, Exporter
-from storeside.stack import s3
+from storeside.stack.servers import s3
 import json
 given = json.load(sys.stdin)
 Exporter(Client(Server(**given["server"])), s3.client("s3", *given["s3"]), Export(**given["export"]), "one").run()
