@@ -47,3 +47,30 @@ def test_texts_after_a_sample_of_numbers_make_text_of_an_empty_table(reading: St
     reading.load(sample_bytes=1000)
     assert reading.reasons() == {}
     assert reading.rows("a", "id DESC LIMIT 2") == [("007",), ("",)]
+
+
+@pytest.mark.parametrize("loader", LOADERS)
+def test_columns_of_integers_take_numbers_without_a_fraction(reading: Statements, loader: str) -> None:
+    reading.create("n Nullable(Int64), u UInt8 DEFAULT 9, s String, h Nullable(Int128)")
+    fraction = "row 1, column 'n' has a value that Nullable(Int64) cannot hold whole (line 2): change the column to a"
+    reading.cases({
+        "exact": Loaded(
+            b'{"n": 5.0, "s": "1.0"}\n{"n": 1e3, "u": 7.00}\n{"n": "7"}\n{"n": null, "h": 170141183460469231731687e0}\n{}\n',
+            [(5, 9, "1.0", None), (1000, 7, "", None), (7, 9, "", None), (None, 9, "", 170141183460469231731687),
+             (None, 9, "", None)],
+        ),
+        "long": Loaded(b'{"n": 9007199254740993.0}\n', [(9007199254740993, 9, "", None)]),
+        "fraction": Refused(b'{"n": 5.0}\n{"n": 5.5}\n', fraction),
+        "fraction-first": Refused(b'{"n": 1}\n{"n": 5.5}\n', fraction),
+        "code": Refused(b'{"n": 5.0}\n{"n": "007"}\n', "row 1, column 'n' has a text that is no JSON number"),
+        "empty": Refused(b'{"n": 5.0}\n{"n": ""}\n', "row 1, column 'n' has a text that is no JSON number"),
+        "bool": Refused(b'{"n": 5.0}\n{"n": true}\n', "row 1, column 'n' has a value that"),
+        "large": Refused(b'{"u": 5.0}\n{"u": 300}\n', "row 1, column 'u' has a value that"),
+    }, loader=loader, format="jsonl")  # fmt: skip
+
+
+def test_numbers_without_a_fraction_beside_bad_rows(reading: Statements) -> None:
+    reading.create("n Int64")
+    lines = [b'{"n": 5.0}', b'{"n": 5.5}', b"[1]", b'{"n": "007"}', b'{"n": 2}', b'{"n": null}']
+    report = reading.cases({"a": Loaded(b"\n".join(lines), [(5,), (2,)])}, format="jsonl", on_bad_rows="skip")
+    assert report.rejected == 4

@@ -439,6 +439,14 @@ def not_copied(key: str, what: str, error: OSError) -> TransferTransientError:
     )
 
 
+def no_number(column: str) -> str:
+    """Return the reason for a text in a column of numbers of JSON, which ClickHouse would take for a number."""
+    return (
+        f"column {column!r} has a text that is no JSON number, such as an empty one: correct it, or change the column"
+        " to String"
+    )
+
+
 def classify(error: Any) -> TransferError:
     """Return our error for ClickHouse's error about an object that it read."""
     if isinstance(error, TransferError):

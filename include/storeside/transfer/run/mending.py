@@ -23,7 +23,7 @@ from storeside.transfer.base.errors import (
     classify,
     kind_of,
 )
-from storeside.transfer.base.schema import Column, bare, is_nested, resolved, same
+from storeside.transfer.base.schema import INTEGERS, Column, bare, is_nested, resolved, same
 from storeside.transfer.formats.encoding import refuse_encoding
 from storeside.transfer.formats.messages import message_columns
 from storeside.transfer.formats.text_lines import with_line
@@ -50,6 +50,8 @@ _OF_A_VALUE = re.compile(r"column .* has (a|invalid) ")
 # ClickHouse 26.9 takes zeros after gzip for damage, which gzip itself leaves out.
 _INFLATING = "ZLIB_INFLATE_FAILED"
 _NOT_HELD = " cannot hold whole"
+# How ClickHouse's error begins to quote a number with a fraction or an exponent in a column of integers.
+_FRACTION = re.compile(r"before: '[.eE]")
 _ROW = re.compile(r"\(row (\d{1,18})\)")
 
 
@@ -72,6 +74,11 @@ class Mending:
             self._by_salvage,
         )
         try:
+            if _FRACTION.search(str(error)) and self.work.is_strict:
+                try:
+                    return self.staging.stage([o], How(exact=True))
+                except LoadObjectError as e:
+                    error = e
             for remedy in () if isinstance(error, LimitError | GoneError | BusyObjectError) else remedies:
                 if (staged := remedy(o, error)) is not None:
                     return staged
@@ -276,7 +283,7 @@ class Mending:
         The worker has read an object whose text cannot be parsed, but not one with a wrong value.
         """
         if _OF_A_VALUE.match(reason):
-            return self._with_row(o, reason)
+            reason = self._with_row(o, reason)
         try:
             content = self.work.content(o)
             return reason if content.archive else with_line(reason, content.plain, self.work.form)
@@ -284,12 +291,12 @@ class Mending:
             return reason
 
     def _with_row(self, o: Planned, reason: str) -> str:
-        """Add the row to a reason that states a column of CSV, because the checks of values do not know their row.
+        """Add the row to a reason that states a column of text, because the checks of values do not know their row.
 
         ClickHouse reads the object again up to the faulty row, or the worker does if ClickHouse cannot.
         """
         form = self.work.form
-        if not (form.name == "csv" and form.is_native and _OF_A_VALUE.match(reason)):
+        if not (form.is_text and form.is_native and _OF_A_VALUE.match(reason)):
             return reason
         try:
             compression, reading = self._compression(o), self._text_reading()
@@ -328,7 +335,7 @@ class Mending:
         empty_nulls = self.request.read.on_null_nested == "empty"
         return self.work.readings.text(
             self.work.form, self.staging.destination, empty_nulls=empty_nulls,
-            keeps_codes=self.request.read.keeps_codes,
+            keeps_codes=self.request.read.keeps_codes, exact=self.work.is_strict,
         )  # fmt: skip
 
     def _columns(self, o: Planned) -> list[Column]:
@@ -343,9 +350,11 @@ class Mending:
         return whole_columns(self.work.client, self.request, self.work.form, self.work.content(o))
 
     def _remedy(self, reason: str) -> str:
-        """Return the remedy for a value that a column does not hold, whose type was inferred from text."""
-        inferred = self.staging.destination.inferred
-        if not any(reason.endswith(_NOT_HELD) and f"column {name!r} has" in reason for name in inferred):
+        """Return the remedy for a value of a text that does not fit a column of integers or of an inferred type."""
+        destination = self.staging.destination
+        names = {*destination.inferred, *(c.name for c in destination.columns if INTEGERS.fullmatch(bare(c.type)))}
+        is_held = not (self.work.form.is_text and reason.endswith(_NOT_HELD))
+        if is_held or not any(f"column {name!r} has" in reason for name in names):
             return ""
         return ": change the column to a type that holds it, such as String, and load the object with `retry_failed`"
 

@@ -65,7 +65,7 @@ class Grouping:
         if form.is_text:
             codes = self.work.request.read.keeps_codes
             reading = self.work.readings.text(
-                form, destination, how.rest, empty_nulls=self._empties, keeps_codes=codes
+                form, destination, how.rest, empty_nulls=self._empties, keeps_codes=codes, exact=how.exact
             )
             return [Group(reading, [Loaded(o, -1) for o in objects])]
         if form.by_schema:

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from storeside.sql.quoting import literal
-from storeside.transfer.base.errors import LoadObjectError
+from storeside.transfer.base.errors import LoadObjectError, no_number
 from storeside.transfer.base.schema import Column, bare
 from storeside.transfer.objects.strict_json import depth_of
 
@@ -93,10 +93,7 @@ class Numbers:
     def _named(self, found: Any) -> str:
         for number, name in enumerate(self.names):
             if _AT_VALUE.search(bytes(getattr(found, f"f{number}"))):
-                return (
-                    f"column {name!r} has a text that is no JSON number, such as an empty one: correct it, or change"
-                    " the column to String"
-                )
+                return no_number(name)
         return ""
 
     @cached_property

@@ -122,13 +122,14 @@ class How:
 
     `rest` lists the columns that are stored in the column `_rest`. `compression` is ClickHouse's name for the
     compression of the content if the objects' names suggest another. With `push`, the worker reads the objects; with
-    `tidy`, it sends the rows that `records` yields.
+    `tidy`, it sends the rows that `records` yields. With `exact`, columns of integers in JSON take numbers such as 5.0.
     """
 
     rest: tuple[Column, ...] = ()
     compression: str = "auto"
     push: bool = False
     tidy: bool = False
+    exact: bool = False
 
 
 USUAL = How()

@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from storeside.sql.quoting import identifier, literal
-from storeside.transfer.base.errors import DriftError, LoadObjectError
+from storeside.transfer.base.errors import DriftError, LoadObjectError, no_number
 from storeside.transfer.base.schema import (
+    INTEGERS,
     MOMENT,
     NOTHING,
     Column,
@@ -52,20 +53,23 @@ def text_reading(
     *,
     empty_nulls: bool = False,
     keeps_codes: bool | None = None,
+    exact: bool = False,
 ) -> Reading:
     """Return how to read text objects, which may have any column of the table.
 
     `rest` lists columns of the objects that the table lacks; the load stores them in the column `_rest`. The values
     of `ignored` columns are read and not used. With `empty_nulls`, a NULL list, map or struct becomes empty if its
     column cannot be NULL. With `keeps_codes`, columns of numbers in CSV refuse codes; by default, those do that were
-    inferred from text.
+    inferred from text. With `exact`, columns of integers in JSON take numbers such as 5.0 and 1e3, which ClickHouse
+    parses as text only.
     """
     data = [c for c in destination.columns if c.name not in destination.partitions and not destination.is_own(c)]
     if form.csv.names:
         data = _named(form.csv.names, data, {c.name for c in (*rest, *ignored)}, destination)
     columns, expressions, later = [], [], _later_defaults(destination, data)
     coded = _refusing_codes(form, data, destination.inferred if keeps_codes is None else keeps_codes)
-    checks, as_text = [_code(c) for c in coded], {c.name for c in coded}
+    whole = [c for c in data if exact and form.name == "jsonl" and INTEGERS.fullmatch(bare(c.type))]
+    checks, as_text = [*map(_code, coded), *map(_no_number, whole)], {c.name for c in (*coded, *whole)}
     for c in data:
         kind = "Nullable(String)" if c.name in as_text else reading(form, c.type)
         default = destination.defaults.get(c.name)
@@ -156,6 +160,12 @@ def _code(column: Column) -> Check:
         f"column {name!r} has a code, or a number with more digits than {kind} keeps: change the column to String, or"
         ' set read.codes to "number"',
     )
+
+
+def _no_number(column: Column) -> Check:
+    """Return the check for a text that is no JSON number, in a column of integers that is read as text."""
+    value = identifier(column.name)
+    return Check(f"isNotNull({value}) AND match({value}, '^($|[+]|-?0[0-9])')", no_number(column.name))
 
 
 def _finite(name: str, kind: str) -> list[Check]:
