@@ -1,4 +1,4 @@
-"""Texts that are no JSON numbers are refused in columns of numbers of JSON Lines."""
+"""Numbers in columns of numbers of JSON Lines, texts that are none, and names that come twice in JSON columns."""
 
 from __future__ import annotations
 
@@ -74,3 +74,24 @@ def test_numbers_without_a_fraction_beside_bad_rows(reading: Statements) -> None
     lines = [b'{"n": 5.0}', b'{"n": 5.5}', b"[1]", b'{"n": "007"}', b'{"n": 2}', b'{"n": null}']
     report = reading.cases({"a": Loaded(b"\n".join(lines), [(5,), (2,)])}, format="jsonl", on_bad_rows="skip")
     assert report.rejected == 4
+
+
+@pytest.mark.parametrize("loader", LOADERS)
+def test_a_name_twice_in_a_column_of_json_is_refused(reading: Statements, loader: str) -> None:
+    reading.create("n Int64 DEFAULT 1, j Nullable(JSON), a Array(Array(JSON))")
+    twice = "has an object with a name twice, 'x': correct it, or change the column to String (line"
+    reading.cases({
+        "scalar-first": Refused(b'{"j": null}\n{"j": {"x": 1, "x": {"c": 2}}}\n', f"row 1, column 'j' {twice} 2)"),
+        "object-first": Refused(b'{"j": {"x": {"c": 2}, "x!": 3, "x": 1}}\n', f"row 0, column 'j' {twice} 1)"),
+        "deep": Refused(b'{"j": {"y": {"x": 1, "z": 2, "x": {"c": {"d": 1}}}}}\n', f"row 0, column 'j' {twice} 1)"),
+        "in-a-list": Refused(b'{"a": [[], [{"x": 1, "x": {"c": 2}}]]}\n', f"row 0, column 'a' {twice} 1)"),
+        "point": Loaded(b'{"j": {"x": 1, "x.c": 2}, "a": [[{"x": 1, "x.c": 2}]]}\n', [(1, 2)], "j.x, j.x.c"),
+        "others": Loaded(b'{"j": {"x": 1, "xc": {"c": 2}}}\n{"j": null}\n{"a": [[]]}\n', [(1,), (None,), (None,)], "j.x"),
+    }, loader=loader, format="jsonl")  # fmt: skip
+
+
+def test_rows_with_a_name_twice_in_a_column_of_json_are_bad_rows(reading: Statements) -> None:
+    reading.create("j JSON")
+    lines = [b'{"j": {"x": 1, "x": {"c": 2}}}', b'{"j": {"x": 1, "x.c": 3}}', b'{"j": {"x": 4}}']
+    report = reading.cases({"a": Loaded(b"\n".join(lines), [(1,), (4,)], "j.x")}, format="jsonl", on_bad_rows="skip")
+    assert report.rejected == 1

@@ -33,10 +33,12 @@ from storeside.transfer.request.object_format import BY_WORKER, Format, compress
 from storeside.transfer.request.options import refuse_own
 from storeside.transfer.run.salvage import Rejected, RejectedRows, salvage
 from storeside.transfer.run.samples import columns_of_members, larger_columns, typed_columns, whole_columns
+from storeside.transfer.staging.json_names import Names
 from storeside.transfer.staging.staging import Staged, Staging
 from storeside.transfer.staging.work import How
 from storeside.transfer.state.loads import Loaded, Planned
 from storeside.transfer.state.lock import Hold, locked
+from storeside.transfer.statements.composing import TWICE
 from storeside.transfer.statements.reading import Reading
 from storeside.transfer.tables.storable import refuse_same_names
 from storeside.transfer.tables.table import Destination
@@ -46,10 +48,11 @@ from storeside.transfer.types.widening import widens
 log = logging.getLogger(__name__)
 
 # Reasons of the checks in `statement`, which state a column and no row.
-_OF_A_VALUE = re.compile(r"column .* has (a|invalid) ")
+_OF_A_VALUE = re.compile(r"column .* has (an?|invalid) ")
 # ClickHouse 26.9 takes zeros after gzip for damage, which gzip itself leaves out.
 _INFLATING = "ZLIB_INFLATE_FAILED"
 _NOT_HELD = " cannot hold whole"
+_TWICE = TWICE.rpartition("}")[2]
 # How ClickHouse's error begins to quote a number with a fraction or an exponent in a column of integers.
 _FRACTION = re.compile(r"before: '[.eE]")
 _ROW = re.compile(r"\(row (\d{1,18})\)")
@@ -68,6 +71,7 @@ class Mending:
         remedies = (
             self._by_its_compression,
             self._check_encoding,
+            self._by_names,
             self._by_tidying,
             self._by_a_larger_sample,
             self._by_drift,
@@ -121,6 +125,21 @@ class Mending:
         if actual in BY_WORKER:
             return None
         return "auto" if actual.removeprefix("hadoop-") == compression_by_name(o.key) else actual or "none"
+
+    def _by_names(self, o: Planned, error: LoadObjectError) -> Staged | None:
+        """Load an object that only seemed to have a name twice: a name with a point is no object in another one.
+
+        Raises LoadObjectError if it has one, unless its row may be left out.
+        """
+        if not (_OF_A_VALUE.match(str(error)) and str(error).endswith(_TWICE)):
+            return None
+        names = Names(self._text_reading().columns)
+        for row, document in records(self.work.content(o).plain(), self.work.form):
+            if reason := names.fault(document):
+                if self.request.on_bad_rows != "fail":
+                    return None
+                raise LoadObjectError(f"row {row}, {reason}")
+        return self.staging.stage([o], How(checked=True))
 
     def _by_tidying(self, o: Planned, error: LoadObjectError) -> Staged | None:
         """Push a text object without blank lines, with names for unnamed columns, and without zeros after gzip."""

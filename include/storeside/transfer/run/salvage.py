@@ -15,6 +15,7 @@ from storeside.transfer.formats.text_rows import Record, records
 from storeside.transfer.objects import strict_json
 from storeside.transfer.objects.content import Content
 from storeside.transfer.objects.streams import CHUNK
+from storeside.transfer.staging.json_names import Names
 from storeside.transfer.staging.json_numbers import Numbers
 from storeside.transfer.staging.push import insert
 from storeside.transfer.state.loads import Planned
@@ -57,7 +58,7 @@ def salvage(
     shift = 1 if header else 0
     accepted = 0
     count = 0
-    numbers = Numbers(reading.columns)
+    numbers, names = Numbers(reading.columns), Names(reading.columns)
 
     def send(block: list[Record]) -> int:
         nonlocal count
@@ -82,7 +83,7 @@ def salvage(
         return len(block)
 
     def is_json(record: Record) -> bool:
-        if reason := _fault(*record, numbers):
+        if reason := _fault(*record, numbers, names):
             reject(Rejected(*record, reason))
         return not reason
 
@@ -93,7 +94,7 @@ def salvage(
     return accepted
 
 
-def _fault(row: int, document: bytes, numbers: Numbers) -> str:
+def _fault(row: int, document: bytes, numbers: Numbers, names: Names) -> str:
     """Return why a strict load refuses a document of JSON; empty if it does not.
 
     Raises LoadObjectError if the first line has several documents, because these are all rows of the object.
@@ -102,7 +103,8 @@ def _fault(row: int, document: bytes, numbers: Numbers) -> str:
         if not row and reason.endswith(strict_json.JOINED):
             raise LoadObjectError(f"row 0 is not JSON (RFC 8259): {reason}")
         return f"not JSON (RFC 8259): {reason}"
-    return f"row {row}, {reason}" if (reason := numbers.fault(document)) else ""
+    reason = numbers.fault(document) or names.fault(document)
+    return f"row {row}, {reason}" if reason else ""
 
 
 def _blocks(records: Iterator[Record]) -> Iterator[list[Record]]:

@@ -65,8 +65,9 @@ class Grouping:
         if form.is_text:
             codes = self.work.request.read.keeps_codes
             reading = self.work.readings.text(
-                form, destination, how.rest, empty_nulls=self._empties, keeps_codes=codes, exact=how.exact
-            )
+                form, destination, how.rest, empty_nulls=self._empties, keeps_codes=codes, exact=how.exact,
+                names_once=self.work.is_strict and not how.checked,
+            )  # fmt: skip
             return [Group(reading, [Loaded(o, -1) for o in objects])]
         if form.by_schema:
             reading = self._reading(message_shape(form, destination), destination)

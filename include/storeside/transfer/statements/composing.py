@@ -42,6 +42,7 @@ from storeside.transfer.types.conversion import (
 )
 
 _CODED = re.compile(r"U?Int\d+|Float64")  # the types whose values may be codes in CSV
+TWICE = "column {!r} has an object with a name twice"
 _STRING = re.compile(r"'(?:[^'\\]|\\.)*+'?", re.DOTALL)  # of a default's expression
 
 
@@ -54,6 +55,7 @@ def text_reading(
     empty_nulls: bool = False,
     keeps_codes: bool | None = None,
     exact: bool = False,
+    names_once: bool = False,
 ) -> Reading:
     """Return how to read text objects, which may have any column of the table.
 
@@ -61,7 +63,7 @@ def text_reading(
     of `ignored` columns are read and not used. With `empty_nulls`, a NULL list, map or struct becomes empty if its
     column cannot be NULL. With `keeps_codes`, columns of numbers in CSV refuse codes; by default, those do that were
     inferred from text. With `exact`, columns of integers in JSON take numbers such as 5.0 and 1e3, which ClickHouse
-    parses as text only.
+    parses as text only. With `names_once`, `JSON` columns refuse objects that may have a name twice.
     """
     data = [c for c in destination.columns if c.name not in destination.partitions and not destination.is_own(c)]
     if form.csv.names:
@@ -92,6 +94,7 @@ def text_reading(
         if form.name == "jsonl":
             checks += _finite(c.name, c.type)
     checks += [valid_text(c.name) for c in data if bare(c.type) == "String"]
+    checks += [check for c in columns if names_once and (check := _twice(c))]
     if rest:
         columns += rest if form.is_native else [Column(c.name, "Nullable(String)") for c in rest]
         expressions.append((REST, as_map(rest)))
@@ -166,6 +169,23 @@ def _no_number(column: Column) -> Check:
     """Return the check for a text that is no JSON number, in a column of integers that is read as text."""
     value = identifier(column.name)
     return Check(f"isNotNull({value}) AND match({value}, '^($|[+]|-?0[0-9])')", no_number(column.name))
+
+
+def _twice(column: Column) -> Check | None:
+    """Return the check that no object in a column of JSON has a value at a path, and others below it; see `Names`.
+
+    The paths with zero bytes for points sort so that those below a path follow it.
+    """
+    value, kind = identifier(column.name), bare(column.type)
+    while kind.startswith("Array("):
+        value, kind = f"arrayFlatten({value})", bare(kind[6:-1])
+    if not re.match(r"JSON\b", kind):
+        return None
+    is_list = "arrayFlatten" in value
+    paths = "arraySort(arrayMap(p -> replaceAll(p, '.', '\\0'), JSONAllPaths(assumeNotNull({}))))"
+    fault = "arrayExists((p, q) -> startsWith(q, concat(p, '\\0')), {0}, arrayPopFront(arrayPushBack({0}, '')))"
+    item = fault.format(paths.format("x" if is_list else value))
+    return Check(f"arrayExists(x -> {item}, {value})" if is_list else item, TWICE.format(column.name))
 
 
 def _finite(name: str, kind: str) -> list[Check]:
