@@ -55,7 +55,8 @@ def test_columns_of_integers_take_numbers_without_a_fraction(reading: Statements
     fraction = "row 1, column 'n' has a value that Nullable(Int64) cannot hold whole (line 2): change the column to a"
     reading.cases({
         "exact": Loaded(
-            b'{"n": 5.0, "s": "1.0"}\n{"n": 1e3, "u": 7.00}\n{"n": "7"}\n{"n": null, "h": 170141183460469231731687e0}\n{}\n',
+            b'{"n": 5.0, "s": "1.0"}\n{"n": 1e3, "u": 7.00}\n{"n": "7"}\n'
+            b'{"n": null, "h": 170141183460469231731687e0}\n{}\n',
             [(5, 9, "1.0", None), (1000, 7, "", None), (7, 9, "", None), (None, 9, "", 170141183460469231731687),
              (None, 9, "", None)],
         ),
@@ -86,7 +87,9 @@ def test_a_name_twice_in_a_column_of_json_is_refused(reading: Statements, loader
         "deep": Refused(b'{"j": {"y": {"x": 1, "z": 2, "x": {"c": {"d": 1}}}}}\n', f"row 0, column 'j' {twice} 1)"),
         "in-a-list": Refused(b'{"a": [[], [{"x": 1, "x": {"c": 2}}]]}\n', f"row 0, column 'a' {twice} 1)"),
         "point": Loaded(b'{"j": {"x": 1, "x.c": 2}, "a": [[{"x": 1, "x.c": 2}]]}\n', [(1, 2)], "j.x, j.x.c"),
-        "others": Loaded(b'{"j": {"x": 1, "xc": {"c": 2}}}\n{"j": null}\n{"a": [[]]}\n', [(1,), (None,), (None,)], "j.x"),
+        "others": Loaded(
+            b'{"j": {"x": 1, "xc": {"c": 2}}}\n{"j": null}\n{"a": [[]]}\n', [(1,), (None,), (None,)], "j.x"
+        ),
     }, loader=loader, format="jsonl")  # fmt: skip
 
 

@@ -122,8 +122,8 @@ class How:
 
     `rest` lists the columns that are stored in the column `_rest`. `compression` is ClickHouse's name for the
     compression of the content if the objects' names suggest another. With `push`, the worker reads the objects; with
-    `tidy`, it sends the rows that `records` yields. With `exact`, columns of integers in JSON take numbers such as 5.0.
-    `checked` objects have no name twice in an object of a `JSON` column.
+    `tidy`, it sends the rows that `records` yields. With `exact`, columns of integers in JSON take numbers such as
+    5.0. `checked` objects have no name twice in an object of a `JSON` column.
     """
 
     rest: tuple[Column, ...] = ()
