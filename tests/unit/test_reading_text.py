@@ -455,3 +455,24 @@ def test_the_option_for_documents_without_line_feeds_is_named(
     reading.create("a Int64, s String")
     reading.load(loader=loader, on_bad_rows=on_bad_rows)
     assert "set read.joined to true" in reading.reasons()["a.json"]
+
+
+@pytest.mark.parametrize("has_table", [False, True])
+@pytest.mark.parametrize(("delimiter", "given"), [(";", ","), (",", ","), ("\t", ";")])
+def test_a_first_line_that_states_the_delimiter(
+    reading: Statements, has_table: bool, delimiter: str, given: str
+) -> None:
+    if has_table:
+        reading.create("a Nullable(Int64), b Nullable(Int64)")
+    rows = f"sep={delimiter}\r\na{delimiter}b\r\n1{delimiter}2\r\n"
+    reading.put({"a.csv": rows.encode(), "b.csv": b"\xef\xbb\xbf" + rows.replace("\r", "").encode()})
+    shown = "a tab" if delimiter == "\t" else repr(delimiter)
+    reason = f"its first line states the delimiter, as Excel does: set csv.delimiter to {shown}, and csv.skip_rows to 1"
+    if has_table:
+        reading.load(csv=Csv(given), on_bad_rows="keep", on_drift="add")
+        assert reading.reasons() == dict.fromkeys(("a.csv", "b.csv"), reason)
+    else:
+        with pytest.raises(TransferInputError, match=re.escape(reason)):
+            reading.load(csv=Csv(given))
+    reading.load(csv=Csv(delimiter, skip_rows=1), retry_failed=True)
+    assert reading.rows("a, b") == [(1, 2), (1, 2)]

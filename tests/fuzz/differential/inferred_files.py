@@ -33,7 +33,7 @@ class File:
     """A generated file.
 
     `lines` are its rows, which may come in any order between `head` and `tail`. `is_valid` says that a load must
-    take it, `is_unclear` that a load must refuse it: it has no header, or another delimiter than the load expects.
+    take it, `is_unclear` that a load must refuse it: it has no header, another delimiter than the load expects, or Excel's line about it.
     Otherwise a load may do either. `options` are those of its load.
     """
 
@@ -82,7 +82,7 @@ def _csv(rng: random.Random, number: int, family: str) -> File:
     shape = rng.choice(_SHAPES)
     makers = [text_values.mixed(rng, kind) for kind in shape]
     names = ["country", "1960", "1961"][: len(shape)] if rng.random() < 0.05 else [*_NAMES[: len(shape)]]
-    fault = rng.choice((*[""] * 12, "no header", "other delimiter", "ragged", "ragged", "trailing", "late"))
+    fault = rng.choice((*[""] * 12, "no header", "other delimiter", "sep", "ragged", "trailing", "late"))
     count = rng.randrange(12, 20) if fault == "late" else rng.randrange(1, 7)
     table = [[_value(rng, maker) for maker in makers] for _ in range(count)]
     options: dict[str, Any] = {"format": family}
@@ -104,13 +104,15 @@ def _csv(rng: random.Random, number: int, family: str) -> File:
     elif fault == "ragged":
         table = [_ragged(rng, row) for row in table]
         options["on_bad_rows"] = "keep"
+    first = f"sep={delimiter}\n" if fault == "sep" else ""
+    is_unclear |= fault == "sep"
     written = other if fault == "other delimiter" else delimiter
     quotes = csv.QUOTE_MINIMAL if is_unclear or rng.random() < 0.75 else csv.QUOTE_ALL
     dialect = _Writer(rng, written, quotes, ends_with_delimiter=fault == "trailing")
     head, *lines = (dialect.line(row) for row in (names, *table))
     mark = "\ufeff" if rng.random() < 0.05 else ""
     return File(
-        number, family, mark + head, tuple(lines), "", tuple(sorted(options.items(), key=str)),
+        number, family, mark + first + head, tuple(lines), "", tuple(sorted(options.items(), key=str)),
         fault in ("", "trailing", "ragged"), is_unclear,
         read=lambda text: _read_csv(text, delimiter),
     )  # fmt: skip

@@ -18,6 +18,8 @@ from storeside.transfer.request.object_format import Csv, Format, is_array
 LONGEST_ROW = 64 << 20
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _BLANK = b" \t\r\n"
+# How Excel states the delimiter in a line before the header.
+_SEPARATOR = re.compile(rb'"?sep=(.)"?\s*', re.IGNORECASE | re.DOTALL)
 _NO_NAME = re.compile(rb'""[ \t]*:')
 _TOKEN = re.compile(rb'""[ \t]*+:|"(?:[^"\\]|\\.)*+"?|[{}\[\]]', re.DOTALL)
 
@@ -47,10 +49,15 @@ def records(file: Any, form: Format, *, cut: bool = False) -> Iterator[Record]:
 
 
 def csv_lines(file: Any, dialect: Csv, *, cut: bool = False) -> Iterator[tuple[int, int, bytes]]:
-    """Yield the rows of CSV as `records` does, each with its number and its first line; editors count from 1."""
+    """Yield the rows of CSV as `records` does, each with its number and its first line; editors count from 1.
+
+    Raises LoadObjectError if the first row states the delimiter.
+    """
     number, line = 0, dialect.skip_rows + 1
     has_one = len(dialect.names) == 1
     for record in _joined(file, dialect, cut=cut):
+        if not number:
+            _refuse_separator(record, dialect)
         is_header = not number and not dialect.names
         if record.strip(_BLANK if is_header else b"\r\n") or has_one:
             has_one = one_column(record, dialect) if is_header else has_one
@@ -89,6 +96,17 @@ def fields(header: bytes, dialect: Csv) -> list[str]:
         return next(reader, [])
     except csv.Error:
         return []
+
+
+def _refuse_separator(row: bytes, dialect: Csv) -> None:
+    """Raise LoadObjectError if the first row of CSV is Excel's statement of the delimiter."""
+    if found := _SEPARATOR.fullmatch(row):
+        delimiter = found[1].decode(dialect.encoding, "replace")
+        shown = "a tab" if delimiter == "\t" else repr(delimiter)
+        raise LoadObjectError(
+            f"its first line states the delimiter, as Excel does: set csv.delimiter to {shown}, and csv.skip_rows to"
+            f" {dialect.skip_rows + 1}"
+        )
 
 
 def _named_header(header: bytes, dialect: Csv) -> bytes:

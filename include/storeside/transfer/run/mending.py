@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import re
 from collections.abc import Callable, Sequence
@@ -70,7 +71,7 @@ class Mending:
         """Load an object in each way that the request's options allow; record it as failed if none succeeds."""
         remedies = (
             self._by_its_compression,
-            self._check_encoding,
+            self._check_beginning,
             self._by_names,
             self._by_tidying,
             self._by_a_larger_sample,
@@ -95,8 +96,8 @@ class Mending:
         self.work.loads.record_failed([(o, kind_of(error), reason)])
         return None
 
-    def _check_encoding(self, o: Planned, error: LoadObjectError) -> None:
-        """Raise LoadObjectError if the content explains the failure: it is text in another encoding."""
+    def _check_beginning(self, o: Planned, error: LoadObjectError) -> None:
+        """Raise LoadObjectError if the content explains the failure: another encoding, or Excel's first line."""
         if not self.work.form.is_text or error.kind is not FailureKind.OBJECT or _OF_A_VALUE.match(str(error)):
             return
         try:
@@ -104,6 +105,8 @@ class Mending:
         except LoadObjectError:  # `error` tells more
             return
         refuse_encoding(sample, self.work.form)
+        if self.work.form.name == "csv" and self.work.form.is_native:
+            next(records(io.BytesIO(sample), self.work.form, cut=True), None)
 
     def _by_its_compression(self, o: Planned, error: LoadObjectError) -> Staged | None:
         """Read an object with the compression of its content, if its name suggests another one."""
