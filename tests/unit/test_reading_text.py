@@ -467,7 +467,8 @@ def test_a_first_line_that_states_the_delimiter(
     rows = f"sep={delimiter}\r\na{delimiter}b\r\n1{delimiter}2\r\n"
     reading.put({"a.csv": rows.encode(), "b.csv": b"\xef\xbb\xbf" + rows.replace("\r", "").encode()})
     shown = "a tab" if delimiter == "\t" else repr(delimiter)
-    reason = f"its first line states the delimiter, as Excel does: set csv.delimiter to {shown}, and csv.skip_rows to 1"
+    reason = "its first line states the delimiter, as Excel does: set csv.delimiter to "
+    reason += f"{shown}, and csv.skip_rows to 1"
     if has_table:
         reading.load(csv=Csv(given), on_bad_rows="keep", on_drift="add")
         assert reading.reasons() == dict.fromkeys(("a.csv", "b.csv"), reason)

@@ -33,7 +33,8 @@ class File:
     """A generated file.
 
     `lines` are its rows, which may come in any order between `head` and `tail`. `is_valid` says that a load must
-    take it, `is_unclear` that a load must refuse it: it has no header, another delimiter than the load expects, or Excel's line about it.
+    take it, `is_unclear` that a load must refuse it: it has no header, another delimiter than the load expects, or
+    Excel's line about it.
     Otherwise a load may do either. `options` are those of its load.
     """
 
