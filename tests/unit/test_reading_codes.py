@@ -62,8 +62,8 @@ def test_codes_after_the_sample_are_refused_in_a_table_with_rows(reading: Statem
            for text in ("02134", "+7.5", "9007199254740993", "00.5")},
         "fraction": Refused(
             b"id,v,f\n3,7.5,1\n",
-            "row 0, column 'v' has a value that Nullable(Int64) cannot hold whole (line 2): change the column to a"
-            " type that holds it, such as String, and load the object with `retry_failed`",
+            "row 0, column 'v' has a value that Nullable(Int64) cannot hold whole: change the column to a type that"
+            " holds it, such as String, and load the object with `retry_failed`",
         ),
         "exact": Loaded(b"id,v,f\n5,5.0,0.50\n6,1e3,-0.5\n7,,\n8, 0 ,0\n9,-0,.5\n",
                         [(5, 5, 0.5), (6, 1000, -0.5), (7, None, None), (8, 0, 0.0), (9, 0, 0.5)]),

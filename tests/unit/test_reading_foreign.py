@@ -68,10 +68,10 @@ def test_dates_without_a_known_order_are_refused(reading: Statements, loader: st
     unclear = "has a date without a year, or with an unknown order of day and month: see csv.timestamp_formats"
     rows = [("2024-01-02", None), ("2024-01-13", None)]
     reading.cases({
-        "d": Refused(MONTH_FIRST, re.compile(rf"^row 0, column 'd' {unclear} \(line 2\)$")),
+        "d": Refused(MONTH_FIRST, re.compile(f"^row 0, column 'd' {unclear}$")),
         "e": Refused(
             b"n,d,e,t\n1,2024-01-02 00:00:00,2024-01-02,x\n2,2024-01-02 00:00:00,1/2/2024,x\n",
-            re.compile(rf"^row 1, column 'e' {unclear} \(line 3\)$"),
+            re.compile(f"^row 1, column 'e' {unclear}$"),
         ),
     }, ".csv", loader=loader)  # fmt: skip
     dialect = Csv(timestamp_formats=("%m/%d/%Y",))

@@ -302,10 +302,12 @@ class Mending:
     def _with_place(self, o: Planned, reason: str) -> str:
         """Add the row to a reason that states a column, and the line to one that states a row.
 
-        The worker has read an object whose text cannot be parsed, but not one with a wrong value.
+        The worker has read an object whose text cannot be parsed, but not CSV with a wrong value.
         """
         if _OF_A_VALUE.match(reason):
             reason = self._with_row(o, reason)
+            if self.work.form.name == "csv":
+                return reason
         try:
             content = self.work.content(o)
             return reason if content.archive else with_line(reason, content.plain, self.work.form)
