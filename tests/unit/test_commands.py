@@ -23,6 +23,7 @@ AWS = {"AWS_DEFAULT_REGION": "us-east-1", "AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_
         ("transfer.__main__", [*PLACES, "--delimiter", ""], {}, "csv delimiter '': needs one character"),
         ("transfer.__main__", [*PLACES, "--column", "n"], {}, "--column 'n': write NAME=TYPE"),
         ("transfer.unproven", ["s3://a", "--again"], {}, "--again: state the source and the destination, such as"),
+        ("transfer.lost_codes", ["file", "db.table"], {}, "source 'file': write s3://bucket/prefix"),
         ("events.__main__", [*PLACES, "--queue", "q"], {"AWS_DEFAULT_REGION": ""}, "sqs: .* AWS_DEFAULT_REGION"),
         ("stack.cli", ["--folder", "/proc/none", "up", "--only", "s3"], {}, "/proc/none: .* set STORESIDE_HOME"),
         ("stack.cli", ["demo", "--input", "/none"], {}, "/none is not a folder: choose a folder with audio files"),

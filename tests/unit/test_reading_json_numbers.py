@@ -1,4 +1,4 @@
-"""Numbers in columns of numbers of JSON Lines, texts that are none, and names that come twice in JSON columns."""
+"""Values of JSON Lines: numbers, texts that are none, names that come twice, and values of another kind."""
 
 from __future__ import annotations
 
@@ -98,3 +98,21 @@ def test_rows_with_a_name_twice_in_a_column_of_json_are_bad_rows(reading: Statem
     lines = [b'{"j": {"x": 1, "x": {"c": 2}}}', b'{"j": {"x": 1, "x.c": 3}}', b'{"j": {"x": 4}}']
     report = reading.cases({"a": Loaded(b"\n".join(lines), [(1,), (4,)], "j.x")}, format="jsonl", on_bad_rows="skip")
     assert report.rejected == 1
+
+
+@pytest.mark.parametrize("loader", LOADERS)
+def test_values_of_another_kind_have_a_remedy(reading: Statements, loader: str) -> None:
+    reading.create("n Nullable(Int64), t Nullable(Tuple(x Int64)), j Nullable(JSON), a Array(Int64), s String")
+    text = "the column's values have several kinds: change it to String; a new table has text for them with"
+    reading.cases({
+        "number": Refused(b'{"n": 1}\n{"n": {"x": 1}}\n', f"(line 2): {text}"),
+        "tuple": Refused(b'{"t": {"x": 1}}\n{"t": "x"}\n', f"(line 2): {text}"),
+        "json": Refused(b'{"j": {"x": 1}}\n{"j": "x"}\n', f"(line 2): {text}"),
+        "list": Refused(b'{"a": [1]}\n{"a": "x"}\n', f'set read.on_null_nested to "empty"; otherwise {text}'),
+        "text": Loaded(b'{"s": {"x": 1}}\n{"s": "x"}\n', [('{"x": 1}',), ("x",)], "s"),
+    }, loader=loader, format="jsonl")  # fmt: skip
+
+
+def test_the_remedy_for_a_null_list_loads_it(reading: Statements) -> None:
+    reading.create("a Array(Int64)")
+    reading.cases({"a": Loaded(b'{"a": null}\n', [([],)])}, format="jsonl", on_null_nested="empty")

@@ -56,6 +56,17 @@ _NOT_HELD = " cannot hold whole"
 _TWICE = TWICE.rpartition("}")[2]
 # How ClickHouse's error begins to quote a number with a fraction or an exponent in a column of integers.
 _FRACTION = re.compile(r"before: '[.eE]")
+# How ClickHouse says that a JSON value is no object, or no list.
+_OTHER_KIND = re.compile(
+    r"^(column .*?(expected '\{' before|JSON object should start with|(?P<list>Array does not start with))"
+    r"|Cannot parse input: expected ',' before: '[\[{])"
+)
+_AS_TEXT = (
+    "the column's values have several kinds: change it to String; a new table has text for them with"
+    ' read.nested="string"'
+)
+_NO_OBJECT = f": {_AS_TEXT}"
+_NO_LIST = f': if it is NULL, set read.on_null_nested to "empty"; otherwise {_AS_TEXT}'
 _ROW = re.compile(r"\(row (\d{1,18})\)")
 
 
@@ -374,7 +385,9 @@ class Mending:
         return whole_columns(self.work.client, self.request, self.work.form, self.work.content(o))
 
     def _remedy(self, reason: str) -> str:
-        """Return the remedy for a value of a text that does not fit a column of integers or of an inferred type."""
+        """Return the remedy for a value of a text whose kind, digits or fraction its column does not hold."""
+        if self.work.form.name == "jsonl" and (other := _OTHER_KIND.search(reason)):
+            return _NO_LIST if other["list"] else _NO_OBJECT
         destination = self.staging.destination
         names = {*destination.inferred, *(c.name for c in destination.columns if INTEGERS.fullmatch(bare(c.type)))}
         is_held = not (self.work.form.is_text and reason.endswith(_NOT_HELD))
