@@ -85,7 +85,7 @@ def test_broken_parquet(loading: Loading, loader: str) -> None:
 
 
 ROWS = [b'%d,row" %d\n' % (n, n) for n in range(2000)]
-BAD = {0: b"zero,x\n", 1: b"1e3,x\n", 700: b'7,"a\nb",c\n', 1000: b"300,\xff\n", 1998: b"\n,x\n", 1999: b"9\n"}
+BAD = {0: b"zero,x\n", 1: b"1e-3,x\n", 700: b'7,"a\nb",c\n', 1000: b"300,\xff\n", 1998: b"\n,x\n", 1999: b"9\n"}
 
 
 def with_bad_rows() -> bytes:
