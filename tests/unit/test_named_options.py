@@ -156,6 +156,10 @@ def test_the_command_reads_options() -> None:
         ({"overlap_seconds": float("nan")}, "overlap_seconds nan: needs to be 0 or more"),
         ({"overlap_seconds": 1e300}, r"overlap_seconds 1e\+300: needs to be 316224000 or less"),
         ({"csv.skip_rows": 1 << 60}, "csv skip_rows .*: needs a number of lines, 0 to 1000000"),
+        *(
+            ({"csv.encoding": name}, f"csv encoding .{name}.: use an encoding of Python for texts")
+            for name in ("no-such", "rot13", "punycode", "idna", "undefined", "unicode_escape", "raw_unicode_escape")
+        ),
         ({"read.sample_objects": 100, "read.sample_bytes": 6 << 20}, "100 samples of 6291456 bytes: the"),
         ({"on_drift": "no"}, "on_drift 'no': choose one of"),
     ],

@@ -57,10 +57,23 @@ TYPED = {
 }
 # Delimiters that ClickHouse's CSV does not accept.
 _NOT_NATIVE = " \"'.UL"
+# Encodings of names and of literals in Python's source. No object has them, and punycode takes quadratic time.
+_NOT_OF_OBJECTS = frozenset({"idna", "punycode", "raw-unicode-escape", "undefined", "unicode-escape"})
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _LARGEST_SCHEMA = 32 << 10
 # The least and the greatest value of each number of a group of options.
 Ranges = Mapping[str, tuple[int, int]]
+
+
+def _is_of_texts(encoding: str) -> bool:
+    """Return whether Python knows an encoding, and objects can have it."""
+    try:
+        if codecs.lookup(encoding).name in _NOT_OF_OBJECTS:
+            return False
+        "".encode(encoding)  # it raises for codecs that are not of texts
+    except LookupError:
+        return False
+    return True
 
 
 @dataclass(frozen=True)
@@ -109,12 +122,10 @@ class Csv:
         least, most = self.RANGES["skip_rows"]
         if not least <= self.skip_rows <= most:
             raise TransferInputError(f"csv skip_rows {self.skip_rows}: needs a number of lines, {least} to {most}")
-        try:
-            "".encode(self.encoding)
-        except LookupError as e:
+        if not _is_of_texts(self.encoding):
             raise TransferInputError(
-                f"csv encoding {self.encoding!r}: use an encoding of Python, such as utf-8"
-            ) from e
+                f"csv encoding {self.encoding!r}: use an encoding of Python for texts, such as utf-8 or cp1252"
+            )
 
     @property
     def is_native(self) -> bool:
