@@ -267,3 +267,11 @@ def test_values_of_all_forms_are_those_of_the_file(reading: Statements, form: st
     assert reading.query(f"SELECT {', '.join(texts)} FROM {reading.table} ORDER BY _storeside_load") != []
     found = reading.query(f"SELECT {', '.join(texts)} FROM {reading.table}")
     assert sorted(found) == sorted(tuple(row[name] for name in texts) for row in table)
+
+
+def test_spaces_alone_beside_uuids_are_text(reading: Statements) -> None:
+    uuid = "61f0c404-5cb3-11e7-907b-a6006ad3dba0"
+    reading.put({"a.csv": f"n,u\n1,{uuid}\n2, \n3,\n".encode()})
+    reading.load()
+    assert reading.types()["u"] == "Nullable(String)"
+    assert reading.rows("u", "n") == [(uuid,), (" ",), (None,)]

@@ -34,7 +34,7 @@ _BLANK = " \t"
 # JSON has types for numbers and booleans, so texts of their forms are texts.
 _NO_TEXTS = frozenset({*NUMBERS, "boolean"})
 # The types for which spaces alone are NULL, and String.
-_BLANKS: Types = ANY & ~of("Bool") | TEXT
+_BLANKS: Types = ANY & ~of("Bool", "UUID") | TEXT
 _LARGEST_EXACT = 1 << 53
 # Levels of objects in JSON: a struct with more is no useful type.
 _DEEPEST = 14
