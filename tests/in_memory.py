@@ -1,4 +1,4 @@
-"""Keeps what tests write in memory, with ``--in-memory``: a plugin of pytest.
+"""Keeps the state of stacks and of ClickHouse's engines in memory, with ``--in-memory``: a plugin of pytest.
 
 Tests make thousands of small tables. ClickHouse takes 23 ms for a small insert on a disk, and 5 ms in memory.
 A killed process loses nothing there: its files stay.
@@ -52,7 +52,7 @@ def why_not() -> str:
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.getgroup("storeside").addoption(
         "--in-memory", action="store_true",
-        help=f"keep the stack's state and temporary files in {MEMORY}, if there is enough memory",
+        help=f"keep the state of stacks and of ClickHouse's engines in {MEMORY}, if there is enough memory",
     )  # fmt: skip
 
 
@@ -64,15 +64,21 @@ def pytest_configure(config: pytest.Config) -> None:
             print(f"The tests' files are on the disk: {reason}")
             return
         os.environ["STORESIDE_TESTS_IN"] = str(folder())
-        os.environ["TMPDIR"] = str(folder() / "tmp")
-        (folder() / "tmp").mkdir(exist_ok=True)
-    tempfile.tempdir = None  # it reads TMPDIR again
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """Remove temporary files; the state of a stack stays, with its logs, until the next run or `make clean`."""
+    """Remove the engines' folders. The state of a stack stays, with its logs, until the next run or `make clean`."""
     if not hasattr(config, "workerinput") and (place := os.environ.get("STORESIDE_TESTS_IN")):
-        shutil.rmtree(Path(place) / "tmp", ignore_errors=True)
+        shutil.rmtree(Path(place) / "engines", ignore_errors=True)
+
+
+def engine() -> str | None:
+    """Return a new folder in memory for ClickHouse's engine in this process; None if its tables are on the disk."""
+    if not (place := os.environ.get("STORESIDE_TESTS_IN")):
+        return None
+    engines = Path(place) / "engines"
+    engines.mkdir(exist_ok=True)
+    return tempfile.mkdtemp(dir=engines)
 
 
 def empty(stack: Path) -> None:

@@ -213,11 +213,11 @@ def test_a_timeout_ends_the_job_and_leaves_nothing(stack: Stack, aistore: Any, s
                 raise AirflowTaskTimeout
             return super().wait(timeout)
 
-    slow = small_spec("slow", environment={"SECONDS": "100"})
+    slow = small_spec("slow", environment={"SECONDS": "1000"})
     began = time.monotonic()
     with pytest.raises(AirflowTaskTimeout):
         benchmark(stack, plan(source, parallel=0, spec=slow, variants=THREE[:1]), "run", stop=Stop()).run()
-    assert time.monotonic() - began < scratches.PATIENCE_SECONDS
+    assert time.monotonic() - began < 500, "the job went on"
     assert left_of_benchmarks(aistore) == []
 
 

@@ -18,6 +18,7 @@ from storeside.pages.datapath import data_path
 from storeside.pages.movement import SORTS, Filter, Movement, Sort
 from storeside.pages.objects import Place, Search
 from storeside.pages.tables import PAGE, At, Page, Tables, UnavailableError, read_cursor, write_cursor
+from tests import in_memory
 from tests.statements import COMPILES_NOTHING
 from tests.unit.test_sql import every_statement
 
@@ -38,7 +39,7 @@ class Client:
     def __init__(self) -> None:
         from chdb.session import Session
 
-        self.session = Session()
+        self.session = Session(in_memory.engine())
         for name in COMPILES_NOTHING:
             self.session.query(f"SET {name} = 0")
 

@@ -41,6 +41,7 @@ from storeside.transfer.request.source import WILD, Source, pattern
 from storeside.transfer.state.loads import Loads
 from storeside.transfer.state.plan import Plan
 from storeside.transformers.audio import AudioFacts
+from tests import in_memory
 
 FOLDER = Path(sql.__file__).parent
 NAMES = sorted(path.stem for path in FOLDER.glob("*.sql"))
@@ -117,7 +118,7 @@ class Engine:
     def __init__(self) -> None:
         from chdb.session import Session
 
-        self.session = Session()
+        self.session = Session(in_memory.engine())
 
     def run(self, text: str, parameters: Mapping[str, Any] | None = None) -> list[list[Any]]:
         statement, bound = bind_query(text, dict(parameters or {}))

@@ -119,7 +119,7 @@ def test_a_token_is_in_the_environment_and_no_foreign_endpoint_is() -> None:
 
 
 def test_a_missing_loader_is_named_with_the_remedy(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"absent.*extra 'aisloader'.*aisloader_build"):
+    with pytest.raises(ValueError, match=r"absent.*extra 'aisloader'.*building.aisloader"):
         find(str(tmp_path / "absent"))
 
 
@@ -449,7 +449,7 @@ def test_lines_say_what_was_measured() -> None:
         ({"bucket": "bench"}, "write it as one of"),
         ({"workload": "append"}, "use one of read"),
         ({"on_regression": "ignore"}, "use 'fail' or 'report'"),
-        ({"dataset_size": "1GiB"}, "aisloader_build"),
+        ({"dataset_size": "1GiB"}, "building.aisloader"),
     ],
 )
 def test_bad_input_fails_at_once(monkeypatch: pytest.MonkeyPatch, arguments: dict[str, Any], message: str) -> None:

@@ -24,6 +24,7 @@ from storeside.transfer.types.arrow_types import arrow_columns, arrow_type
 from storeside.transfer.types.conversion import converted, fits, guessed, reading, whole
 from storeside.transfer.types.inference import merge, wider
 from storeside.transfer.types.widening import widens
+from tests import in_memory
 
 
 class Engine:
@@ -32,7 +33,7 @@ class Engine:
     def __init__(self) -> None:
         from chdb.session import Session
 
-        self.session = Session()
+        self.session = Session(in_memory.engine())
         self.first_row: Any = None
 
     def run(self, text: str) -> list[list[Any]]:

@@ -87,7 +87,7 @@ def _lost(
     parts = []
     for name, column in columns:
         fault = code(identifier(name), bare(column.type))
-        parts.append(f"countIf({fault}), anyIf({identifier(name)}, {fault}), anyIf({source.key}, {fault})")
+        parts.append(f"countIf({fault}), minIf(({source.key}, {identifier(name)}), {fault})")
     row = client.query(
         f"SELECT {', '.join(parts)} FROM {place}{f' WHERE {source.only(keys)}' if is_listed else ''}",
         settings={
@@ -97,7 +97,7 @@ def _lost(
     ).result_rows[0]  # fmt: skip
     return [
         Lost(column.name, column.type, int(count), example, key)
-        for (_, column), count, example, key in zip(columns, row[::3], row[1::3], row[2::3], strict=True)
+        for (_, column), count, (key, example) in zip(columns, row[::2], row[1::2], strict=True)
         if count
     ]
 

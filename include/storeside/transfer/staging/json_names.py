@@ -10,6 +10,8 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -18,10 +20,6 @@ from storeside.transfer.base.schema import Column, bare
 from storeside.transfer.statements.composing import TWICE
 
 _JSON = re.compile(r"\bJSON\b")
-
-
-class _TwiceError(ValueError):
-    """An object has this name twice."""
 
 
 class Names:
@@ -37,21 +35,18 @@ class Names:
         except msgspec.MsgspecError:  # it is no object: the load refuses it
             return ""
         for name in self.names:
-            try:
-                _DECODER.decode(bytes(found.get(name, b"null")).decode())
-            except _TwiceError as e:
-                return f"{TWICE.format(name)}, {str(e)!r}: correct it, or change the column to String"
-            except (ValueError, RecursionError):
-                continue
+            twice: list[str] = []
+            with suppress(ValueError, RecursionError):
+                json.loads(bytes(found.get(name, b"null")).decode(), object_pairs_hook=partial(_find_twice, twice))
+            if twice:
+                return f"{TWICE.format(name)}, {twice[0]!r}: correct it, or change the column to String"
         return ""
 
 
-def _once(pairs: list[tuple[str, Any]]) -> None:
-    seen = set()
+def _find_twice(found: list[str], pairs: list[tuple[str, Any]]) -> None:
+    """Append the names that an object has twice."""
+    seen: set[str] = set()
     for name, _ in pairs:
         if name in seen:
-            raise _TwiceError(name)
+            found.append(name)
         seen.add(name)
-
-
-_DECODER = json.JSONDecoder(object_pairs_hook=_once)
