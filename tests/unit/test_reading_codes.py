@@ -31,6 +31,8 @@ def test_codes_in_the_sample_are_text(reading: Statements, loader: str) -> None:
     (ROWS, "5.0", "Int64"), (ROWS, "18446744073709551616", "Int128"), (FRACTIONS, "007.5", "String"),
     (FRACTIONS, "9007199254740993", "String"), (FRACTIONS, "0.12345678901234567890", "String"),
     (FRACTIONS, "0.30000000000000004", "Float64"), (FRACTIONS, "1e-05", "Float64"),
+    (FRACTIONS, "1e400", "String"), (FRACTIONS, "-1E400", "String"), (FRACTIONS, "1e-400", "String"),
+    (FRACTIONS, "0e9", "Float64"),
 ])  # fmt: skip
 def test_a_value_after_the_sample_changes_the_type_of_a_table_without_rows(
     reading: Statements, loader: str, rows: str, late: str, kind: str
@@ -59,7 +61,7 @@ def test_codes_after_the_sample_are_refused_in_a_table_with_rows(reading: Statem
         **{f"v{text}": Refused(f"id,v,f\n3,7,3.5\n4,{text},1.5\n".encode(), "row 1, column 'v' has a code")
            for text in ("02134", "+7", "-007", " 08")},
         **{f"f{text}": Refused(f"id,v,f\n3,7,3.5\n4,5,{text}\n".encode(), "row 1, column 'f' has a code")
-           for text in ("02134", "+7.5", "9007199254740993", "00.5")},
+           for text in ("02134", "+7.5", "9007199254740993", "00.5", "1e400", " -1E400 ", "1e-400")},
         "fraction": Refused(
             b"id,v,f\n3,7.5,1\n",
             "row 0, column 'v' has a value that Nullable(Int64) cannot hold whole: change the column to a type that"
@@ -67,6 +69,8 @@ def test_codes_after_the_sample_are_refused_in_a_table_with_rows(reading: Statem
         ),
         "exact": Loaded(b"id,v,f\n5,5.0,0.50\n6,1e3,-0.5\n7,,\n8, 0 ,0\n9,-0,.5\n",
                         [(5, 5, 0.5), (6, 1000, -0.5), (7, None, None), (8, 0, 0.0), (9, 0, 0.5)]),
+        "exponents": Loaded(b"id,v,f\n10,1,0e5\n11,1,1e300\n12,1,1e-300\n",
+                            [(10, 1, 0), (11, 1, 1e300), (12, 1, 1e-300)]),
     }  # fmt: skip
     reading.cases(cases, folder="more/", format="csv", loader=loader)
 

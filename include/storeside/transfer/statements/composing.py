@@ -160,7 +160,7 @@ def _code(column: Column) -> Check:
     name, kind = column.name, bare(column.type)
     return Check(
         code(identifier(name), kind),
-        f"column {name!r} has a code, or a number with more digits than {kind} keeps: change the column to String, or"
+        f"column {name!r} has a code, or a number that {kind} does not keep: change the column to String, or"
         ' set read.codes to "number"',
     )
 

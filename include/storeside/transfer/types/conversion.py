@@ -296,9 +296,10 @@ def _parsed_integer(text: str, b: str) -> str:
 
 
 def code(text: str, b: str) -> str:
-    """Return the condition that a number of type `b` does not keep a text: it is a code, or has too many digits.
+    """Return the condition that a number of type `b` does not keep a text.
 
-    A code begins with a plus, or with a zero before another digit. Most values need no more than a comparison.
+    The text is a code, has too many digits, or is a number that a float turns into infinity or zero. A code begins
+    with a plus, or with a zero before another digit. Most values need no more than a comparison.
     """
     text = f"ifNull({_unpadded(text)}, '')"
     is_code = f"({text} < '1' AND match({text}, '^([+]|-?0[0-9])'))"
@@ -307,7 +308,10 @@ def code(text: str, b: str) -> str:
     decimal = f"Nullable(Decimal({_MOST_DIGITS}, {_MOST_DIGITS // 2}))"
     same = f"CAST(toString(toFloat64OrNull({text})), '{decimal}') = CAST({text}, '{decimal}')"
     is_long = f"length({text}) > {_FLOAT_DIGITS['Float64']} AND match({text}, '^-?[0-9]*[.]?[0-9]*$')"
-    return f"({is_code} OR if({is_long}, NOT ifNull({same}, 0), 0))"
+    value = f"ifNull(toFloat64OrNull({text}), 1)"
+    is_beyond = f"isInfinite({value}) OR ({value} = 0 AND match({text}, '^[^eE]*[1-9]'))"
+    has_exponent = f"positionCaseInsensitive({text}, 'e') != 0"
+    return f"({is_code} OR if({is_long}, NOT ifNull({same}, 0), 0) OR if({has_exponent}, {is_beyond}, 0))"
 
 
 def _has_few_digits(text: str, scale: int) -> str:
