@@ -93,6 +93,14 @@ def test_a_name_twice_in_a_column_of_json_is_refused(reading: Statements, loader
     }, loader=loader, format="jsonl")  # fmt: skip
 
 
+def test_a_column_of_json_may_have_the_name_of_a_function(reading: Statements) -> None:
+    reading.create("arrayFlatten JSON")
+    reading.cases({
+        "once": Loaded(b'{"arrayFlatten": {"x": 1}}\n', [(1,)], "arrayFlatten.x"),
+        "twice": Refused(b'{"arrayFlatten": {"x": 1, "x": {"c": 2}}}\n', "has an object with a name twice, 'x'"),
+    }, format="jsonl")  # fmt: skip
+
+
 def test_rows_with_a_name_twice_in_a_column_of_json_are_bad_rows(reading: Statements) -> None:
     reading.create("j JSON")
     lines = [b'{"j": {"x": 1, "x": {"c": 2}}}', b'{"j": {"x": 1, "x.c": 3}}', b'{"j": {"x": 4}}']

@@ -176,12 +176,13 @@ def _twice(column: Column) -> Check | None:
 
     The paths with zero bytes for points sort so that those below a path follow it.
     """
-    value, kind = identifier(column.name), bare(column.type)
+    name, kind = identifier(column.name), bare(column.type)
+    value = name
     while kind.startswith("Array("):
         value, kind = f"arrayFlatten({value})", bare(kind[6:-1])
     if not re.match(r"JSON\b", kind):
         return None
-    is_list = "arrayFlatten" in value
+    is_list = value != name
     paths = "arraySort(arrayMap(p -> replaceAll(p, '.', '\\0'), JSONAllPaths(assumeNotNull({}))))"
     fault = "arrayExists((p, q) -> startsWith(q, concat(p, '\\0')), {0}, arrayPopFront(arrayPushBack({0}, '')))"
     item = fault.format(paths.format("x" if is_list else value))
