@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from storeside.aistore.buckets import common_prefix
@@ -60,11 +60,8 @@ def lost_codes(client: Client, wanted: Request, keys: Sequence[str], servers: Se
         columns = numbers[first : first + _COLUMNS]
         for begin in range(0, len(keys), _OBJECTS):
             for lost in _lost(client, wanted, form, columns, keys[begin : begin + _OBJECTS]):
-                earlier = found.setdefault(lost.column, lost)
-                if earlier is not lost:
-                    found[lost.column] = Lost(
-                        lost.column, lost.type, earlier.values + lost.values, earlier.example, earlier.key
-                    )
+                earlier = found.get(lost.column)
+                found[lost.column] = replace(earlier, values=earlier.values + lost.values) if earlier else lost
     return [*found.values()]
 
 

@@ -308,7 +308,8 @@ class Mending:
         if not (self.work.is_strict and (row := _ROW.search(str(error)))):
             return False
         rows = records(self.work.content(o).plain(), self.work.form)
-        return any(strict_json.fault(raw) for number, raw in rows if number == int(row[1]))
+        document = next((document for number, document in rows if number == int(row[1])), None)
+        return document is not None and bool(strict_json.fault(document))
 
     def _with_place(self, o: Planned, reason: str) -> str:
         """Add the row to a reason that states a column, and the line to one that states a row.
