@@ -112,8 +112,13 @@ def _kind_of(reason: str) -> str:
 def _refused(outcome: Outcome, file: File, reason: str) -> None:
     outcome.refused += 1
     if file.is_valid and any(file.rows(file.lines)):
-        outcome.refused_though_valid = (outcome.refused_though_valid or 0) + 1
-        outcome.stricter[_kind_of(reason)] += 1
+        _count_valid(outcome, reason)
+
+
+def _count_valid(outcome: Outcome, reason: str) -> None:
+    """Count a file of which the product refuses rows that are valid."""
+    outcome.refused_though_valid = (outcome.refused_though_valid or 0) + 1
+    outcome.stricter[_kind_of(reason)] += 1
 
 
 def _load(outcome: Outcome, engine: Engine, columns: Columns, files: Sequence[File]) -> None:
@@ -142,11 +147,15 @@ def _load(outcome: Outcome, engine: Engine, columns: Columns, files: Sequence[Fi
 
 @dataclass(frozen=True)
 class Found:
-    """The rows of an object in a table with these columns, or the reason why it failed."""
+    """The rows of an object in a table with these columns, or the reason why it failed.
+
+    `rejected` are the texts and the reasons of the rows that the load has put aside.
+    """
 
     columns: tuple[Column, ...]
     rows: Sequence[Sequence[str | None]] = ()
     reason: str = ""
+    rejected: tuple[tuple[str, str], ...] = ()
 
 
 def _found(statements: Statements) -> dict[str, Found]:
@@ -159,10 +168,21 @@ def _found(statements: Statements) -> dict[str, Found]:
         " SETTINGS output_format_json_quote_64bit_integers = 0, output_format_json_quote_denormals = 1"
     ):
         rows[load].append(row)
+    rejected = _rejected(statements)
     return {
-        key: Found(columns, rows[load]) if reason is None else Found(columns, reason=reason)
+        key: Found(columns, rows[load], rejected=tuple(rejected[load])) if reason is None
+        else Found(columns, reason=reason)
         for load, (key, reason) in statements.newest().items()
-    }
+    }  # fmt: skip
+
+
+def _rejected(statements: Statements) -> dict[int, list[tuple[str, str]]]:
+    """Return the texts and the reasons of rejected rows by load."""
+    found, table = defaultdict(list), f"{statements.table}_rejected"
+    if statements.query(f"EXISTS TABLE {table}") == [(1,)]:
+        for load, raw, reason in statements.query(f"SELECT load_id, raw, reason FROM {table} ORDER BY 1, row_number"):
+            found[load].append((raw, reason))
+    return found
 
 
 def _judge(outcome: Outcome, file: File, tried: Sequence[tuple[tuple[str, ...], Found]]) -> None:
@@ -176,13 +196,25 @@ def _judge(outcome: Outcome, file: File, tried: Sequence[tuple[tuple[str, ...], 
     elif wrong := [(order, found) for order, found in tried if not _is_right(file, order, found)]:
         order, found = wrong[0]
         outcome.silent.append(_about(file, f"{file.content(order)!r} is loaded as {found.rows!r} of {found.columns}"))
+    elif len({tuple(sorted(raw for raw, _ in found.rejected)) for _, found in tried}) > 1:
+        outcome.order_dependent.append(_about(file, f"rejected rows: {[found.rejected for _, found in tried]}"))
+    elif valid := [why for _, found in tried for raw, why in found.rejected if any(file.rows([raw]))]:
+        outcome.refused += 1
+        _count_valid(outcome, f"a row: {valid[0]}")
     else:
         outcome.equal += 1
 
 
 def _is_right(file: File, order: Sequence[str], found: Found) -> bool:
+    """Return whether the rows of a file are in the table or rejected, each of them once."""
     names = [c.name for c in found.columns]
-    expected = [[row.get(name) for name in names] for row in file.rows(order)]
+    others, ends = [*order], [line.rstrip("\r\n") for line in order]
+    for raw, _ in found.rejected:
+        if raw not in ends:
+            return False
+        others.pop(at := ends.index(raw))
+        ends.pop(at)
+    expected = [[row.get(name) for name in names] for row in file.rows(others)]
     return are_rows_same([c.type for c in found.columns], expected, found.rows)
 
 

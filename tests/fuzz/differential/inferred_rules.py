@@ -120,7 +120,9 @@ def _is_number_same(kind: str, text: str, loaded: str) -> bool:
     if "e" in text.lower():
         is_zero = Decimal(text) == 0
         return float(text) == float(loaded) and math.isfinite(float(text)) and (is_zero or float(text) != 0)
-    return Decimal(text) == Decimal(loaded)
+    # A double that has an integer of more than 17 digits is shown with other digits: 2 to the power of 64.
+    exact = Decimal(float(loaded)) if kind == "Float64" else Decimal(loaded)
+    return Decimal(text) in (exact, Decimal(loaded))
 
 
 def _is_moment_same(text: str, loaded: str) -> bool:
