@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from decimal import Decimal
+from typing import Any
 
 import pytest
 
 from storeside.transfer.base.schema import bare
+from storeside.transfer.request.object_format import Csv
 from tests.statements import Statements
 from tests.transfers import Loaded, Refused, jsonl
 
@@ -61,7 +63,7 @@ def test_codes_after_the_sample_are_refused_in_a_table_with_rows(reading: Statem
         **{f"v{text}": Refused(f"id,v,f\n3,7,3.5\n4,{text},1.5\n".encode(), "row 1, column 'v' has a code")
            for text in ("02134", "+7", "-007", " 08")},
         **{f"f{text}": Refused(f"id,v,f\n3,7,3.5\n4,5,{text}\n".encode(), "row 1, column 'f' has a code")
-           for text in ("02134", "+7.5", "9007199254740993", "00.5", "1e400", " -1E400 ", "1e-400")},
+           for text in ("02134", "+7.5", "9007199254740993", "00.5")},
         "fraction": Refused(
             b"id,v,f\n3,7.5,1\n",
             "row 0, column 'v' has a value that Nullable(Int64) cannot hold whole: change the column to a type that"
@@ -73,6 +75,60 @@ def test_codes_after_the_sample_are_refused_in_a_table_with_rows(reading: Statem
                             [(10, 1, 0), (11, 1, 1e300), (12, 1, 1e-300)]),
     }  # fmt: skip
     reading.cases(cases, folder="more/", format="csv", loader=loader)
+
+
+BEYOND = {"Float64": ("1e400", " -1E400 ", "1e-400", "9" * 400, f"0.{'0' * 400}1"), "Float32": ("1e39", "-1e-46")}
+WITHIN = {"Float64": ("1e300", "1e-320", "0e9", "0.00"), "Float32": ("1e38", "1e-40", "0e99")}
+
+
+@pytest.mark.parametrize("loader", LOADERS)
+def test_numbers_beyond_the_range_of_a_float_are_refused(reading: Statements, loader: str) -> None:
+    reading.create("d Float64, n Nullable(Float64), f Nullable(Float32)")
+    csv: dict[str, Loaded | Refused] = {}
+    json: dict[str, Loaded | Refused] = {}
+    for name, kind in {"d": "Float64", "n": "Float64", "f": "Float32"}.items():
+        reason = f"row 1, column {name!r} has a number beyond the range of {kind}: change the column to String"
+        other = "n" if name == "d" else "d"
+
+        def as_csv(*texts: str, names: str = f"{name},{other}") -> bytes:
+            return "".join([f"{names}\n", *(f"{text},1\n" for text in texts)]).encode()
+
+        def as_json(*texts: str, name: str = name, other: str = other) -> bytes:
+            return "".join(f'{{"{name}": {text}, "{other}": 1}}\n' for text in texts).encode()
+
+        for n, text in enumerate(BEYOND[kind]):
+            csv[f"{name}{n}"] = Refused(as_csv("1", text), reason)
+            json[f"{name}{n}"] = Refused(as_json("1", text), reason)
+        within, rows = WITHIN[kind], [(float(text) != 0,) for text in WITHIN[kind]]
+        csv[f"{name}-within"] = Loaded(as_csv(*within), rows, f"{name} != 0")
+        json[f"{name}-within"] = Loaded(as_json(*within), rows, f"{name} != 0")
+    literal = b'd,n\ninf,-inf\n-Infinity,nan\n"inf",\n'
+    for n, text in enumerate(("x", "--5", "'1'", "1e", "0x10", "1.5.5")):
+        csv[f"none{n}"] = Refused(as_csv("1", text, names="d,n"), "row 1, column 'd' has a value that Float64 cannot")
+    csv["empty"] = Refused(as_csv('""', names="d,n"), "")
+    csv["literal"] = Loaded(literal, [("inf", "-inf"), ("-inf", "nan"), ("inf", None)], "toString(d), toString(n)")
+    reading.cases(csv, loader=loader, format="csv", folder="csv/")
+    reading.cases(json, loader=loader, format="jsonl", folder="json/")
+
+
+def test_numbers_beyond_the_range_of_a_float_in_other_text(reading: Statements) -> None:
+    reading.create("d Nullable(Float64)")
+    options: dict[str, Any] = {"csv": Csv(null_values=("-",), quote="'")}
+    reading.cases({
+        "by-worker": Refused(b"d\n1.5\n1e400\n", "column 'd' has a number beyond the range of Float64"),
+        "good": Loaded(b"d\n1.5\ninf\n", [(1.5,), (float("inf"),)], "d"),
+    }, format="csv", folder="csv/", **options)  # fmt: skip
+    lines = [b'{"d": 1e-400}', b'{"d": 2, "d2": "x"', b'{"d": 1e400}', b'{"d": 2}']
+    cases = {"bad": Loaded(b"\n".join(lines), [(2.0,)], "d")}
+    report = reading.cases(cases, format="jsonl", folder="json/", on_bad_rows="skip")
+    assert report.rejected == 3
+    lists = reading.another()
+    lists.create("f Array(Nullable(Float32)), id String")
+    lists.cases({
+        "small": Refused(b'{"f": [1, null]}\n{"f": [0, 2, 1e-46]}\n', "row 1, column 'f' has a number beyond"),
+        "large": Refused(b'{"f": [1e39]}\n', "row 0, column 'f' has a number beyond the range of Float32"),
+        "within": Loaded(b'{"f": [1e-40, 0e-99, null, 0.00], "id": "4e-400"}\n', [(4,)], "length(f)"),
+    }, format="jsonl")  # fmt: skip
 
 
 def test_columns_that_exist_as_numbers_have_an_option(reading: Statements) -> None:

@@ -19,11 +19,10 @@ AFTER_QUOTES = "Spaces after a closing quote"
 TEXT_AFTER_QUOTES = "Text after a closing quote, in dialects that pyarrow parses"
 CARRIAGE_RETURN = "Carriage returns within CSV values"
 LAST_DELIMITER = "A delimiter at the end of a CSV row"
-QUOTED_NUMBERS = "Numbers in single quotes"
 OPEN_QUOTE = "A quote that is never closed"
 OTHER_NOTATIONS = "Other notations of numbers and dates"
 INTENDED = (
-    AFTER_QUOTES, TEXT_AFTER_QUOTES, CARRIAGE_RETURN, LAST_DELIMITER, QUOTED_NUMBERS, OPEN_QUOTE, OTHER_NOTATIONS,
+    AFTER_QUOTES, TEXT_AFTER_QUOTES, CARRIAGE_RETURN, LAST_DELIMITER, OPEN_QUOTE, OTHER_NOTATIONS,
 )  # fmt: skip
 
 SPACE = " \t"
@@ -132,9 +131,6 @@ class Reading:
         if is_null or not text.strip(SPACE):
             return None
         text = text.strip(SPACE)
-        if self.dialect.is_native and re.fullmatch("'[^']*'", text) and kind == "Float64":
-            self.used.add(QUOTED_NUMBERS)
-            text = text[1:-1]
         try:
             return self._number(text, kind)
         except (ValueError, InvalidOperation) as e:
@@ -148,9 +144,6 @@ class Reading:
             if len(text) < 10:
                 self.used.add(OTHER_NOTATIONS)
             return dt.date(*map(int, parts.groups()))
-        if kind == "Float64" and self.dialect.is_native and (signs := re.match("[+-]{2,}", text)):
-            self.used.add(OTHER_NOTATIONS)
-            text = ("-" if "-" in signs[0] else "") + text[signs.end() :]
         if not kind.startswith("Int"):
             if not re.fullmatch(r"[+-]?(\d+\.\d*|\.?\d+)([eE][+-]?\d+)?", text):
                 raise Refused(f"{text!r} is no number")

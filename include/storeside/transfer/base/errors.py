@@ -447,6 +447,11 @@ def no_number(column: str) -> str:
     )
 
 
+def out_of_range(column: str, kind: str) -> str:
+    """Return the reason for a number that a column of floats would turn into infinity or zero."""
+    return f"column {column!r} has a number beyond the range of {kind}: change the column to String"
+
+
 def classify(error: Any) -> TransferError:
     """Return our error for ClickHouse's error about an object that it read."""
     if isinstance(error, TransferError):

@@ -11,6 +11,7 @@ from storeside.transfer.base.errors import TransferInputError
 
 INTEGER = re.compile(r"U?Int(?:8|16|32|64)")
 INTEGERS = re.compile(r"U?Int\d+")
+FLOAT = re.compile(r"B?Float\d+")
 TIME = re.compile(r"(?:Date|DateTime|Date32|DateTime64)(?:\(.*\))?")
 MOMENT = re.compile(r"DateTime(?:64\((\d)(?:, '[^']*')?\)|\('[^']*'\))?")
 CLOCK = re.compile(r"Time(?:64\((\d)\))?")

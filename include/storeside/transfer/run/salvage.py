@@ -99,11 +99,13 @@ def _fault(row: int, document: bytes, numbers: Numbers, names: Names) -> str:
 
     Raises LoadObjectError if the first line has several documents, because these are all rows of the object.
     """
+    if reason := numbers.fault(document):
+        return f"row {row}, {reason}"
     if reason := strict_json.hinted_fault(document):
         if not row and reason.endswith(strict_json.JOINED):
             raise LoadObjectError(f"row 0 is not JSON (RFC 8259): {reason}")
         return f"not JSON (RFC 8259): {reason}"
-    reason = numbers.fault(document) or names.fault(document)
+    reason = names.fault(document)
     return f"row {row}, {reason}" if reason else ""
 
 

@@ -1,11 +1,14 @@
-"""Refuses texts that are no JSON numbers in columns of numbers.
+"""Refuses texts that are no JSON numbers in columns of numbers, and numbers beyond a float's range.
 
-ClickHouse 26.9 reads ``""`` as the integer 0, and ``"007"`` and ``"+7"`` as 7, also within arrays.
+ClickHouse 26.9 reads ``""`` as the integer 0, and ``"007"`` and ``"+7"`` as 7, also within arrays. It reads
+``1e-400`` as the float 0.
 """
 
 from __future__ import annotations
 
+import math
 import re
+import struct
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import Any
@@ -13,7 +16,7 @@ from typing import Any
 import msgspec
 
 from storeside.sql.quoting import literal
-from storeside.transfer.base.errors import LoadObjectError, no_number
+from storeside.transfer.base.errors import LoadObjectError, no_number, out_of_range
 from storeside.transfer.base.schema import Column, bare
 from storeside.transfer.objects.strict_json import depth_of
 
@@ -24,24 +27,48 @@ _AT_VALUE = re.compile(_IN_VALUE.encode())
 # Texts of which a line with such a value has one.
 _HINTS = ('""', '"+', '"0', '"-0')
 _NUMBER = re.compile(r"U?Int\d+|Float\d+")
+# A number beyond the range of a float has an exponent of two or three digits, or many digits.
+_FAR = {"Float64": "[eE][-+]?0*[1-9][0-9]{2}|[0-9]{200}", "Float32": "[eE][-+]?0*[1-9][0-9]|[0-9]{30}"}
+# Texts of which a line with a number near 0 has one. `position` takes a tenth of the time of `match`.
+_FAR_HINTS = ("e-", "E-", "0" * 30)
+_DIGITS = "[0-9]*[.]?[0-9]+(?:[eE][-+]?[0-9]+)?"
+# What is before a number. Without it, the text of a UUID seems to have an exponent.
+_BEFORE = r"[:,\[ \t]-?[0-9.]*"
 
 
-def _is_number(kind: str) -> bool:
-    """Return whether a type is that of numbers, or of arrays of them."""
+def _number_of(kind: str) -> str:
+    """Return the type of numbers of a column of them, or of arrays of them; empty for another column."""
     while (kind := bare(kind)).startswith("Array("):
         kind = kind[6:-1]
-    return _NUMBER.fullmatch(kind) is not None
+    return kind if _NUMBER.fullmatch(kind) else ""
+
+
+def _as_float(number: str, kind: str) -> float:
+    value = float(number)
+    try:
+        return float(struct.unpack("f", struct.pack("f", value))[0]) if kind == "Float32" else value
+    except OverflowError:
+        return math.inf
+
+
+def _is_out_of_range(number: str, kind: str) -> bool:
+    """Return whether a float of this type turns a number into infinity or zero."""
+    value = _as_float(number, kind)
+    return math.isinf(value) or (not value and re.match("[^eE]*[1-9]", number) is not None)
 
 
 class Numbers:
     """The columns of numbers that a load reads from JSON."""
 
     def __init__(self, columns: Iterable[Column]) -> None:
-        self.names = [c.name for c in columns if _is_number(c.type)]
+        kinds = {c.name: _number_of(c.type) for c in columns}
+        self.names = [name for name, kind in kinds.items() if kind]
+        self.floats = {name: kind for name, kind in kinds.items() if kind in _FAR}
+        self._far = re.compile("|".join(sorted({_FAR[kind] for kind in self.floats.values()})).encode())
 
     @property
     def condition(self) -> str:
-        """The condition that a `line` may have such a text in one of the columns; the worker then decides."""
+        """The condition that a `line` may have such a value in one of the columns; the worker then decides."""
         if not self.names:
             return "0"
         hints = " OR ".join(
@@ -50,11 +77,26 @@ class Numbers:
         raws = " OR ".join(
             f"match(JSONExtractRaw(line, {literal(name)}), {literal(_IN_VALUE)})" for name in self.names
         )
-        return f"if({hints}, startsWith(trimLeft(line), '[') OR {raws}, 0)"
+        texts = f"if({hints}, startsWith(trimLeft(line), '[') OR {raws}, 0)"
+        return f"({texts} OR {self._condition_of_floats})" if self.floats else texts
+
+    @property
+    def _condition_of_floats(self) -> str:
+        """The condition that a number may become 0; a check of the load finds infinity."""
+        zeros = " OR ".join(
+            f"arrayExists(x -> to{kind}OrZero(x) = 0, extractAll(JSONExtractRaw(line, {literal(name)}),"
+            f" {literal(_DIGITS)}))"
+            for name, kind in self.floats.items()
+        )
+        is_far = f"match(line, {literal(f'{_BEFORE}(?:{self._far.pattern.decode()})')})"
+        hints = " OR ".join(f"position(line, {literal(hint)}) > 0" for hint in _FAR_HINTS)
+        return f"if({hints}, if({is_far}, startsWith(trimLeft(line), '[') OR {zeros}, 0), 0)"
 
     def fault(self, document: bytes) -> str:
-        """Return which column has such a text in a document; empty if none has."""
-        if not (self.names and _ANYWHERE.search(document)):
+        """Return which column has such a value in a document; empty if none has."""
+        is_text = self.names and _ANYWHERE.search(document)
+        is_far = self.floats and self._far.search(document)
+        if not (is_text or is_far):
             return ""
         try:
             found = self._decoder.decode(document)
@@ -92,8 +134,12 @@ class Numbers:
 
     def _named(self, found: Any) -> str:
         for number, name in enumerate(self.names):
-            if _AT_VALUE.search(bytes(getattr(found, f"f{number}"))):
+            raw = bytes(getattr(found, f"f{number}"))
+            if _AT_VALUE.search(raw):
                 return no_number(name)
+            kind = self.floats.get(name, "")
+            if kind and any(_is_out_of_range(number, kind) for number in re.findall(_DIGITS, raw.decode("latin-1"))):
+                return out_of_range(name, kind)
         return ""
 
     @cached_property

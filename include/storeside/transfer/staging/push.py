@@ -242,10 +242,7 @@ def schema_of(names: Sequence[str], schema: Any) -> Any:
 def _arrow_type(kind: str, csv: Csv) -> Any:
     import pyarrow as pa
 
-    kinds = {
-        "Int64": pa.int64(), "UInt64": pa.uint64(), "Float32": pa.float32(), "Float64": pa.float64(),
-        "Bool": pa.bool_(),
-    }  # fmt: skip
+    kinds = {"Int64": pa.int64(), "UInt64": pa.uint64(), "Bool": pa.bool_()}
     if (core := bare(kind)) == PARSED:
         return pa.timestamp("us", "UTC" if csv.has_offsets else None)
     return kinds.get(core, pa.string())

@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from storeside.sql.quoting import identifier, literal
-from storeside.transfer.base.errors import DriftError, LoadObjectError, no_number
+from storeside.transfer.base.errors import DriftError, LoadObjectError, no_number, out_of_range
 from storeside.transfer.base.schema import (
+    FLOAT,
     INTEGERS,
     MOMENT,
     NOTHING,
@@ -31,6 +32,7 @@ from storeside.transfer.statements.reading import Check, Reading
 from storeside.transfer.tables.table import Destination
 from storeside.transfer.types import partitions
 from storeside.transfer.types.conversion import (
+    beyond_range,
     beyond_years,
     clock_time,
     code,
@@ -91,8 +93,7 @@ def text_reading(
         at_once = default and c.name not in later
         expressions.append((c.name, f"ifNull({made}, CAST({default}, {literal(c.type)}))" if at_once else made))
         checks += whole_value(c.name, value, kind, target, padded=is_padded)  # an invalid text is no missing value
-        if form.name == "jsonl":
-            checks += _finite(c.name, c.type)
+        checks += _in_range(form, c)
     checks += [valid_text(c.name) for c in data if bare(c.type) == "String"]
     checks += [check for c in columns if names_once and (check := _twice(c))]
     if rest:
@@ -189,18 +190,19 @@ def _twice(column: Column) -> Check | None:
     return Check(f"arrayExists(x -> {item}, {value})" if is_list else item, TWICE.format(column.name))
 
 
-def _finite(name: str, kind: str) -> list[Check]:
-    """Return the check for numbers beyond a float's range, which ClickHouse turns into infinity.
+def _in_range(form: Format, column: Column) -> list[Check]:
+    """Return the check for numbers beyond a float's range; `Numbers` has that for numbers of JSON that become 0.
 
-    Only columns of floats and of arrays of floats have this check.
+    Only columns of floats have this check and, in JSON, arrays of floats.
     """
-    if re.fullmatch(r"Float\d+", bare(kind)):
-        infinite = f"isInfinite(assumeNotNull({identifier(name)}))"  # 0 for NULL
-    elif re.fullmatch(r"Array\((Nullable\()?Float\d+\)+", kind):
-        infinite = f"arrayExists(x -> isInfinite(ifNull(x, 0)), {identifier(name)})"
+    name, kind = identifier(column.name), bare(column.type)
+    if FLOAT.fullmatch(kind):
+        fault = beyond_range(name, kind) if form.name == "csv" else f"isInfinite(assumeNotNull({name}))"  # 0 for NULL
+    elif form.name == "jsonl" and (found := re.fullmatch(r"Array\((?:Nullable\()?(B?Float\d+)\)+", kind)):
+        kind, fault = found[1], f"arrayExists(x -> isInfinite(ifNull(x, 0)), {name})"
     else:
         return []
-    return [Check(infinite, f"column {name!r} has a number that is too large for it")]
+    return [Check(fault, out_of_range(column.name, kind))]
 
 
 def valid_text(name: str) -> Check:

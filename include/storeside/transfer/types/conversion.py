@@ -10,6 +10,7 @@ import re
 from storeside.sql.quoting import literal
 from storeside.transfer.base.schema import (
     CLOCK,
+    FLOAT,
     INTEGER,
     INTEGERS,
     MOMENT,
@@ -68,11 +69,12 @@ def reading(form: Format, target: str) -> str:
     So they are read into a larger type and then cast with a check. It turns 31 February into a day of March, and
     truncates decimals and fractions of a second: these are read as a type that lets `whole` detect the loss. It
     parses an empty quoted CSV field as the integer 0, so integers in CSV are read as text, and an empty text is NULL.
-    Moments in CSV are read as text, too. In JSON Lines a number is another moment than the text of its digits.
+    Moments in CSV are read as text, too, and so are floats: see `beyond_range`. In JSON Lines a number is another
+    moment than the text of its digits.
     """
     core = bare(target)
     if not form.is_native:  # pyarrow parses and checks the values, except times without `timestamp_formats`
-        known = {"UInt64": "UInt64", "Bool": "Bool", "Float32": "Float32", "Float64": "Float64"}
+        known = {"UInt64": "UInt64", "Bool": "Bool"}
         kind = known.get(core) or ("Int64" if INTEGER.fullmatch(core) else "String")
         return f"Nullable({PARSED if form.csv.timestamp_formats and TIME.fullmatch(core) else kind})"
     if is_nested(core):
@@ -80,7 +82,8 @@ def reading(form: Format, target: str) -> str:
     if core in ("String", "JSON") or core.startswith(("FixedString", "Variant(", "Dynamic")):
         # Never LowCardinality: ClickHouse skips spaces before a CSV value of any type but String.
         return f"Nullable({core})" if is_nullable(target) else core
-    if form.name == "csv" and (INTEGERS.fullmatch(core) or MOMENT.fullmatch(core) or core.startswith("Time64")):
+    is_text = any(kinds.fullmatch(core) for kinds in (INTEGERS, FLOAT, MOMENT)) or core.startswith("Time64")
+    if form.name == "csv" and is_text:
         return "Nullable(String)"
     return nullable(_larger(core))
 
@@ -255,7 +258,7 @@ def _valid_text(text: str, b: str, target: str) -> list[str]:
         valid.append(
             f"isNotNull({moment})" if b.startswith("DateTime64") else f"ifNull({moment} {_SECONDS_RANGE}, 0)"
         )
-    elif is_nullable(target):
+    elif is_nullable(target) or FLOAT.fullmatch(b):
         valid.append(f"isNotNull(CAST({text}, {literal(nullable(b))}))")
     if b.startswith("Decimal"):  # ClickHouse parses 1.5.5 as 1.55, and e5 as 0
         valid.append(f"match({text}, {literal(_DECIMAL)})")
@@ -298,8 +301,8 @@ def _parsed_integer(text: str, b: str) -> str:
 def code(text: str, b: str) -> str:
     """Return the condition that a number of type `b` does not keep a text.
 
-    The text is a code, has too many digits, or is a number that a float turns into infinity or zero. A code begins
-    with a plus, or with a zero before another digit. Most values need no more than a comparison.
+    The text is a code, or has too many digits. A code begins with a plus, or with a zero before another digit. Most
+    values need no more than a comparison.
     """
     text = f"ifNull({_unpadded(text)}, '')"
     is_code = f"({text} < '1' AND match({text}, '^([+]|-?0[0-9])'))"
@@ -308,10 +311,14 @@ def code(text: str, b: str) -> str:
     decimal = f"Nullable(Decimal({_MOST_DIGITS}, {_MOST_DIGITS // 2}))"
     same = f"CAST(toString(toFloat64OrNull({text})), '{decimal}') = CAST({text}, '{decimal}')"
     is_long = f"length({text}) > {_FLOAT_DIGITS['Float64']} AND match({text}, '^-?[0-9]*[.]?[0-9]*$')"
-    value = f"ifNull(toFloat64OrNull({text}), 1)"
-    is_beyond = f"isInfinite({value}) OR ({value} = 0 AND match({text}, '^[^eE]*[1-9]'))"
-    has_exponent = f"positionCaseInsensitive({text}, 'e') != 0"
-    return f"({is_code} OR if({is_long}, NOT ifNull({same}, 0), 0) OR if({has_exponent}, {is_beyond}, 0))"
+    return f"({is_code} OR if({is_long}, NOT ifNull({same}, 0), 0))"
+
+
+def beyond_range(text: str, b: str) -> str:
+    """Return the condition that a float of type `b` turns the number in a text of CSV into infinity or zero."""
+    text = _unpadded(text)
+    value = f"CAST({text}, {literal(nullable(b))})"  # as in `converted`: ClickHouse computes it once
+    return f"if(ifNull(isInfinite({value}) OR {value} = 0, 0), ifNull(match({text}, '^[^eE]*[1-9]'), 0), 0)"
 
 
 def _has_few_digits(text: str, scale: int) -> str:
