@@ -32,7 +32,7 @@ _FAR = {"Float64": "[eE][-+]?0*[1-9][0-9]{2}|[0-9]{200}", "Float32": "[eE][-+]?0
 # Texts of which a line with a number near 0 has one. `position` takes a tenth of the time of `match`.
 _FAR_HINTS = ("e-", "E-", "0" * 30)
 _DIGITS = "[0-9]*[.]?[0-9]+(?:[eE][-+]?[0-9]+)?"
-# What is before a number. Without it, the text of a UUID seems to have an exponent.
+# The text before a number. Without it, the text of a UUID seems to have an exponent.
 _BEFORE = r"[:,\[ \t]-?[0-9.]*"
 
 
