@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import datetime as dt
 import gzip
+import itertools
 import lzma
 from collections.abc import Mapping
 from decimal import Decimal
@@ -240,6 +241,38 @@ def test_bad_rows_beside_a_new_field(reading: Statements) -> None:
     report = reading.load(on_bad_rows="keep", on_drift="add")
     assert (report.rows, report.rejected) == (2, 1)
     assert sorted(reading.types()) == ["m", "n"]
+
+
+@pytest.mark.parametrize("on_drift", ["fail", "add", "rest"])
+def test_bad_rows_and_a_new_field_have_one_outcome_in_all_orders(reading: Statements, on_drift: Any) -> None:
+    good, new, wrong, no_json = b'{"n": 1}', b'{"n": 2, "m": 3}', b'{"n": "x"}', b'{"n" 1}'
+    objects = {
+        f"{n}-{m}.jsonl": b"\n".join(order)
+        for n, rows in enumerate([(good, new, wrong), (good, new, no_json), (new, wrong, no_json)])
+        for m, order in enumerate(itertools.permutations(rows))
+    }
+    reading.put(objects)
+    reading.create("n Nullable(Int64)")
+    report = reading.load(on_bad_rows="keep", on_drift=on_drift)
+    if on_drift == "add":
+        assert (report.loaded, report.rows, report.rejected) == (18, 30, 24)
+        assert reading.query(f"SELECT n, m, count() FROM {reading.table} GROUP BY ALL ORDER BY n") == [
+            (1, None, 12), (2, 3, 18)
+        ]  # fmt: skip
+        return
+    assert report.failed == 18
+    assert on_drift == "rest" or all("Unknown field" in reason for reason in reading.reasons().values())
+    table = f"{reading.table}_rejected"
+    assert reading.query(f"EXISTS TABLE {table}") == [(0,)] or reading.query(f"SELECT count() FROM {table}") == [(0,)]
+
+
+def test_a_new_field_behind_a_bad_row_is_added(reading: Statements) -> None:
+    reading.create("n Nullable(Int64)")
+    reading.put({"a.jsonl": b'{"n": "x"}\n{"n": 2, "m": 3}\n'})
+    report = reading.load(on_bad_rows="keep", on_drift="add")
+    assert (report.rows, report.rejected) == (1, 1)
+    assert reading.query(f"SELECT n, m FROM {reading.table}") == [(2, 3)]
+    assert reading.query(f"SELECT row_number FROM {reading.table}_rejected") == [(0,)]
 
 
 def test_names_in_text_that_is_no_json_are_no_fields(reading: Statements) -> None:

@@ -367,6 +367,18 @@ def test_clickhouse_reads_csv_with_tabs(reading: Statements, loader: str, caplog
 
 
 @pytest.mark.parametrize("loader", LOADERS)
+def test_spaces_around_uuids_of_csv_with_tabs_are_skipped(reading: Statements, loader: str) -> None:
+    uuid = "61f0c404-5cb3-11e7-907b-a6006ad3dba0"
+    for n, value in enumerate((f" {uuid}", f"{uuid} ", f" {uuid} ")):
+        reading.put({f"{n}.tsv": f"u\tv\n{value}\t{value}\n{uuid}\t\n".encode()})
+    reading.load(loader=loader)
+    assert reading.reasons() == {}
+    assert reading.types() == {"u": "Nullable(UUID)", "v": "Nullable(UUID)"}
+    assert reading.query(f"SELECT toString(u), count(), count(v) FROM {reading.table} GROUP BY 1") == [(uuid, 6, 3)]
+    reading.cases({"bad": Refused(b"u\tv\n61f0c404\t\n", "row 0, column 'u' has a value that")}, format="tsv")
+
+
+@pytest.mark.parametrize("loader", LOADERS)
 def test_values_of_csv_with_tabs_that_do_not_fit(reading: Statements, loader: str) -> None:
     reading.create("n UInt8, d Nullable(Date), s String")
     wrong = {

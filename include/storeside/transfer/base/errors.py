@@ -464,9 +464,14 @@ def classify(error: Any) -> TransferError:
     if code_of(error) == ACCESS_DENIED:
         return TransferInputError(f"ClickHouse does not allow it: {text}")
     if names_unknown_column(text):
-        return DriftError(f"{text}: see `on_drift`")
+        return drift(text)
     kind = GoneError if code_of(error) == OBJECT_CHANGED else LoadObjectError
     return kind(remedy(text, error))
+
+
+def drift(text: str) -> DriftError:
+    """Return the error for a field that the table lacks, from ClickHouse's text."""
+    return DriftError(f"{text}: see `on_drift`")
 
 
 def _of_s3(whole: str, text: str) -> LoadObjectError:

@@ -44,13 +44,13 @@ _DECODER = json.JSONDecoder(parse_constant=_constant, parse_float=_number)
 
 
 def fault(document: bytes) -> str:
-    """Return why a text is not one JSON document; empty if it is one."""
+    """Return why a text is not one JSON document, with the remedy for several of them; empty if it is one."""
     try:
         _DECODER.decode(document.decode())
     except UnicodeDecodeError as e:
         return f"invalid UTF-8 at byte {e.start}"
     except json.JSONDecodeError as e:
-        return f"{e.msg} at character {e.pos + 1}"
+        return f"{e.msg} at character {e.pos + 1}{joined_hint(e)}"
     except RecursionError:
         return "it is nested too deeply"
     except ValueError as e:  # Python also refuses integers of more than 4,300 digits
@@ -62,15 +62,6 @@ def joined_hint(error: Exception) -> str:
     """Return the remedy for a line with several documents; empty for other faults."""
     is_joined = isinstance(error, json.JSONDecodeError) and error.doc[error.pos : error.pos + 1] == "{"
     return JOINED if is_joined and str(error).startswith("Extra data") else ""
-
-
-def hinted_fault(document: bytes) -> str:
-    """Return what `fault` does, with the remedy for a line with several documents."""
-    try:
-        _DECODER.decode(document.decode())
-    except (ValueError, RecursionError) as e:
-        return fault(document) + joined_hint(e)
-    return ""
 
 
 def depth_of(line: bytes) -> int:
@@ -155,7 +146,7 @@ class _Check:
             raise self.too_long()
         if self._depth > 0:
             return
-        if reason := hinted_fault(b"".join(self._document)):
+        if reason := fault(b"".join(self._document)):
             raise self._error(reason)
         self.row += 1
         self._document, self._size, self._depth = [], 0, 0

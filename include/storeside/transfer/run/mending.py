@@ -90,11 +90,9 @@ class Mending:
             self._by_salvage,
         )
         try:
-            if _FRACTION.search(str(error)) and self.work.is_strict:
-                try:
-                    return self.staging.stage([o], How(exact=True))
-                except LoadObjectError as e:
-                    error = e
+            staged, error = self._exactly(o, error)
+            if staged is not None:
+                return staged
             for remedy in () if isinstance(error, LimitError | GoneError | BusyObjectError) else remedies:
                 if (staged := remedy(o, error)) is not None:
                     return staged
@@ -106,6 +104,15 @@ class Mending:
         log.warning("%r: %s", o.key, reason)
         self.work.loads.record_failed([(o, kind_of(error), reason)])
         return None
+
+    def _exactly(self, o: Planned, error: LoadObjectError) -> tuple[Staged | None, LoadObjectError]:
+        """Read numbers with a fraction or an exponent into columns of integers; return the error that remains."""
+        if not (_FRACTION.search(str(error)) and self.work.is_strict):
+            return None, error
+        try:
+            return self.staging.stage([o], How(exact=True)), error
+        except LoadObjectError as e:
+            return None, e
 
     def _check_beginning(self, o: Planned, error: LoadObjectError) -> None:
         """Raise LoadObjectError if the content explains the failure: another encoding, or Excel's first line."""
@@ -298,6 +305,9 @@ class Mending:
             is_in_table = self.work.loads.states([o]).get(o.load_id) in ("loaded", "publishing")  # by another run
             if not (is_in_table or isinstance(classify(e), TransferTransientError)):
                 rejected.forget()
+            # A bad row before the one with unknown fields has hidden them.
+            if isinstance(e, DriftError) and (drifted := self._by_drift(o, e)) is not None:
+                return drifted
             raise
         rejected.forget_earlier()
         log.info("%r: %d rows loaded, %d rejected", o.key, staged.loaded[0].rows, rejected.count)

@@ -10,7 +10,14 @@ from clickhouse_connect.driver.exceptions import DatabaseError
 
 from storeside.sql.answers import first_row
 from storeside.sql.quoting import identifier
-from storeside.transfer.base.errors import LoadObjectError, TransferTransientError, is_transient, plain
+from storeside.transfer.base.errors import (
+    LoadObjectError,
+    TransferTransientError,
+    drift,
+    is_transient,
+    names_unknown_column,
+    plain,
+)
 from storeside.transfer.formats.text_rows import Record, records
 from storeside.transfer.objects import strict_json
 from storeside.transfer.objects.content import Content
@@ -47,7 +54,7 @@ def salvage(
 
     Rows are sent in blocks; a refused block is halved until the bad rows are alone. `reject` receives each bad row,
     and may raise an error to stop. With `strict`, it also receives lines that RFC 8259 forbids. Raises
-    LoadObjectError for content without rows.
+    LoadObjectError for content without rows, and DriftError for a row with a field that the table lacks.
     """
     header = b""
     rows = records(content.plain(), reading.form)
@@ -74,9 +81,7 @@ def salvage(
             if is_transient(e):
                 raise TransferTransientError(plain(e)) from e
             if len(block) == 1:
-                reason = plain(e, first)
-                reason = f"row {first}, {reason}" if reason.startswith("column ") else reason
-                reject(Rejected(first, block[0][1], reason))
+                reject(_refused(e, first, block[0][1]))
                 return 0
             middle = len(block) // 2
             return send(block[:middle]) + send(block[middle:])
@@ -94,6 +99,14 @@ def salvage(
     return accepted
 
 
+def _refused(error: DatabaseError, row: int, raw: bytes) -> Rejected:
+    """Return a row that ClickHouse cannot parse. Raises DriftError for a row with a field that the table lacks."""
+    reason = plain(error, row)
+    if names_unknown_column(reason):
+        raise drift(reason) from error
+    return Rejected(row, raw, f"row {row}, {reason}" if reason.startswith("column ") else reason)
+
+
 def _fault(row: int, document: bytes, numbers: Numbers, names: Names) -> str:
     """Return why a strict load refuses a document of JSON; empty if it does not.
 
@@ -101,7 +114,7 @@ def _fault(row: int, document: bytes, numbers: Numbers, names: Names) -> str:
     """
     if reason := numbers.fault(document):
         return f"row {row}, {reason}"
-    if reason := strict_json.hinted_fault(document):
+    if reason := strict_json.fault(document):
         if not row and reason.endswith(strict_json.JOINED):
             raise LoadObjectError(f"row 0 is not JSON (RFC 8259): {reason}")
         return f"not JSON (RFC 8259): {reason}"

@@ -69,8 +69,8 @@ def reading(form: Format, target: str) -> str:
     So they are read into a larger type and then cast with a check. It turns 31 February into a day of March, and
     truncates decimals and fractions of a second: these are read as a type that lets `whole` detect the loss. It
     parses an empty quoted CSV field as the integer 0, so integers in CSV are read as text, and an empty text is NULL.
-    Moments in CSV are read as text, too, and so are floats: see `beyond_range`. In JSON Lines a number is another
-    moment than the text of its digits.
+    Moments in CSV are read as text, too, and so are floats (see `beyond_range`) and UUIDs, which it parses without
+    spaces around them. In JSON Lines a number is another moment than the text of its digits.
     """
     core = bare(target)
     if not form.is_native:  # pyarrow parses and checks the values, except times without `timestamp_formats`
@@ -82,7 +82,7 @@ def reading(form: Format, target: str) -> str:
     if core in ("String", "JSON") or core.startswith(("FixedString", "Variant(", "Dynamic")):
         # Never LowCardinality: ClickHouse skips spaces before a CSV value of any type but String.
         return f"Nullable({core})" if is_nullable(target) else core
-    is_text = any(kinds.fullmatch(core) for kinds in (INTEGERS, FLOAT, MOMENT)) or core.startswith("Time64")
+    is_text = any(kinds.fullmatch(core) for kinds in (INTEGERS, FLOAT, MOMENT)) or core.startswith(("Time64", "UUID"))
     if form.name == "csv" and is_text:
         return "Nullable(String)"
     return nullable(_larger(core))
@@ -258,7 +258,7 @@ def _valid_text(text: str, b: str, target: str) -> list[str]:
         valid.append(
             f"isNotNull({moment})" if b.startswith("DateTime64") else f"ifNull({moment} {_SECONDS_RANGE}, 0)"
         )
-    elif is_nullable(target) or FLOAT.fullmatch(b):
+    elif is_nullable(target) or b == "UUID" or FLOAT.fullmatch(b):
         valid.append(f"isNotNull(CAST({text}, {literal(nullable(b))}))")
     if b.startswith("Decimal"):  # ClickHouse parses 1.5.5 as 1.55, and e5 as 0
         valid.append(f"match({text}, {literal(_DECIMAL)})")
