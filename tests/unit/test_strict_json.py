@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storeside.transfer.base.errors import LoadObjectError
-from storeside.transfer.objects.strict_json import checked, fault
+from storeside.transfer.objects.strict_json import JOINED, checked, fault
 
 VALUES = st.recursive(
     st.none()
@@ -94,7 +94,7 @@ def test_a_line_that_is_no_document_is_refused(rows: list[Any], snippet: str, da
         (b'{"n": NaN}', "NaN is no JSON value"),
         (b'{"n": 1e400}', "a number is too large for a float"),
         (b'{"s": "\xff"}', "invalid UTF-8 at byte 7"),
-        (b'{"n": 1}{"n": 2}', "Extra data at character 9"),
+        (b'{"n": 1}{"n": 2}', f"Extra data at character 9{JOINED}"),
         (b"[" * 100_000, "it is nested too deeply"),
         (b'{"n": 1}', ""),
     ],
