@@ -6,6 +6,7 @@ import ast
 import json
 import random
 import re
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -37,7 +38,7 @@ from storeside.sql.quoting import identifier
 from storeside.stack.settings import CHECKOUT
 from storeside.stack.speech_corpus import HOSTILE_NAMES
 from storeside.transfer.base.errors import TransferInputError
-from storeside.transfer.request.source import WILD, Source, pattern
+from storeside.transfer.request.source import WILD, Listed, Source, pattern
 from storeside.transfer.state.loads import Loads
 from storeside.transfer.state.plan import Plan
 from storeside.transformers.audio import AudioFacts
@@ -1281,3 +1282,83 @@ def test_the_same_load_has_the_same_id_and_another_has_another(engine: Engine) -
     assert ids() == first
     assert not ids(destination="db.other") & first
     assert not ids(bucket="another") & first
+
+
+# the plan of a small listing, which this process makes
+
+
+class SmallClient(Client):
+    """A client that also takes the rows of a plan, in the format Native."""
+
+    def raw_insert(self, table: str, names: Sequence[str], block: Iterator[bytes], settings: Any, form: str) -> None:
+        with tempfile.NamedTemporaryFile() as file:
+            file.writelines(block)
+            file.flush()
+            columns = ", ".join(names)
+            self.engine.run(f"INSERT INTO {table} ({columns}) SELECT {columns} FROM file('{file.name}', {form})")
+
+
+_STATES = ("loaded", "failed", "publishing", "replaced")
+
+
+def _random_ledger(engine: Engine, random_: random.Random, keys: Sequence[str]) -> None:
+    engine.run("TRUNCATE TABLE storeside.loads")
+    for _ in range(random_.randrange(8)):
+        engine.run(
+            "INSERT INTO storeside.loads"
+            " (destination, bucket, key, version, state, kind, options, run_id, rows, bytes)"
+            " VALUES ({d:String}, {b:String}, {k:String}, {v:String}, {s:String}, {kind:String}, {o:String},"
+            " {r:String}, 3, 5)",
+            {
+                "d": random_.choice(["db.table", "db.table", "db.other"]), "b": PARAMETERS["bucket"],
+                "k": random_.choice([*keys, "in/gone"]), "v": random_.choice(["e1", "e2"]),
+                "s": random_.choice(_STATES), "kind": random_.choice(["object", "access"]),
+                "o": random_.choice(["", "now", "before"]), "r": random_.choice(["run", "another"]),
+            },
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_the_plan_of_a_small_listing_is_that_of_the_statement(engine: Engine, seed: int) -> None:
+    """The same listing, ledger and limits: batches, ids, numbers, totals and known failures are the same."""
+    random_ = random.Random(seed)  # noqa: S311 - test data
+    hostile = [f"in/{name}" for name in random_.sample(HOSTILE_NAMES, 3)]
+    keys = ["in/a.csv", "in/B.csv", "in/ä.csv", "in/_SUCCESS", "in/x/", "in/x.crc", "in/q?.csv", "out/a", *hostile]
+    modified = ("2022-07-01T12:00:00.250Z", "2026-07-01T12:00:00Z", "", "no time")
+    listed = [
+        Listed(key, random_.choice(["e1", "e2"]), random_.choice([0, 1, 30, 90, 250]), random_.choice(modified))
+        for key in random_.sample(keys, random_.randrange(len(keys) + 1))
+    ]
+    _random_ledger(engine, random_, [o.key for o in listed] or ["in/a.csv"])
+    source = Source(PARAMETERS["bucket"], random_.choice(["in/", "in/*.csv", "", "in/_*"]))
+    limits: dict[str, Any] = {
+        "batch_bytes": 100, "batch_objects": random_.choice([1, 3, 7]), "push": random_.random() < 0.2,
+        "retry_failed": random_.random() < 0.3, "since": random_.choice([0, 1_700_000_000]),
+    }  # fmt: skip
+    found = []
+    for stores in (True, False):
+        engine.run("TRUNCATE TABLE storeside.load_plan")
+        engine.run("TRUNCATE TABLE storeside.load_listings")
+        client: Any = SmallClient(engine)
+        client.insert = lambda table, columns, **_: [
+            engine.run(
+                "INSERT INTO storeside.load_listings (transfer, key, etag, size, modified)"
+                " VALUES ({t:String}, {k:String}, {e:String}, {s:UInt64}, {m:String})",
+                dict(zip("tkesm", row, strict=True)),
+            )
+            for row in zip(*columns, strict=True)
+        ]
+        loads = Loads(client, "ab" * 8, "db.table", source, "run", options="now", markers=source.markers)
+        made = Plan(loads, stores=stores)
+        made.record_listing([listed])
+        numbers = made.make(**limits, settle=lambda: None)
+        known = made.known_bad(3, limits["since"])
+        stored = engine.run("SELECT * EXCEPT planned_at FROM storeside.load_plan ORDER BY batch, key, version")
+        batches = [(b.number, b.pushed, sorted(b.listed, key=repr)) for b in made.listed_batches()]
+        found.append(
+            (numbers, {n: int(c) for n, c in made.ignored.items()}, known, stored, batches, made.sample(2),
+             [b.number for b in made.batches()], sorted(made.unfinished(), key=repr), made.listed_below("in/"),
+             tuple(map(int, made.facts("countIf(size > 0)"))), loads.totals())
+        )  # fmt: skip
+        assert made.is_small is not stores
+    assert found[0] == found[1]

@@ -87,6 +87,7 @@ def _numbers(code: str) -> Callable[[Sequence[float]], bytes]:
 _ENCODERS: Mapping[str, Callable[[Any], bytes]] = {
     "String": _texts,
     "UInt8": _numbers("B"),
+    "Bool": _numbers("B"),
     "UInt32": _numbers("I"),
     "UInt64": _numbers("Q"),
     "Float64": _numbers("d"),

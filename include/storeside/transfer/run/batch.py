@@ -53,6 +53,7 @@ class BatchLoad:
                     self.publish(staged)
             except StaleError as e:
                 log.info("batch %d: %s: reading its objects again", self.batch.number, e)
+                self.work.is_untidy = True
             else:
                 return
         raise TransferTransientError(
@@ -128,6 +129,7 @@ class BatchLoad:
                 )  # fmt: skip
                 break
             except (DatabaseError, OperationalError) as e:
+                self.work.is_untidy = True
                 error = classify(e)
                 if not isinstance(error, TransferTransientError):
                     raise TransferInputError(
@@ -136,7 +138,7 @@ class BatchLoad:
                 if attempt == ATTEMPTS - 1:
                     raise error from e
                 self.staging.wait(attempt)
-        self.staging.drop(staged.table, has_bad=staged.has_bad)
+        self.staging.drop_others(staged.table, has_bad=staged.has_bad)
 
 
 def _divided(objects: list[Planned], error: LoadObjectError, source: Source) -> list[list[Planned]]:

@@ -132,7 +132,8 @@ class Transfer:
             replaces=request.on_overwrite == "replace", options=request.digest,
             markers=NONE if request.is_lake else source.markers,
         )  # fmt: skip
-        self.plan = Plan(self.loads)
+        # The files of a snapshot, and the objects that an action is due for, are compared with the stored listing.
+        self.plan = Plan(self.loads, stores=request.is_lake or bool(request.after_load))
         self._preparation = Preparation(request, client, s3, self.plan, servers)
         self.started = time.time()
         self._neighbours = 0
@@ -156,11 +157,8 @@ class Transfer:
 
     def sweep(self) -> None:
         """Drop what an earlier transfer of this owner left: statements, staging tables, plan and listing."""
-        queries.at_once(
-            lambda: self.plan.forget("load_plan"),
-            lambda: self.plan.forget("load_listings"),
-            lambda: sweep(self._clients, self.id),
-        )
+        sweep(self._clients, self.id)
+        self.plan.forget_all()
 
     @property
     def source_actions(self) -> SourceActions:
@@ -190,6 +188,7 @@ class Transfer:
         """
         form = self.request.form(prepared.format) if prepared.planned else None
         mirror = Mirror(self.loads, prepared.listed, prepared.since) if self.request.is_lake else None
+        is_tidy = self._preparation.has_swept
         validation = self.validation or (validation_of(self.request) if prepared.planned else None)
         if self.request.source.by_url and not prepared.push:
             aistore_urls.configure(self.client)  # another process may have prepared the load
@@ -207,14 +206,17 @@ class Transfer:
             except BaseException:
                 self.cancel()
                 raise
+            is_tidy = is_tidy and not work.is_untidy
         removed = 0
         if mirror is not None and self.request.on_overwrite == "replace":
             removed = mirror.remove_gone(look_up(self.client, self.request.table, self.servers))
         totals = self.loads.last_totals(prepared.planned)
         failures = tuple(self.loads.failures(MOST_FAILURES)) if totals.failed else ()
         handled = self.source_actions.run(self._given)
-        with suppress(DatabaseError, OperationalError):
-            self.sweep()  # otherwise, the next run does it
+        with suppress(DatabaseError, OperationalError):  # otherwise, the next run does it
+            if not is_tidy or self.servers.connected:
+                sweep(self._clients, self.id)
+            self.plan.forget_all()
         return Report(
             prepared.listed, max(0, prepared.listed - totals.loaded - totals.failed - prepared.known_bad),
             totals.loaded, totals.failed, totals.rows,
@@ -228,7 +230,7 @@ class Transfer:
         """Load the batches in daemon threads, which do not keep a terminated process alive."""
         is_small = work.recent is not None and prepared.planned <= _LISTED_AT_ONCE
         batches, _ = queries.at_once(
-            self.plan.listed_batches if is_small else self.plan.batches,
+            self.plan.listed_batches if is_small or self.plan.is_small else self.plan.batches,
             lambda: queries.bound(self.client, self.request.limits.seconds),
         )
         waiting: queue.SimpleQueue[Batch] = queue.SimpleQueue()

@@ -100,6 +100,7 @@ class Preparation:
         self.readings = Readings(client, request.read.columns)
         self.snapshot: Snapshot | None = None
         self._known = Unplanned()
+        self.has_swept = False  # whether this process has dropped what earlier tries had left
         self._destination: tuple[float, Destination] | None = None
 
     @property
@@ -140,16 +141,12 @@ class Preparation:
         )
         if destination is not None:
             sweep(destination.others, self.loads.transfer)
+        self.has_swept = True
         if self.request.after_load:
             require_right([self.client, *(destination.others if destination else ())])
         # Loads that are settled here must not count as loads of another snapshot.
         since = self._settle_and_ask_time(destination) if self.request.is_lake else 0
-        settle = () if since else (lambda: settle_doubtful(destination, self.loads, self.s3),)
-        is_whole, pulls, *_ = queries.at_once(
-            lambda: self._list(objects),
-            lambda: self.pulls,
-            *settle,
-        )
+        is_whole, pulls = queries.at_once(lambda: self._list(objects), lambda: self.pulls)
         push = not pulls
         listed, planned, size = self.plan.make(
             batch_bytes=self.request.batches.bytes,
@@ -158,6 +155,7 @@ class Preparation:
             # All-or-nothing also covers objects that failed in other runs.
             retry_failed=self.request.retry_failed or self.request.all_or_none,
             since=self.request.source.since,
+            settle=None if since else lambda: settle_doubtful(destination, self.loads, self.s3),
         )
         self._known = self._known_bad(listed - planned)
         if not is_whole:

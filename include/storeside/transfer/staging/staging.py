@@ -148,6 +148,7 @@ class Staging:
             staged = Staged(table, fill(table))
             self._check(staged)
         except BaseException:
+            self.work.is_untidy = True
             self._drop_quietly(table)
             raise
         return staged
@@ -279,8 +280,13 @@ class Staging:
 
     def drop(self, table: str, *, has_bad: bool = False) -> None:
         """Drop a staging table, and its `bad_table` if it has one."""
-        for name in (table, bad_table(table)) if has_bad else (table,):
-            self.client.command(f"DROP TABLE IF EXISTS {STAGING}.{identifier(name)} SYNC")
+        self.client.command(f"DROP TABLE IF EXISTS {STAGING}.{identifier(table)} SYNC")
+        self.drop_others(table, has_bad=has_bad)
+
+    def drop_others(self, table: str, *, has_bad: bool) -> None:
+        """Drop the tables that belong to a staging table, which is dropped already; see `drop`."""
+        if has_bad:
+            self.client.command(f"DROP TABLE IF EXISTS {STAGING}.{identifier(bad_table(table))} SYNC")
         self.destination.drop_parts(table)
 
     def _drop_quietly(self, table: str) -> None:

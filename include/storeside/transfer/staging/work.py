@@ -56,6 +56,7 @@ class Work:
     :param servers: the other servers of the cluster of shards
     :param recent: the destination if it was found a moment ago, see `Preparation`
     :param mirror: checks that no other snapshot was loaded meanwhile
+    :param is_untidy: a step has failed, so its staging tables may be left
     """
 
     request: Request
@@ -73,6 +74,7 @@ class Work:
     servers: Servers = NO_SERVERS
     recent: Destination | None = None
     mirror: Mirror | None = None
+    is_untidy: bool = False
 
     @property
     def loads(self) -> Loads:

@@ -45,8 +45,15 @@ _KNOWN_BAD = (
     "destination = {destination:String} AND bucket = {bucket:String} AND state = 'failed' AND kind = 'object'"
     " AND run_id != {run_id:String} AND options IN ('', {options:String}) AND accepted_by = ''"
 )
+# The number of loaded versions, and the sums of their numbers, as in `Totals`.
+LOADED = (
+    "countIf(state = 'loaded'), sumIf(rows, state = 'loaded'), sumIf(rejected, state = 'loaded'),"
+    " sumIf(bytes, state = 'loaded'), sumIf(filtered, state = 'loaded')"
+)
+# The stored listing of a transfer, before another condition.
+LISTINGS = "storeside.load_listings WHERE transfer = {transfer:String} AND"
 # The objects of one transfer; other tasks of the run may load other objects into the same table.
-_MINE = (
+MINE = (
     "destination = {destination:String} AND bucket = {bucket:String} AND run_id = {run_id:String}"
     " AND startsWith(key, {prefix:String}) AND match(key, {regex:String})"
 )
@@ -131,6 +138,8 @@ class Loads:
         self.replaces = replaces
         self.options = options
         self.markers = markers
+        self._before: Totals | None = None
+        self._recorded: dict[int, tuple[str, Loaded]] = {}
 
     @property
     def parameters(self) -> dict[str, Any]:
@@ -226,10 +235,11 @@ class Loads:
         )
 
     def _insert(self, rows: Iterable[tuple[Loaded, str, FailureKind, str]]) -> None:
+        rows = list(rows)
         lines = [
             [
                 self.destination, self.source.bucket, o.key, o.version, o.load_id, state, kind.value, counts.rows,
-                counts.rejected, counts.filtered, o.size, _moment(o.modified), reason, self.run_id,
+                counts.rejected, counts.filtered, o.size, moment(o.modified), reason, self.run_id,
                 self.after(counts), self.options, self.replaces,
             ]
             for counts, state, kind, reason in rows
@@ -240,6 +250,7 @@ class Loads:
                 "storeside.loads", lines, column_names=list(_LEDGER), column_type_names=list(_LEDGER.values()),
                 settings=SYNCHRONOUS,
             )  # fmt: skip
+            self._recorded |= {o.planned.load_id: (state, o) for o, state, *_ in rows}
 
     def after(self, o: Loaded) -> str:
         """Return the action for a loaded object: of this run, or else of the run that began to publish it."""
@@ -264,19 +275,41 @@ class Loads:
         """Record versions whose rows are not in the table, because the rows of a newer version are."""
         self._insert((Loaded(o, 0), "replaced", FailureKind.NONE, "") for o in objects)
 
+    def count_from(self, before: Totals) -> None:
+        """Let `totals` add what this process records from now on to what this run has loaded `before`."""
+        self._recorded.clear()
+        self._before = before
+
+    @property
+    def finished(self) -> Collection[int]:
+        """The ids of the loads that this process has finished since it made the plan."""
+        return {load_id for load_id, (state, _) in [*self._recorded.items()] if state != "publishing"}
+
     def totals(self) -> Totals:
         """Return the totals of this run so far."""
+        if self._before is not None:
+            recorded = [*self._recorded.values()]
+            loaded, before = [o for state, o in recorded if state == "loaded"], self._before
+            return Totals(
+                before.loaded + len(loaded),
+                sum(state == "failed" for state, _ in recorded),
+                before.rows + sum(o.rows for o in loaded),
+                before.rejected + sum(o.rejected for o in loaded),
+                before.bytes + sum(o.planned.size for o in loaded),
+                before.filtered + sum(o.filtered for o in loaded),
+                before.planned,
+            )
         row = first_row(
             self.client.query(
-                f"SELECT countIf(state = 'loaded'), countIf(state = 'failed' AND {NOW}),"
-                f" {', '.join(_sum(name) for name in ('rows', 'rejected', 'bytes', 'filtered'))},"
+                f"SELECT countIf(state = 'failed' AND {NOW}), {LOADED},"
                 " (SELECT count() FROM storeside.load_plan WHERE transfer = {transfer:String})"
                 " FROM storeside.loads FINAL"
-                f" WHERE {_MINE}",
+                f" WHERE {MINE}",
                 parameters=self.parameters,
             )
         )
-        return Totals(*(int(value) for value in row))
+        failed, objects, *others = (int(value) for value in row)
+        return Totals(objects, failed, *others)
 
     def with_rows(self) -> int:
         """Return the number of object versions, of any bucket, whose rows the table should have."""
@@ -302,14 +335,16 @@ class Loads:
             )
         return totals
 
-    def known_bad(self, selected: str, parameters: Mapping[str, Any], limit: int) -> Unplanned:
+    def known_bad(
+        self, selected: str, parameters: Mapping[str, Any], limit: int, listing: str = LISTINGS
+    ) -> Unplanned:
         """Return the failures for good of earlier runs that keep listed objects from being planned.
 
         Objects that failed in another run after the plan was made are in this plan: they count as this run's.
-        `selected` is a condition for rows of the listing, with `parameters`. Accepted failures are left out.
+        `selected` is a condition for rows of the `listing`, with `parameters`. Accepted failures are left out.
         """
         listed = (
-            f"FROM storeside.load_listings WHERE transfer = {{transfer:String}} AND {selected} AND (key, etag) NOT IN"
+            f"FROM {listing} {selected} AND (key, etag) NOT IN"
             " (SELECT key, version FROM storeside.load_plan WHERE transfer = {transfer:String})"
         )
         bad = f"(SELECT key, version FROM storeside.loads FINAL WHERE {_KNOWN_BAD})"
@@ -338,15 +373,11 @@ class Loads:
     def failures(self, limit: int) -> list[tuple[str, str]]:
         """Return up to `limit` objects that this run could not load, with their reasons."""
         rows = self.client.query(
-            f"SELECT key, reason FROM storeside.loads FINAL WHERE {_MINE} AND state = 'failed' AND {NOW}"
+            f"SELECT key, reason FROM storeside.loads FINAL WHERE {MINE} AND state = 'failed' AND {NOW}"
             " ORDER BY key LIMIT {limit:UInt32}",
             parameters={**self.parameters, "limit": limit},
         ).result_rows
         return [(key, reason) for key, reason in rows]
-
-
-def _sum(column: str) -> str:
-    return f"sumIf({column}, state = 'loaded')"
 
 
 def ids_text(objects: Sequence[Planned]) -> str:
@@ -359,5 +390,6 @@ def slices(objects: Sequence[Planned]) -> Iterator[Sequence[Planned]]:
     return (objects[n : n + _SLICE] for n in range(0, len(objects), _SLICE))
 
 
-def _moment(seconds: float) -> datetime:
+def moment(seconds: float) -> datetime:
+    """Return the time of a number of seconds since the epoch."""
     return datetime.fromtimestamp(seconds, UTC)

@@ -82,8 +82,8 @@ def locked(
 ) -> Iterator[Hold]:
     """Hold the lock of `destination` in order to publish the table `staging`; `others` have its other shards.
 
-    An `owner` that retries after a failure gets its own lock back. Raises TransferTransientError when other processes
-    hold the lock for five minutes.
+    An `owner` that retries after a failure gets its own lock back. If the block ends well, `staging` is dropped
+    together with the lock. Raises TransferTransientError when other processes hold the lock for five minutes.
     """
     name = lock_name(destination)
     holder = json.dumps({"owner": owner, "staging": staging})
@@ -106,7 +106,7 @@ def locked(
         _release(client, name, holder)
         raise
     else:
-        _release(client, name, holder)
+        _release(client, name, holder, staging if is_generated(staging) else "")
 
 
 def lock_name(destination: str) -> str:
@@ -114,20 +114,22 @@ def lock_name(destination: str) -> str:
     return f"lock_{hashlib.sha256(destination.encode()).hexdigest()[:24]}"
 
 
-def _release(client: Client, name: str, holder: str) -> None:
-    """Release the lock, unless another process broke it and may hold it now.
+def _release(client: Client, name: str, holder: str, published: str = "") -> None:
+    """Release the lock, unless another process broke it and may hold it now, and drop the `published` staging table.
 
     Another process may try to break an old lock at the same time. It would break the lock of the next holder if the
     old one were dropped. Therefore an old lock is renamed as if it were broken.
     """
     found = _look(client, name)
-    if found is None or found[0] != holder:
-        return
-    _, uuid, age = found
-    if age < STALE_SECONDS / 2:
-        client.command(f"DROP TABLE IF EXISTS {STAGING}.`{name}` SYNC")
-    else:
-        _break(client, name, uuid, "")
+    tables = [published] if published else []
+    if found is not None and found[0] == holder:
+        _, uuid, age = found
+        if age < STALE_SECONDS / 2:
+            tables.insert(0, name)
+        else:
+            _break(client, name, uuid, "")
+    if tables:
+        client.command(f"DROP TABLE IF EXISTS {', '.join(f'{STAGING}.{identifier(t)}' for t in tables)} SYNC")
 
 
 def _look(client: Client, name: str) -> tuple[str, str, int] | None:

@@ -20,6 +20,26 @@ if TYPE_CHECKING:
     from clickhouse_connect.driver.client import Client
 
 
+# Types that every table can have, also Nullable.
+_SIMPLE = {
+    *(
+        "String",
+        "Bool",
+        "Int8",
+        "Int16",
+        "Int32",
+        "Int64",
+        "UInt8",
+        "UInt16",
+        "UInt32",
+        "UInt64",
+        "Float32",
+        "Float64",
+    ),
+    *("Date", "Date32", "DateTime64(3)", "DateTime64(6)"),
+}
+
+
 def refuse_unstorable(client: Client, request: Request, found: Sequence[Column]) -> None:
     """Raise LoadObjectError if no table can have the columns `found` in samples, with the options of the request."""
     columns, most = _of_table(request, found), request.limits.columns
@@ -28,6 +48,8 @@ def refuse_unstorable(client: Client, request: Request, found: Sequence[Column])
     if len(columns) > most:
         raise LimitError(too_many(request.table, len(columns), most))
     refuse_same_names(columns)
+    if all(bare(c.type) in _SIMPLE and c.name for c in columns):
+        return
     shown = literal(structure(Column(c.name, resolved(c.type)) for c in columns))
     # With masks, a name may be a value: the first row of CSV without a header.
     unlogged = {"log_queries": 0} if request.read.columns.mask else {}
