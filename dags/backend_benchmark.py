@@ -7,24 +7,41 @@ from datetime import timedelta
 from airflow.sdk import DAG, Param
 from airflow.sdk.definitions.param import ParamsDict
 
-from storeside.operators import StorageBenchmarkOperator, StorageTuneOperator, chart_url_pattern, form_choices
+from storeside.operators import (
+    StorageBenchmarkOperator,
+    StorageTuneOperator,
+    chart_url_pattern,
+    form_choices,
+    must_match,
+)
 
 PARAMS = {
     "backends": Param(
         type="array",
-        items={"type": "string", "pattern": r"^(s3|oci|ais)://[^/@\s]+(@[^\s@]+)?$"},
+        items={"type": "string"},
         title="Backends",
-        **form_choices("backend"),
-        description="Bucket URIs, one per line; add @connection to use another connection than the default: s3://data@oci_s3",
+        **must_match(
+            r"(s3|oci|ais)://[^/@\s]+(@[^\s@]+)?", "write buckets of s3, oci or ais, one per line, such as s3://data"
+        ),
+        **form_choices(
+            "backend",
+            description="Buckets, one per line; a name alone means s3://. Add @connection to use another connection"
+            " than the default: s3://data@oci_s3",
+        ),
     ),
     "through_aistore": Param(
         None,
         type=["null", "array"],
-        items={"type": "string", "pattern": r"^(s3|gs|az|oci)://[^/@\s]+(@[^\s@]+)?$"},
+        items={"type": "string"},
+        **must_match(
+            r"(s3|gs|az|oci)://[^/@\s]+(@[^\s@]+)?", "write cloud buckets, one per line, such as oci://data"
+        ),
         title="Through AIStore",
         section="Comparison",
-        **form_choices("backend"),
-        description="Cloud buckets to measure through AIStore's own backends, one per line: oci://data",
+        **form_choices(
+            "backend",
+            description="Cloud buckets to measure through AIStore's own backends, one per line: oci://data",
+        ),
     ),
     "change_parts": Param(
         False,
@@ -55,12 +72,14 @@ PARAMS = {
     "chart": Param(
         None,
         type=["null", "string"],
-        pattern=chart_url_pattern("png"),
-        **form_choices("chart"),
+        **must_match(chart_url_pattern("png"), "write a URL such as s3://aws_default@reports/backends.png"),
+        **form_choices(
+            "chart",
+            description="URL for a PNG chart of the medians, such as s3://aws_default@reports/backends.png;"
+            " empty for none",
+        ),
         title="Chart",
         section="Comparison",
-        description="URL for a PNG chart of the medians, such as s3://aws_default@reports/backends.png;"
-        " empty for none",
     ),
     "tune_seconds": Param(
         60,

@@ -7,22 +7,23 @@ from datetime import timedelta
 from airflow.sdk import DAG, Param
 from airflow.sdk.definitions.param import ParamsDict
 
-from storeside.operators import CheckConnectionsOperator, form_choices
+from storeside.operators import CheckConnectionsOperator, form_choices, params
 
 PARAMS = {
     "bucket": Param(
         type="string",
-        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{1,61}[A-Za-z0-9]$",
         title="Bucket",
-        **form_choices("s3 bucket"),
-        description="S3 bucket, without s3://; the check writes an object to it and deletes the object",
+        **params.BUCKET_NAME,
+        **form_choices(
+            "s3 bucket",
+            description="S3 bucket, with or without s3://; the check writes an object to it and deletes the object",
+        ),
     ),
     "queue": Param(
         None,
         type=["null", "string"],
         title="Queue",
-        **form_choices("queue"),
-        description="SQS queue that receives the bucket's events; empty for none",
+        **form_choices("queue", description="SQS queue that receives the bucket's events; empty for none"),
     ),
     "write": Param(True, type="boolean", title="Write", description="Off: the checks write no objects"),
 }

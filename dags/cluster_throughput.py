@@ -7,17 +7,20 @@ from datetime import timedelta
 from airflow.sdk import DAG, Param
 from airflow.sdk.definitions.param import ParamsDict
 
-from storeside.operators import AISMeasureThroughputOperator, Template, chart_url_pattern, form_choices
+from storeside.operators import AISMeasureThroughputOperator, Template, chart_url_pattern, form_choices, must_match
 
-SIZE = r"^[1-9][0-9]* ?(KiB|MiB|GiB|TiB)$"
+SIZE = must_match(r"[1-9][0-9]* ?(KiB|MiB|GiB|TiB)", "write a number and KiB, MiB, GiB or TiB, such as 10MiB")
 
 PARAMS = {
     "bucket": Param(
         type="string",
-        pattern=r"^(s3|gs|az|oci|ais)://.+$",
         title="Bucket",
-        **form_choices("bucket"),
-        description="An existing bucket; the task removes the objects that it writes to it",
+        **must_match(r"(s3|gs|az|oci|ais)://.+", "write a bucket such as ais://throughput"),
+        **form_choices(
+            "bucket",
+            bare="ais",
+            description="An existing bucket; a name alone means ais://. The task removes the objects that it writes",
+        ),
     ),
     "workload": Param(
         "read",
@@ -31,7 +34,7 @@ PARAMS = {
     "object_size": Param(
         "10MiB",
         type="string",
-        pattern=SIZE,
+        **SIZE,
         title="Size of an object",
         section="Load",
         description="Size of each object, 1KiB to 5GiB",
@@ -66,7 +69,7 @@ PARAMS = {
     "dataset_size": Param(
         "1GiB",
         type=["null", "string"],
-        pattern=SIZE,
+        **SIZE,
         title="Size of the dataset",
         section="Load",
         description="Size of the data written before a read load; to measure disks, use more than the targets'"
@@ -82,7 +85,7 @@ PARAMS = {
     "write_limit": Param(
         "10GiB",
         type="string",
-        pattern=SIZE,
+        **SIZE,
         title="Limit of writes",
         section="Load",
         description="Size at which a load that writes stops early",
@@ -133,12 +136,14 @@ PARAMS = {
     "chart": Param(
         None,
         type=["null", "string"],
-        pattern=chart_url_pattern("svg"),
-        **form_choices("chart"),
+        **must_match(chart_url_pattern("svg"), "write a URL such as s3://aws_default@reports/throughput.svg"),
+        **form_choices(
+            "chart",
+            description="URL for an SVG chart with one line per target, such as"
+            " s3://aws_default@reports/throughput.svg; empty for none",
+        ),
         title="Chart",
         section="Verdict",
-        description="URL for an SVG chart with one line per target, such as s3://aws_default@reports/throughput.svg;"
-        " empty for none",
     ),
 }
 

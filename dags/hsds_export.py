@@ -13,20 +13,20 @@ from storeside.operators import (
     TableOptions,
     Template,
     form_choices,
+    must_match,
     params,
 )
 
 PARAMS = {
     "domain": Param(
         type="string",
-        pattern=r"^/.+",
+        **must_match(r"/.+", "write the path of a domain, such as /home/user/data.h5"),
         title="Domain",
-        **form_choices("domain"),
-        description="HSDS domain, at the endpoint of the connection hsds_default",
+        **form_choices("domain", description="HSDS domain, at the endpoint of the connection hsds_default"),
     ),
     "dataset": Param(
         type="string",
-        pattern=r"^/.+",
+        **must_match(r"/.+", "write the path of a dataset, such as /values"),
         title="Dataset",
         description="Path of the dataset in the domain, such as /values",
     ),
@@ -50,16 +50,20 @@ PARAMS = {
     ),
     "bucket": Param(
         type="string",
-        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{1,61}[A-Za-z0-9]$",
         section="Where to",
         title="Bucket",
-        **form_choices("s3 bucket", "read", "write"),
-        description="Bucket name without s3://, at the endpoint of the connection aws_default; use a bucket that"
-        " sends no S3 events",
+        **params.BUCKET_NAME,
+        **form_choices(
+            "s3 bucket",
+            "read",
+            "write",
+            description="S3 bucket, with or without s3://, at the endpoint of the connection aws_default; use a"
+            " bucket that sends no S3 events",
+        ),
     ),
     "prefix": Param(
         type="string",
-        pattern=r"^[^/*?{}][^*?{}]*$",
+        **must_match(r"[^/*?{}][^*?{}]*", "write a prefix such as hsds/values, without * ? { } and a first slash"),
         section="Where to",
         title="Prefix",
         description="Prefix of the Parquet objects, such as hsds/values, without * ? { }; use a different one per"
@@ -67,11 +71,13 @@ PARAMS = {
     ),
     "table": Param(
         type="string",
-        pattern=params.TABLE_PATTERN,
         section="Where to",
         title="Table",
-        **form_choices("table"),
-        description="database.table; if the table does not exist, it is created from the dataset's type",
+        **params.TABLE_NAME,
+        **form_choices(
+            "table",
+            description="database.table; if the table does not exist, it is created from the dataset's type",
+        ),
     ),
     "order_by": Param(
         "i0",

@@ -13,21 +13,24 @@ from storeside.operators import (
     StorageCopyBucketOperator,
     Template,
     form_choices,
+    must_match,
     only_when,
     params,
 )
 
 PARAMS = {
     "source": params.described(
-        params.SOURCE, "Bucket URI; ais://@cluster/bucket is a bucket of another AIStore cluster that is attached"
+        params.SOURCE,
+        "A name alone means s3://; ais://@cluster/bucket is a bucket of another AIStore cluster that is attached",
     ),
     "destination": Param(
         None,
         type=["null", "string"],
-        pattern=r"^(s3|oci|ais)://[^/]+$",
         title="Destination",
-        **form_choices("bucket", "write"),
-        description="Bucket URI; only a prefetch needs none",
+        **must_match(r"(s3|oci|ais)://[^/]+", params.bucket_alone("s3, oci or ais")),
+        **form_choices(
+            "bucket", "write", bare="ais", description="A name alone means ais://; only a prefetch needs none"
+        ),
     ),
     "way": Param(
         "copy",
@@ -52,16 +55,18 @@ PARAMS = {
         type=["null", "string"],
         title="Connection of the source",
         section="Through the worker",
-        **form_choices("connection"),
-        description="Connection to the source; empty for the default connection of its scheme",
+        **form_choices(
+            "connection", description="Connection to the source; empty for the default connection of its scheme"
+        ),
     ),
     "destination_connection": Param(
         None,
         type=["null", "string"],
         title="Connection of the destination",
         section="Through the worker",
-        **form_choices("connection"),
-        description="Connection to the destination; empty for the default connection of its scheme",
+        **form_choices(
+            "connection", description="Connection to the destination; empty for the default connection of its scheme"
+        ),
     ),
 }
 

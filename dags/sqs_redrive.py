@@ -21,8 +21,7 @@ with DAG(
                 type="string",
                 minLength=1,
                 title="Queue",
-                **form_choices("queue"),
-                description="Name or URL of the queue that the dead letters come from",
+                **form_choices("queue", description="Name or URL of the queue that the dead letters come from"),
             ),
             "redrive": Param(
                 False, type="boolean", title="Send them back", description="Off: the task only lists them in its log"

@@ -48,8 +48,13 @@ PARAMS = {
         type=["null", "string"],
         title="Quarantine",
         section="How",
-        **form_choices("bucket", "write"),
-        description="URI of a bucket for copies of objects that cannot be transformed; empty for none",
+        **form_choices(
+            "bucket",
+            "write",
+            bare="ais",
+            description="Bucket for copies of objects that cannot be transformed; a name alone means ais://. Empty"
+            " for none",
+        ),
     ),
     "on_failure": params.described(
         params.ON_FAILURE,

@@ -17,6 +17,7 @@ from storeside.operators import (
     dag_schedule,
     dag_settings,
     form_choices,
+    must_match,
     params,
 )
 
@@ -45,10 +46,16 @@ SETTINGS = dag_settings(
 QUEUE = SETTINGS["queue"]
 RESULTS = Param(
     type="string",
-    pattern=r"^ais://[^/@#]+$",
     title="Results",
-    **form_choices("bucket", "read", "write"),
-    description="URI of an AIStore bucket for the results, which the table is loaded from; created if missing",
+    **must_match(r"ais://[^/@#]+", params.bucket_alone("ais")),
+    **form_choices(
+        "bucket",
+        "read",
+        "write",
+        bare="ais",
+        description="AIStore bucket for the results, which the table is loaded from, with or without ais://; created"
+        " if missing",
+    ),
 )
 PARAMS = {
     "source": params.preset(params.SOURCE, SETTINGS["source"]),

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from storeside.aistore.spec import EtlSpec as EtlSpec
     from storeside.operators.bases.charts import chart_url_pattern as chart_url_pattern
+    from storeside.operators.entries import must_match as must_match
     from storeside.operators.forms import params as params
     from storeside.operators.hooks.aistore import AIStoreHook as AIStoreHook
     from storeside.operators.hooks.hsds import HSDSHook as HSDSHook
@@ -93,6 +94,7 @@ _NAMES = {
     "operators.bases.charts": ("chart_url_pattern",),
     "operators.operators.clickhouse": ("S3ToClickHouseOperator",),
     "operators.operators.doctor": ("CheckConnectionsOperator",),
+    "operators.entries": ("must_match",),
     "operators.restrictions": ("check_form", "form_choices"),
     "operators.hooks.aistore": ("AIStoreHook",),
     "operators.hooks.hsds": ("HSDSHook",),

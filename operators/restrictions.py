@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 from airflow.sdk import BaseOperator, Param, Variable
 from airflow.sdk.definitions.param import ParamsDict
 
+from storeside.errors import BadInput
+from storeside.operators import entries
 from storeside.operators.errors import OperatorInputError, airflow_errors
 from storeside.transfer.request.after_load import AfterLoad
 
@@ -124,12 +126,14 @@ _KINDS: Final[Mapping[str, Callable[[Any], Iterator[tuple[str, str]]]]] = {
 _USES_OF: Final[Mapping[str, tuple[str, ...]]] = {"chart": ("write",), "place": ("write",)}
 # The use of the bucket that the form's load reads, by the action after the load.
 _ACTIONS: Final[Mapping[str, str]] = {"delete": "delete", "move": "delete", "tag": "write"}
-# Kinds for which the form suggests the names of a list. A backend is not one of them: its value may also contain a
-# connection, and a form field of type array accepts nothing but the suggestions.
-_SUGGESTED: Final = {
+# The list of the Variable that contains a kind's names.
+_LISTS: Final = {
     "bucket": _BUCKETS,
     "s3 bucket": _BUCKETS,
     "source bucket": _BUCKETS,
+    "backend": _BUCKETS,
+    "chart": _BUCKETS,
+    "place": _BUCKETS,
     "table": "tables",
     "connection": "connections",
     "queue": "queues",
@@ -138,13 +142,20 @@ _SUGGESTED: Final = {
     "etl": "etls",
     "suite": "suites",
 }
+# Kinds for which the form suggests the listed names. A backend is not one of them: its value may also contain a
+# connection, and a form field of type array accepts nothing but the suggestions.
+_SUGGESTED: Final = _LISTS.keys() - {"backend", "chart", "place"}
+# Entries that list all names of a kind, and how many names a description shows.
+_ALL: Final = frozenset({"*", "*.*", "s3://*", "ais://*", "/*"})
+_SHOWN: Final = 6
 
 
-def form_choices(kind: Kind, *uses: Use) -> dict[str, Any]:
+def form_choices(kind: Kind, *uses: Use, bare: Literal["s3", "ais"] = "s3", description: str = "") -> dict[str, Any]:
     """Return keywords for a ``Param`` that accepts only names in the Airflow Variable ``storeside_forms``.
 
-    The form suggests the listed names. Example: ``Param("s3://recordings", type="string",
-    **form_choices("bucket", "read"))``.
+    The form suggests the listed names. Blanks around an entry do not matter, and a bucket may be written with or
+    without its scheme: operators get ``s3://recordings`` for ``recordings``. Example:
+    ``Param("s3://recordings", type="string", **form_choices("bucket", "read"))``.
 
     :param kind: ``bucket`` (``s3://recordings``), ``s3 bucket`` (the name alone), ``source bucket`` (the name of an
         S3 bucket, or ``ais://results``), ``backend`` (a bucket with or without ``@connection``), ``chart`` (a URL of
@@ -155,33 +166,52 @@ def form_choices(kind: Kind, *uses: Use) -> dict[str, Any]:
         ``array`` every item has this kind
     :param uses: uses of the field's bucket by the DAG: ``read``, ``write``, ``delete``. Each use has its own
         list, and all of them must contain the bucket. Without uses: all three, or ``write`` for a chart and a place
+    :param bare: scheme of a bucket that is written without one
+    :param description: the field's description, which the names that the form accepts are added to
     :raises OperatorInputError: the kind or a use does not exist
     """
     if kind not in _KINDS:
         raise OperatorInputError(f"form_choices has no kind {kind!r}: choose from {', '.join(_KINDS)}")
     if unknown := set(uses) - set(USES):
         raise OperatorInputError(f"form_choices has no use {min(unknown)!r}: choose from {', '.join(USES)}")
-    suggested = list(_suggestions(kind, uses or _USES_OF.get(kind, USES)))
+    listed_names = _listed_names(kind, uses or _USES_OF.get(kind, USES))
+    suggested = [name for name in listed_names if "*" not in name] if kind in _SUGGESTED else []
     return {
         _MARK: kind,
         **({_MARK_USES: list(uses)} if uses else {}),
+        **({entries.BARE: bare} if bare != "s3" else {}),
         **({"examples": suggested} if suggested else {}),
+        **({"description": f"{description}{_accepted(kind, listed_names)}"} if description else {}),
     }
 
 
 def described(field: Param, description: str, **schema: Any) -> Param:
     """Return the form field with another description, and with other values of some keywords of its schema."""
-    replaced = ("examples", _MARK_USES) if _MARK in schema else ()
+    replaced = ("examples", _MARK_USES, entries.BARE) if _MARK in schema else ()
     kept = {name: value for name, value in field.schema.items() if name not in replaced}
-    return Param(field.value, **{**kept, **schema}, description=description)
+    merged = {**kept, **schema}
+    if kind := merged.get(_MARK):
+        uses = tuple(merged.get(_MARK_USES) or _USES_OF.get(kind, USES))
+        description += _accepted(kind, _listed_names(kind, uses))
+    return Param(field.value, **merged, description=description)
+
+
+def _accepted(kind: str, names: Sequence[str]) -> str:
+    """Return the sentence that names what a form accepts; empty if all names, or the kind has no names."""
+    if kind not in _LISTS or any(name in _ALL for name in names):
+        return ""
+    if not names:
+        return f". The Variable {VARIABLE} lists none"
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return f". Only what the Variable {VARIABLE} lists: {', '.join(names[:_SHOWN])}{more}"
 
 
 @cache
-def _suggestions(kind: str, uses: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the listed names without patterns. Cached, because Airflow parses DAG files repeatedly."""
-    if kind not in _SUGGESTED:
+def _listed_names(kind: str, uses: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the names and patterns for a kind of field. Cached, because Airflow parses DAG files repeatedly."""
+    if kind not in _LISTS:
         return ()
-    lists = uses if _SUGGESTED[kind] == _BUCKETS else (_SUGGESTED[kind],)
+    lists = uses if _LISTS[kind] == _BUCKETS else (_LISTS[kind],)
     try:
         allowed = listed()
     except OperatorInputError:  # the DAG can still be parsed; its tasks fail with the reason
@@ -190,7 +220,7 @@ def _suggestions(kind: str, uses: tuple[str, ...]) -> tuple[str, ...]:
     if kind in ("s3 bucket", "source bucket"):
         schemes = ("s3://",) if kind == "s3 bucket" else ("s3://", "ais://")
         names = [name.removeprefix("s3://") for name in names if name.startswith(schemes)]
-    return tuple(name for name in names if "*" not in name)
+    return tuple(names)
 
 
 def listed() -> dict[str, tuple[str, ...]]:
@@ -239,11 +269,42 @@ def _renewed(given: Mapping[str, list[str]]) -> dict[str, list[str]]:
 class FormOperator(BaseOperator):
     """Base class of all operators: checks the parameters from the form or the API request before the task runs."""
 
+    def _do_render_template_fields(
+        self, parent: Any, template_fields: Any, context: Context, jinja_env: Any, seen_oids: set[int]
+    ) -> None:
+        """Render the templates with entries as operators take them; Airflow calls this for mapped tasks, too."""
+        in_dag: bool = self.has_dag()  # type: ignore[no-untyped-call]
+        _read_entries(context, (self.dag.params if in_dag else {}, self.params))
+        super()._do_render_template_fields(parent, template_fields, context, jinja_env, seen_oids)
+
     def pre_execute(self, context: Context) -> None:
-        """Check the run's parameters. Raises AirflowFailException if a name is not listed."""
+        """Check the run's parameters. Raises AirflowFailException if an entry is wrong, or a name is not listed."""
         super().pre_execute(context)
         with airflow_errors():
             self.checked_form = check_form(context)
+
+
+class _Entries(dict[str, Any]):
+    """The parameters of a run as operators take them."""
+
+
+def _read_entries(context: Context, params: Iterable[Any]) -> None:
+    """Replace the run's parameters in the context by their spelling that operators take."""
+    given = context.get("params")
+    if given is None or isinstance(given, _Entries):
+        return
+    found = _Entries(given)
+    for name, schema in _schemas(params):
+        if name in found:
+            found[name] = entries.spelled(schema.get(_MARK, ""), schema, found[name])
+    context["params"] = found
+
+
+def _schemas(params: Iterable[Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield each parameter of a DAG and a task with its schema."""
+    for some in map(ParamsDict, params):
+        for name in some:
+            yield name, some.get_param(name).schema
 
 
 @dataclass(frozen=True)
@@ -298,8 +359,9 @@ class Form:
 def check_form(context: Context) -> Form:
     """Check all parameters with `form_choices`. Use it as ``pre_execute`` of operators that are not Storeside's.
 
-    Raises OperatorInputError if a name is not listed.
+    Raises OperatorInputError if an entry is wrong, or a name is not listed.
     """
+    _check_entries(context)
     fields = list(_with_actions(_fields(context)))
     if not fields:
         return Form((), {})
@@ -315,6 +377,30 @@ def check_form(context: Context) -> Form:
     return Form(fields, value)
 
 
+def _check_entries(context: Context) -> None:
+    """Raise OperatorInputError with the faults of all entries."""
+    found: dict[str, None] = {}
+    for name, schema in _schemas((context["dag"].params, context["task"].params)):
+        kind, value = schema.get(_MARK, ""), context["params"].get(name)
+        found.update(dict.fromkeys(entries.faults(name, kind, schema, value)))
+        if kind == "load options" and value:
+            found.update(dict.fromkeys(_faults_of_options(name, value)))
+    if found:
+        raise OperatorInputError("; ".join(found))
+
+
+def _faults_of_options(name: str, value: Any) -> Iterator[str]:
+    """Yield the faults of single options by name; the load checks all together before it reads anything."""
+    from storeside.operators.shared import as_object
+    from storeside.transfer.request.named_options import require_option
+
+    for option, one in as_object(value, name).items():
+        try:
+            require_option(option, one)
+        except BadInput as e:
+            yield f"{name}: {e}"
+
+
 def _check(value: Mapping[str, list[str]], wanted: Iterable[tuple[str, str, str]]) -> None:
     """Raise OperatorInputError unless the Variable's value lists all names; each is a field, a list and a name."""
     allowed = _with_defaults(value)
@@ -324,11 +410,9 @@ def _check(value: Mapping[str, list[str]], wanted: Iterable[tuple[str, str, str]
 
 def _fields(context: Context) -> Iterator[_Field]:
     """Yield each parameter of the DAG and the task that has `form_choices` and a value."""
-    for params in (ParamsDict(context["dag"].params), ParamsDict(context["task"].params)):
-        for name in params:
-            schema = params.get_param(name).schema
-            if (kind := schema.get(_MARK)) and (value := context["params"].get(name)):
-                yield _Field(name, kind, tuple(schema.get(_MARK_USES) or _USES_OF.get(kind, USES)), value)
+    for name, schema in _schemas((context["dag"].params, context["task"].params)):
+        if (kind := schema.get(_MARK)) and (value := context["params"].get(name)):
+            yield _Field(name, kind, tuple(schema.get(_MARK_USES) or _USES_OF.get(kind, USES)), value)
 
 
 def _with_actions(fields: Iterator[_Field]) -> Iterator[_Field]:

@@ -6,6 +6,7 @@ from typing import Final, TypedDict
 
 from airflow.sdk import Param
 
+from storeside.operators.entries import must_match
 from storeside.operators.restrictions import form_choices
 from storeside.transfer.request.after_load import AfterLoad
 from storeside.transfer.request.template import Template
@@ -29,11 +30,13 @@ AFTER: Final = {
     "move_to": Param(
         None,
         type=["null", "string"],
-        pattern=r"^s3://[^/]+(/.*)?$",
+        **must_match(r"s3://[^/]+(/.*)?", "write bucket and prefix in S3, such as s3://archive/trips/"),
         title="Destination of moved objects",
         section="After the load",
-        **form_choices("place"),
-        description="Bucket and prefix of moved objects, such as s3://archive/trips/; their whole keys follow it",
+        **form_choices(
+            "place",
+            description="Bucket and prefix of moved objects, such as s3://archive/trips/; their whole keys follow it",
+        ),
     ),
     "tags": Param(
         None,

@@ -7,31 +7,30 @@ from typing import Any, Final, TypedDict
 
 from airflow.sdk import Param
 
+from storeside.operators.entries import bucket_alone, must_match
 from storeside.operators.operators.aistore import transformer_command
 from storeside.operators.restrictions import described, form_choices
 from storeside.transfer.request.template import Template
 from storeside.transformers.names import EXTENSION
 
 # URI of a bucket that AIStore can read or write.
-BUCKET_URI: Final = r"^(s3|gs|az|oci|oc)://[^/]+$|^ais://(@[^/]+/)?[^/]+$"
-_EXTENSION: Final = f"^{EXTENSION}$"
+BUCKET_URI: Final = r"(s3|gs|az|oci|oc)://[^/]+|ais://(@[^/]+/)?[^/]+"
 SOURCE: Final = Param(
     type="string",
-    pattern=BUCKET_URI,
     title="Source",
-    **form_choices("bucket", "read"),
-    description="Bucket URI; any bucket that AIStore can read",
+    **must_match(BUCKET_URI, bucket_alone("s3, gs, az, oci or ais")),
+    **form_choices("bucket", "read", description="Any bucket that AIStore can read; a name alone means s3://"),
 )
 RECORDINGS: Final = described(
     SOURCE,
-    "FLAC, WAV, MP3, Ogg, Opus, M4A, AIFF and others; any bucket that AIStore can read",
+    "FLAC, WAV, MP3, Ogg, Opus, M4A, AIFF and others; any bucket that AIStore can read. A name alone means s3://",
     title="Bucket of recordings",
 )
 DESTINATION: Final = described(
     SOURCE,
-    "Bucket URI; a missing ais:// bucket is created",
+    "A name alone means ais://; a missing ais:// bucket is created",
     title="Destination",
-    **form_choices("bucket", "write"),
+    **form_choices("bucket", "write", bare="ais"),
 )
 PREFIX: Final = Param(
     None,
@@ -102,16 +101,21 @@ def etl(settings: Mapping[str, Any]) -> dict[str, Param]:
             minLength=1,
             title="Transformer",
             section="ETL",
-            **form_choices("transformer"),
-            description="Transform of the transformer's image: a built-in one, or package.module:attribute",
+            **form_choices(
+                "transformer",
+                description="Transform of the transformer's image: a built-in one, or package.module:attribute",
+            ),
         ),
         "existing_etl": Param(
             settings["existing_etl"] or None,
             type=["null", "string"],
             title="Existing ETL",
             section="ETL",
-            **form_choices("etl"),
-            description="Name of an ETL that runs in the cluster, instead of the transformer; it is used as it runs",
+            **form_choices(
+                "etl",
+                description="Name of an ETL that runs in the cluster, instead of the transformer; it is used as it"
+                " runs",
+            ),
         ),
         "communication": Param(
             settings["communication"],
@@ -121,8 +125,7 @@ def etl(settings: Mapping[str, Any]) -> dict[str, Param]:
         "extensions": Param(
             settings["extensions"],
             type="object",
-            propertyNames={"pattern": _EXTENSION},
-            additionalProperties={"type": "string", "pattern": _EXTENSION},
+            **must_match(EXTENSION, "write extensions of letters, digits, '_' and '-', such as flac or json.gz"),
             title="Extensions",
             section="ETL",
             description="Extensions of source objects and of their results, without dots; others are kept",

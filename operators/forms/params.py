@@ -6,10 +6,10 @@ from typing import Final, TypedDict
 
 from airflow.sdk import Param
 
-from storeside.operators import restrictions
+from storeside.operators import entries, restrictions
+from storeside.operators.entries import must_match
 from storeside.operators.forms import after_load_fields, etl_fields, lake_fields, quality_fields
 from storeside.operators.restrictions import form_choices
-from storeside.transfer.request import named_options
 from storeside.transfer.request.column_options import Columns
 from storeside.transfer.request.object_format import BY_SCHEMA, Csv, MessageSchema
 from storeside.transfer.request.options import ReadOptions, TableOptions
@@ -17,6 +17,7 @@ from storeside.transfer.request.request import RESERVED
 from storeside.transfer.request.template import Template
 
 described = restrictions.described
+bucket_alone = entries.bucket_alone
 
 
 def preset(field: Param, default: str | int) -> Param:
@@ -24,19 +25,28 @@ def preset(field: Param, default: str | int) -> Param:
     return Param(default, description=field.description, **field.schema) if default else field
 
 
+_S3_BUCKET: Final = r"[A-Za-z0-9][A-Za-z0-9._-]{1,61}[A-Za-z0-9]"
+BUCKET_NAME: Final = must_match(
+    _S3_BUCKET, "write the name of an S3 bucket, with or without s3://; a prefix has another field"
+)
 BUCKET: Final = Param(
     type="string",
-    pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{1,61}[A-Za-z0-9]$",
     title="Bucket",
-    **form_choices("s3 bucket", "read"),
-    description="Bucket name without s3://, at the endpoint of the connection aws_default",
+    **BUCKET_NAME,
+    **form_choices(
+        "s3 bucket",
+        "read",
+        description="S3 bucket, with or without s3://, at the endpoint of the connection aws_default",
+    ),
 )
 QUEUE: Final = Param(
     type="string",
     minLength=1,
     title="Queue",
-    **form_choices("queue"),
-    description="Name or URL of the SQS queue that receives the bucket's events; it needs a dead-letter queue",
+    **form_choices(
+        "queue",
+        description="Name or URL of the SQS queue that receives the bucket's events; it needs a dead-letter queue",
+    ),
 )
 KEYS: Final = Param(
     None,
@@ -60,7 +70,11 @@ RECORDINGS: Final = etl_fields.RECORDINGS
 DESTINATION: Final = etl_fields.DESTINATION
 PREFIX: Final = etl_fields.PREFIX
 # A transform takes the prefix as it is, but the load of its results would take it for a pattern of keys.
-LOADED_PREFIX: Final = described(PREFIX, f"{PREFIX.description}; without * ? {{ }}", pattern=r"^[^*?{}]*$")
+LOADED_PREFIX: Final = described(
+    PREFIX,
+    f"{PREFIX.description}; without * ? {{ }}",
+    **must_match(r"[^*?{}]*", "write the prefix without * ? { }, which a load takes for a pattern"),
+)
 SAMPLE_RATE: Final = etl_fields.SAMPLE_RATE
 COMMUNICATION: Final = etl_fields.COMMUNICATION
 ON_FAILURE: Final = etl_fields.ON_FAILURE
@@ -70,14 +84,19 @@ LATEST: Final = etl_fields.LATEST
 etl = etl_fields.etl
 ETL: Final = etl_fields.ETL
 # Tables outside Storeside's databases. The engine refuses those, too, in upper and lower case.
-TABLE_PATTERN: Final = rf"^(?!({'|'.join(RESERVED)})\.)[^.]+\.[^.]+$"
+TABLE_NAME: Final = must_match(
+    rf"(?!({'|'.join(RESERVED)})\.)[^.]+\.[^.]+",
+    f"write database.table, and a database of your own instead of {', '.join(RESERVED)}",
+)
 TABLE: Final = {
     "table": Param(
         type="string",
-        pattern=TABLE_PATTERN,
         title="Table",
-        **form_choices("table"),
-        description="database.table; if the table does not exist, it is created from the objects' columns",
+        **TABLE_NAME,
+        **form_choices(
+            "table",
+            description="database.table; if the table does not exist, it is created from the objects' columns",
+        ),
     ),
     "format": Param(
         "auto",
@@ -123,7 +142,7 @@ TABLE: Final = {
     "message": Param(
         None,
         type=["null", "string"],
-        pattern=r"^\s*\w*\s*$",
+        **must_match(r"\w*", "write the name of a message in the schema, without its package"),
         title="Message",
         section="Objects",
         description="Name of the message that describes a row; only for Protobuf",
@@ -131,7 +150,7 @@ TABLE: Final = {
     "partition_columns": Param(
         None,
         type=["null", "string"],
-        pattern=r"^[^/]*$",
+        **must_match(r"[^/]*", "write names of columns, with commas between them"),
         title="Columns in keys",
         section="Objects",
         description="Comma-separated columns whose values are in keys: year,month for year=2024/month=01/x.parquet",
@@ -209,7 +228,7 @@ TABLE: Final = {
     ),
     "options": Param(
         {},
-        **named_options.schema(),
+        type="object",
         title="Options by name",
         section="More options",
         **form_choices("load options"),
@@ -271,9 +290,9 @@ AFTER_LOAD: Final = after_load_fields.AFTER_LOAD
 # `BUCKET` for `S3ToClickHouseOperator`, which also loads from AIStore.
 SOURCE_BUCKET: Final = described(
     BUCKET,
-    "Name of an S3 bucket without s3://, or the URI of an AIStore bucket, such as ais://results",
+    "S3 bucket, or AIStore bucket such as ais://results; a name alone means s3://",
     **form_choices("source bucket", "read"),
-    pattern=rf"{BUCKET.schema['pattern']}|^ais://[^/@#]+$",
+    **must_match(rf"{_S3_BUCKET}|ais://[^/@#]+", bucket_alone("s3 or ais")),
 )
 # Argument `source` of `S3ToClickHouseOperator` that reads the fields `SOURCE_BUCKET` and `KEYS`.
 LOAD_SOURCE: Final = "{{ '' if '://' in params.bucket else 's3://' }}{{ params.bucket }}/{{ params['keys'] or '' }}"

@@ -16,8 +16,11 @@ EXPECTATIONS: Final = {
         type=["null", "string"],
         title="Suite",
         section="Quality",
-        **form_choices("suite"),
-        description="Great Expectations suite that checks the rows before they are published; empty checks nothing",
+        **form_choices(
+            "suite",
+            description="Great Expectations suite that checks the rows before they are published; empty checks"
+            " nothing",
+        ),
     ),
     "on_failed_expectations": Param(
         "fail",

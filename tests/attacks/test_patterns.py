@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from storeside.operators import restrictions
+from storeside.operators import entries, restrictions
 from storeside.operators.bases.charts import chart_url_pattern
 from storeside.sql.quoting import literal
 from storeside.stack.podrunner import pods
@@ -19,7 +19,8 @@ from storeside.transfer.formats.text_types import FORMS
 from storeside.transfer.request import source
 from storeside.transfer.request.object_format import Csv, Format
 from storeside.transfer.staging import private
-from tests.attacks import patterns
+from tests.attacks import forms, patterns
+from tests.attacks.test_form_lists import ALLOWED
 
 # Expressions that are made at run time, by file and code, with examples.
 AT_RUN_TIME: dict[tuple[str, str], list[re.Pattern[Any]]] = {
@@ -44,6 +45,12 @@ AT_RUN_TIME: dict[tuple[str, str], list[re.Pattern[Any]]] = {
         re.compile(r"(?<!\w)city(?!\w)")
     ],
     ("operators/bases/charts.py", "chart_url_pattern(ending)"): [re.compile(chart_url_pattern("svg"))],
+    ("operators/entries.py", "schema[PATTERN]"): [
+        re.compile(schema[entries.PATTERN])
+        for dag in ALLOWED
+        for _, schema in restrictions._schemas([forms._module_of(dag).dag.params])
+        if entries.PATTERN in schema
+    ],
     ("operators/restrictions.py", "_listing(pattern, characters)"): [
         re.compile(restrictions._listing(names, characters))
         for names in ("a*", "*a*b*c*d", "team-*/*-*@*")

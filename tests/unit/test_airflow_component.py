@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from cryptography.fernet import Fernet, InvalidToken
 
+from storeside.operators import restrictions
 from storeside.stack.airflow import airflow
 from storeside.stack.airflow.airflow import DATABASE_FILE, components, environment, prepare
 from storeside.stack.settings import Stack, StackError, default_folder
@@ -62,14 +63,30 @@ def test_a_new_stack_has_the_settings_of_the_speech_pipeline(tmp_path: Path, mon
     stack = Stack.create(tmp_path, 1)
     prepare(stack)
     with closing(sqlite3.connect(stack.state / "airflow" / DATABASE_FILE)) as database:
-        ((name, value, encrypted),) = database.execute("SELECT key, val, is_encrypted FROM variable")
-        assert (name, encrypted) == ("storeside_speech_pipeline", 0)
-        settings = json.loads(value)
+        found = database.execute("SELECT key, val FROM variable WHERE NOT is_encrypted").fetchall()
+        assert [name for name, _ in found] == ["storeside_speech_pipeline", "storeside_forms"]
+        settings = json.loads(found[0][1])
         assert (settings["source"], settings["keep_extension"]) == ("s3://recordings", True)
         database.execute("DELETE FROM variable")
         database.commit()
         prepare(stack)
         assert not database.execute("SELECT * FROM variable").fetchall()
+
+
+def test_forms_of_a_trial_take_every_name_of_its_own_servers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    value, _ = airflow.variables(Stack.create(tmp_path, 1))["storeside_forms"]
+    monkeypatch.setenv("AIRFLOW_VAR_STORESIDE_FORMS", json.dumps(value))
+    lists = restrictions.listed()
+    for names, name in (
+        ("read", "s3://trips"),
+        ("delete", "ais://mine"),
+        ("queues", "mine"),
+        ("tables", "mine.trips"),
+    ):
+        assert restrictions.is_listed(names, name, lists[names])
+    for names, name in (("read", "ais://@other/mine"), ("queues", "http://elsewhere/0/mine"), ("write", "gs://mine")):
+        assert not restrictions.is_listed(names, name, lists[names])
+    assert "storeside_forms" not in airflow.variables(Stack.create(tmp_path, 1, tls=True))
 
 
 def _revisions(folder: Path) -> dict[str, str]:
@@ -106,7 +123,8 @@ def test_the_database_of_an_earlier_airflow_is_migrated(tmp_path: Path, monkeypa
     assert _revisions(home) == {DATABASE_FILE: current, f"{DATABASE_FILE}.{old}": old}
     assert "migrating Airflow's database" in said[0]
     with closing(sqlite3.connect(home / DATABASE_FILE)) as database:
-        assert database.execute("SELECT key FROM variable").fetchall() == [("storeside_speech_pipeline",)]
+        kept = database.execute("SELECT key FROM variable ORDER BY key").fetchall()
+        assert kept == [("storeside_forms",), ("storeside_speech_pipeline",)]
 
 
 def test_a_stack_of_an_older_version_gets_the_ports_it_lacks(tmp_path: Path) -> None:

@@ -5,10 +5,11 @@ from typing import Any
 
 import pytest
 from airflow.dag_processing.dagbag import DagBag
-from airflow.sdk.exceptions import AirflowFailException, ParamValidationError
+from airflow.sdk.exceptions import AirflowFailException
 
 from storeside.operators import AISGetObjectOperator
 from storeside.operators.bases.charts import chart_at, object_at
+from storeside.operators.entries import faults
 from storeside.operators.operators import storage, throughput
 from storeside.operators.operators.storage import StorageBenchmarkOperator
 from storeside.operators.operators.throughput import AISMeasureThroughputOperator
@@ -62,10 +63,9 @@ def test_a_downloaded_object_is_no_file_at_a_url(url: str) -> None:
 
 
 @pytest.mark.parametrize(("dag", "ending"), FORMS)
-def test_forms_say_so_before_a_run_is_started(bag: DagBag, dag: str, ending: str) -> None:
-    field: Any = bag.dags[dag].params.get_param("chart")
+def test_fields_of_forms_have_the_same_check(bag: DagBag, dag: str, ending: str) -> None:
+    schema = bag.dags[dag].params.get_param("chart").schema
     for url in (None, *TAKEN):
-        assert field.resolve(url and url.format(ending)) == (url and url.format(ending))
+        assert not list(faults("chart", "chart", schema, url and url.format(ending)))
     for url in REFUSED:
-        with pytest.raises(ParamValidationError):
-            field.resolve(url.format(ending))
+        assert list(faults("chart", "chart", schema, url.format(ending)))

@@ -85,6 +85,14 @@ def test_tasks_are_one_chain(dag: Any) -> None:
     assert all(len(task.downstream_task_ids - teardowns) <= 1 for task in dag.tasks)
 
 
+def test_no_field_hides_why_it_refuses_an_entry(dag: Any) -> None:
+    """Airflow's page shows "Bad Request" for a pattern, and limits the fields for choices and numbers itself."""
+    for name in dag.params:
+        schema = dag.params.get_param(name).schema
+        assert not {"pattern", "propertyNames", "additionalProperties", "properties"} & schema.keys(), name
+        assert "pattern" not in schema.get("items", {}), name
+
+
 def test_params_are_described_and_typed(dag: Any) -> None:
     assert dag.params
     for name in dag.params:
@@ -165,10 +173,6 @@ def test_every_operator_checks_the_form(dag: Any) -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("source", "recordings"),
-        ("source", "ftp://recordings"),
-        ("source", "s3://recordings/prefix"),
-        ("source", "s3://"),
         ("source", None),
         ("prefix", 5),
         ("codec", "vorbis"),
@@ -206,15 +210,6 @@ def test_params_refuse(bag: DagBag, name: str, value: Any) -> None:
 )
 def test_params_take(bag: DagBag, name: str, value: Any) -> None:
     assert bag.dags["speech_pipeline"].params.get_param(name).resolve(value) == value
-
-
-@pytest.mark.parametrize("dag", ["hsds_export", "transform_to_clickhouse", "speech_utterances"])
-@pytest.mark.parametrize("prefix", ["q?/", "exp*", "a{1}/", "{"])
-def test_a_prefix_that_a_load_would_take_for_a_pattern_is_refused(bag: DagBag, dag: str, prefix: str) -> None:
-    field = bag.dags[dag].params.get_param("prefix")
-    assert field.resolve("in/[2026] +/") == "in/[2026] +/"
-    with pytest.raises(ParamValidationError):
-        field.resolve(prefix)
 
 
 def test_params_offer_what_the_engine_can_do(bag: DagBag) -> None:

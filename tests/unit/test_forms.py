@@ -71,7 +71,7 @@ def test_listed_names_are_taken(kind: str, value: Any) -> None:
     ("kind", "value", "named"),
     [
         ("bucket", "s3://payroll", "s3://payroll"),
-        ("bucket", "s3://recordings\n", "s3://recordings\\n"),
+        ("bucket", "s3://recordings\nx", "s3://recordings\\nx"),
         ("bucket", "ais://@other/recordings", "ais://@other/recordings"),
         ("s3 bucket", "payroll", "s3://payroll"),
         ("s3 bucket", "ais://benchmark", "s3://ais://benchmark"),
@@ -159,7 +159,7 @@ def test_an_empty_list_allows_nothing(variable: Any) -> None:
 def test_the_form_suggests_listed_names(variable: Any) -> None:
     names = ["s3://one", "s3://team-*", "ais://two"]
     variable({"read": [*names, "s3://three"], "write": [*names, "s3://team-1"], "delete": names, "tables": ["a.b"]})
-    restrictions._suggestions.cache_clear()
+    restrictions._listed_names.cache_clear()
     try:
         assert restrictions.form_choices("bucket")["examples"] == ["s3://one", "ais://two"]
         assert restrictions.form_choices("s3 bucket")["examples"] == ["one"]
@@ -174,7 +174,7 @@ def test_the_form_suggests_listed_names(variable: Any) -> None:
         with pytest.raises(OperatorInputError, match="no use 'append': choose from read, write, delete"):
             restrictions.form_choices("bucket", "read", "append")
     finally:
-        restrictions._suggestions.cache_clear()
+        restrictions._listed_names.cache_clear()
 
 
 def test_every_public_operator_checks() -> None:
@@ -217,7 +217,7 @@ def test_each_use_of_a_bucket_has_its_own_list(variable: Any, use: str) -> None:
 def test_a_described_field_keeps_no_use_of_the_other(variable: Any) -> None:
     """A field for a destination is made from that for a source."""
     variable(USED)
-    restrictions._suggestions.cache_clear()
+    restrictions._listed_names.cache_clear()
     try:
         source = field("bucket", uses="read")
         assert "s3://r" in source.schema["examples"]
@@ -227,7 +227,7 @@ def test_a_described_field_keeps_no_use_of_the_other(variable: Any) -> None:
         with pytest.raises(AirflowFailException, match="may write"):
             run({"x": "s3://r"}, x=copied)
     finally:
-        restrictions._suggestions.cache_clear()
+        restrictions._listed_names.cache_clear()
 
 
 @pytest.mark.parametrize(("action", "lacking"), [("delete", "delete"), ("move", "delete"), ("tag", "write")])

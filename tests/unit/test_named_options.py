@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-import copy
 import json
 from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from typing import Any
 
 import pytest
-from airflow.sdk.exceptions import ParamValidationError
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storeside.operators import params
 from storeside.transfer import cli
 from storeside.transfer.base.errors import TransferInputError
 from storeside.transfer.request.column_options import Columns
-from storeside.transfer.request.named_options import named_options, parsed, schema, with_options
+from storeside.transfer.request.named_options import named_options, parsed, require_option, with_options
 from storeside.transfer.request.object_format import Csv
 from storeside.transfer.request.options import Batches, LoadLimits, ReadOptions, TableOptions
 from storeside.transfer.request.request import Request
 from storeside.transfer.request.source import Source
 
 REQUEST = Request(Source("trips"), "data.trips")
-FIELD = copy.deepcopy(params.TABLE["options"])  # `resolve` stores the value in the Param
 # A value of each kind that no option has by default.
 VALUES: dict[str, Any] = {
     "boolean": None,
@@ -118,14 +114,13 @@ def test_each_option_changes_its_own_value(name: str) -> None:
     assert _of(found, name) == same != _of(REQUEST, name)
     changed = {other for other in named_options() if _of(found, other) != _of(REQUEST, other)}
     assert changed == {name, *more}
-    assert FIELD.resolve({name: value}) == {name: value}
+    assert require_option(name, value).kind == named_options()[name].kind
 
 
 def test_a_form_and_a_command_set_the_same_options() -> None:
     assert with_options(REQUEST, json.loads(json.dumps(GIVEN))) == WANTED
     texts = [f"{name}={value if isinstance(value, str) else json.dumps(value)}" for name, value in GIVEN.items()]
     assert with_options(REQUEST, parsed(texts)) == WANTED
-    assert FIELD.resolve(GIVEN) == GIVEN
 
 
 def test_the_command_reads_options() -> None:
@@ -155,7 +150,7 @@ def test_the_command_reads_options() -> None:
         ({"table.ttl": "sleep(3)"}, "ttl"),
         ({"overlap_seconds": float("nan")}, "overlap_seconds nan: needs to be 0 or more"),
         ({"overlap_seconds": 1e300}, r"overlap_seconds 1e\+300: needs to be 316224000 or less"),
-        ({"csv.skip_rows": 1 << 60}, "csv skip_rows .*: needs a number of lines, 0 to 1000000"),
+        ({"csv.skip_rows": 1 << 60}, r"csv\.skip_rows .*: needs to be 1000000 or less"),
         *(
             ({"csv.encoding": name}, f"csv encoding .{name}.: use an encoding of Python for texts")
             for name in ("no-such", "rot13", "punycode", "idna", "undefined", "unicode_escape", "raw_unicode_escape")
@@ -190,10 +185,10 @@ JSON = st.recursive(
 
 
 @given(st.sampled_from(sorted(named_options())), JSON)
-def test_the_form_accepts_no_value_that_fails_differently(name: str, value: Any) -> None:
+def test_no_value_fails_differently(name: str, value: Any) -> None:
     try:
-        FIELD.resolve({name: value})
-    except ParamValidationError:
+        require_option(name, value)
+    except TransferInputError:
         with pytest.raises(TransferInputError):
             with_options(REQUEST, {name: value})
         return
@@ -205,7 +200,7 @@ LIMITS = {name: option.range for name, option in named_options().items() if opti
 
 
 @pytest.mark.parametrize("name", LIMITS)
-def test_a_number_has_a_ceiling_also_in_code_and_in_the_schema_of_the_form(name: str) -> None:
+def test_a_number_has_a_ceiling_also_in_code(name: str) -> None:
     least, most = LIMITS[name] or (0, 0)
     request = Request(Source("bucket"), "data.t", read=ReadOptions(sample_objects=1))
     for value in (least, most):
@@ -213,4 +208,3 @@ def test_a_number_has_a_ceiling_also_in_code_and_in_the_schema_of_the_form(name:
     for value, remedy in ((least - 1, f"{least}"), (most + 1, f"{most}")):
         with pytest.raises(TransferInputError, match=rf"{value}: needs .*\b{remedy}\b"):
             with_options(request, {name: value})
-    assert schema()["properties"][name] == {"type": "integer", "minimum": least, "maximum": most}

@@ -85,6 +85,7 @@ def test_the_exports() -> None:
         "dag_schedule",
         "dag_settings",
         "form_choices",
+        "must_match",
         "only_when",
         "params",
         "transformer_command",

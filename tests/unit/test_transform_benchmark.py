@@ -208,7 +208,6 @@ def test_the_form_becomes_a_plan() -> None:
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("source", "recordings"),
         ("servers", []),
         ("servers", ["tornado"]),
         ("communications", ["io"]),

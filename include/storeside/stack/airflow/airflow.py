@@ -66,6 +66,17 @@ VARIABLES = {
         "Settings of the DAG speech_pipeline; see docs/configuration.md",
     )
 }
+# The Variable of a trial: forms may use every bucket, queue and table of its own servers. A * contains no slash, so
+# that no entry means another server.
+FORMS = {
+    **{use: ["s3://*", "ais://*"] for use in ("read", "write", "delete")},
+    "tables": ["*.*"],
+    "databases": ["*"],
+    "queues": ["*"],
+    "domains": ["/home/storeside/*"],
+    "after_load": ["none", "delete", "move", "tag"],
+    "tags": ["*"],
+}
 # Number of concurrent tasks, and of the LocalExecutor's worker processes.
 PARALLELISM = 4
 # Seconds after which a DAG's file is parsed again, which is how new settings in Variables take effect.
@@ -222,7 +233,7 @@ def prepare(stack: Stack, tell: Callable[[str], object] = lambda text: None) -> 
     if not database.exists():
         new = database.with_suffix(".new")
         shutil.copyfile(current, new)
-        _write_variables(new)
+        _write_variables(new, variables(stack))
         new.replace(database)
     elif (revision := _revision(database)) != _revision(current):
         refuse_running(stack)
@@ -274,12 +285,18 @@ def prepare_files(stack: Stack, tell: Callable[[str], object] = lambda text: Non
     compile_packages(tell)
 
 
-def _write_variables(database: Path) -> None:
-    """Give new state the Airflow Variables of the stack; users may change and delete them in Airflow's UI."""
+def variables(stack: Stack) -> dict[str, tuple[object, str]]:
+    """Return the Variables of a new stack, with their descriptions; with TLS, forms have the default lists."""
+    told = "Names that forms accept: all of this trial's own servers; see docs/configuration.md"
+    return {**VARIABLES, **({} if stack.tls else {"storeside_forms": (FORMS, told)})}
+
+
+def _write_variables(database: Path, given: Mapping[str, tuple[object, str]]) -> None:
+    """Give new state its Airflow Variables; users may change and delete them in Airflow's UI."""
     with closing(sqlite3.connect(database)) as connection, connection:
         connection.executemany(
             "INSERT INTO variable (key, val, description, is_encrypted) VALUES (?, ?, ?, 0)",
-            [(name, json.dumps(value), told) for name, (value, told) in VARIABLES.items()],
+            [(name, json.dumps(value), told) for name, (value, told) in given.items()],
         )
 
 

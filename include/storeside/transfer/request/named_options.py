@@ -24,6 +24,7 @@ from storeside.transfer.request.options import (
     ReadOptions,
     TableOptions,
     require_choice,
+    require_number,
 )
 from storeside.transfer.request.request import (
     CHOICES,
@@ -79,16 +80,6 @@ class Option:
     choices: tuple[str, ...] = ()
     range: tuple[int, int] | None = None
 
-    @property
-    def schema(self) -> dict[str, Any]:
-        """The JSON Schema of the value."""
-        if self.kind == "array":
-            return {"type": "array", "items": {"type": "string"}}
-        if self.kind == "object":
-            return {"type": "object", "additionalProperties": {"type": "string"}}
-        limits = dict(zip(("minimum", "maximum"), self.range or (), strict=False))
-        return {"type": self.kind, **({"enum": [*self.choices]} if self.choices else {}), **limits}
-
     def fits(self, value: Any) -> bool:
         """Return whether a value is of the option's kind."""
         if self.kind == "array":
@@ -143,15 +134,6 @@ def _kind(hint: Any) -> str:
     return {bool: "boolean", int: "integer", float: "number", str: "string"}.get(hint, "")
 
 
-def schema() -> dict[str, Any]:
-    """Return the JSON Schema of an object that has options by name."""
-    return {
-        "type": "object",
-        "properties": {name: option.schema for name, option in named_options().items()},
-        "additionalProperties": False,
-    }
-
-
 def parsed(texts: Sequence[str]) -> dict[str, Any]:
     """Return the options of texts such as ``limits.rows=1000``; all values but those of texts are JSON.
 
@@ -170,14 +152,22 @@ def parsed(texts: Sequence[str]) -> dict[str, Any]:
     return found
 
 
+def require_option(name: str, value: Any) -> Option:
+    """Return the option of this name. Raises TransferInputError if it does not exist, or cannot have the value."""
+    if not (option := _option(name)).fits(value):
+        raise TransferInputError(f"option {name} {value!r}: {_wanted(option)}")
+    if option.choices:
+        require_choice(f"option {name}", value, option.choices)
+    if option.range:
+        require_number(name, value, *option.range)
+    return option
+
+
 def with_options(request: Request, given: Mapping[str, Any]) -> Request:
     """Return the request with these options, by name. Raises TransferInputError for options that are invalid."""
     groups: dict[str, dict[str, Any]] = {prefix: {} for prefix in _GROUPS}
     for name, value in given.items():
-        if not (option := _option(name)).fits(value):
-            raise TransferInputError(f"option {name} {value!r}: {_wanted(option)}")
-        if option.choices:
-            require_choice(f"option {name}", value, option.choices)
+        option = require_option(name, value)
         prefix, dot, last = name.rpartition(".")
         groups[prefix + dot][last] = tuple(value) if option.kind == "array" else value
     read = replace(
