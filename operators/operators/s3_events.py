@@ -325,6 +325,19 @@ class LeaseOperator(QueueOperator):
         self.lease_seconds = lease_seconds
         check_literals(self, max_messages=between("max_messages", 1), lease_seconds=lease_time)
 
+    def pre_execute(self, context: Context) -> None:
+        """Check, before a message is leased, that the tasks which settle it are teardowns.
+
+        Raises AirflowFailException with the line that is missing in the DAG.
+        """
+        super().pre_execute(context)
+        for task in context["task"].get_flat_relatives(upstream=False):
+            if getattr(getattr(task, "operator_class", type(task)), "settles", False) and not task.is_teardown:
+                raise AirflowFailException(
+                    f"task {task.task_id!r} is no teardown of {self.task_id!r}: a run that fails would not settle its"
+                    f" messages. Add {task.task_id}.as_teardown(setups={self.task_id}) to the DAG"
+                )
+
     def lease(self, context: Context) -> dict[str, int]:
         """Take over the trigger's batches, or receive messages; return the number of messages that this run has."""
         from storeside.events.lease import take_or_receive

@@ -42,6 +42,7 @@ class SqsSettleS3EventsOperator(QueueOperator):
         with a `destination` or `table`, and is refused without, because a teardown also runs after failed tasks
     """
 
+    settles = True  # the messages that an operator before it leased
     template_fields = (
         *QueueOperator.template_fields,
         "source",

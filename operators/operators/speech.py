@@ -309,6 +309,7 @@ class SqsSettleSpeechEventsOperator(QueueOperator):
     :param complete: whether the run published its rows; if not, missing recordings do not count as failures
     """
 
+    settles = True  # the messages that an operator before it leased
     template_fields = (*QueueOperator.template_fields, "source", "prefix", "complete")
 
     def __init__(

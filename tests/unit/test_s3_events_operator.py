@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from airflow.sdk import BaseHook, Connection
+from airflow.sdk import DAG, BaseHook, Connection
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, TaskDeferred
 
 from storeside.events.dead_letters import DeadLetter
@@ -16,7 +16,13 @@ from storeside.events.drained import Drained
 from storeside.events.intake import Limits
 from storeside.events.queue import Queue
 from storeside.events.settle import Settled
-from storeside.operators import SqsSettleS3EventsOperator, SqsSettleSpeechEventsOperator
+from storeside.operators import (
+    AISPrefetchBucketOperator,
+    SqsLeaseS3EventsOperator,
+    SqsS3EventsSensor,
+    SqsSettleS3EventsOperator,
+    SqsSettleSpeechEventsOperator,
+)
 from storeside.operators.errors import OperatorInputError
 from storeside.operators.operators import s3_events
 from storeside.operators.operators.redrive import SqsRedriveDeadLettersOperator
@@ -181,3 +187,21 @@ def test_the_bucket_of_a_speech_run_is_that_of_its_events(monkeypatch: pytest.Mo
     settle = SqsSettleSpeechEventsOperator(task_id="settle", sqs_queue="q", source="s3://recordings/")
     settle.execute(task_context())
     assert asked == [("s3://recordings", "", True)]
+
+
+@pytest.mark.parametrize("is_teardown", [True, False])
+@pytest.mark.parametrize("leases", [SqsLeaseS3EventsOperator, SqsS3EventsSensor])
+def test_nothing_is_leased_that_no_teardown_settles(leases: Any, is_teardown: bool) -> None:
+    with DAG("d", schedule=None) as dag:
+        lease = leases(task_id="lease", sqs_queue="q")
+        work = AISPrefetchBucketOperator(task_id="work", bucket="s3://in")
+        settle = SqsSettleS3EventsOperator(task_id="settle", sqs_queue="q", source="s3://in", destination="ais://out")
+        lease >> work >> settle
+    if is_teardown:
+        settle.as_teardown(setups=lease)
+    context: Any = {"dag": dag, "task": lease, "params": {}}
+    if is_teardown:
+        lease.pre_execute(context)
+        return
+    with pytest.raises(AirflowFailException, match=r"Add settle\.as_teardown\(setups=lease\) to the DAG"):
+        lease.pre_execute(context)
