@@ -70,6 +70,33 @@ def test_columns_of_integers_take_numbers_without_a_fraction(reading: Statements
     }, loader=loader, format="jsonl")  # fmt: skip
 
 
+@pytest.mark.parametrize("loader", LOADERS)
+def test_floats_that_were_inferred_refuse_integers_that_they_do_not_hold(reading: Statements, loader: str) -> None:
+    reading.put({"a.jsonl": b'{"f": 1.5, "i": 1}\n'})
+    reading.load(loader=loader)
+    reason = "row 1, column 'f' has a code, or a number that Float64 does not keep: change the column to String"
+    cases: dict[str, Loaded | Refused] = {
+        f"refused{n}": Refused(f'{{"f": 1}}\n{{"f": {text}}}\n'.encode(), reason)
+        for n, text in enumerate(("9007199254740993", "-18446744073709551615", "9" * 38, "9007199254740993.5"))
+    }
+    cases["exact"] = Loaded(
+        b'{"f": 1000000000000000000, "i": 5.0}\n{"f": 1e300}\n{"f": -9007199254740992}\n{"f": 0.1}\n{"f": null}\n',
+        [(1e18, 5), (1e300, None), (-(2.0**53), None), (0.1, None), (None, None)],
+    )
+    cases["beyond"] = Refused(b'{"f": 1e300}\n{"f": 1e400}\n', "row 1, column 'f' has a number beyond the range")
+    cases["text"] = Refused(b'{"f": 1e300}\n{"f": ""}\n', "column 'f'")
+    reading.cases(cases, folder="more/", loader=loader, format="jsonl")
+    good = b'{"f": 9007199254740993}\n{"f": 1e300}\n'
+    rows = [(9007199254740992.0,), (1e300,)]
+    reading.cases({"number": Loaded(good, rows, "f")}, folder="n/", loader=loader, format="jsonl", codes="number")
+    report = reading.cases(
+        {"skip": Loaded(good, rows[1:], "f")}, folder="s/", loader=loader, format="jsonl", on_bad_rows="skip"
+    )
+    assert report.rejected == 1
+    lenient = Loaded(good, rows, "f")
+    reading.cases({"lenient": lenient}, folder="l/", loader=loader, format="jsonl", strict_json=False)
+
+
 def test_numbers_without_a_fraction_beside_bad_rows(reading: Statements) -> None:
     reading.create("n Int64")
     lines = [b'{"n": 5.0}', b'{"n": 5.5}', b"[1]", b'{"n": "007"}', b'{"n": 2}', b'{"n": null}']

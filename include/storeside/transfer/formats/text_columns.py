@@ -35,7 +35,8 @@ _BLANK = " \t"
 _NO_TEXTS = frozenset({*NUMBERS, "boolean"})
 # The types for which spaces alone are NULL, and String.
 _BLANKS: Types = ANY & ~of("Bool", "UUID") | TEXT
-_LARGEST_EXACT = 1 << 53
+# Every integer up to this one is a double.
+LARGEST_EXACT = 1 << 53
 # Levels of objects in JSON: a struct with more is no useful type.
 _DEEPEST = 14
 _DELIMITERS = (";", "\t", "|", ",")
@@ -201,7 +202,7 @@ def _no_list(values: Sequence[str]) -> str:
 
 
 def _whole_number(value: int) -> Types:
-    return _EXACT if 0 <= value <= _LARGEST_EXACT else held(str(value))
+    return _EXACT if 0 <= value <= LARGEST_EXACT else held(str(value))
 
 
 _EXACT = held("1")

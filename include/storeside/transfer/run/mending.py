@@ -54,8 +54,9 @@ _OF_A_VALUE = re.compile(r"column .* has (an?|invalid) ")
 _INFLATING = "ZLIB_INFLATE_FAILED"
 _NOT_HELD = " cannot hold whole"
 _TWICE = TWICE.rpartition("}")[2]
-# How ClickHouse's error begins to quote a number with a fraction or an exponent in a column of integers.
-_FRACTION = re.compile(r"before: '[.eE]")
+# How ClickHouse's error begins to quote a number with a fraction or an exponent in a column of integers, and the
+# reason for a float that may lack digits of an integer.
+_UNSURE = re.compile(r"before: '[.eE]|a number that Float64 does not keep")
 # How ClickHouse says that a JSON value is no object, or no list.
 _OTHER_KIND = re.compile(
     r"^(column .*?(expected '\{' before|JSON object should start with|(?P<list>Array does not start with))"
@@ -106,8 +107,11 @@ class Mending:
         return None
 
     def _exactly(self, o: Planned, error: LoadObjectError) -> tuple[Staged | None, LoadObjectError]:
-        """Read numbers with a fraction or an exponent into columns of integers; return the error that remains."""
-        if not (_FRACTION.search(str(error)) and self.work.is_strict):
+        """Read numbers of JSON from their texts, which shows whether a column has each of them whole.
+
+        Returns the error that remains.
+        """
+        if not (_UNSURE.search(str(error)) and self.work.is_strict):
             return None, error
         try:
             return self.staging.stage([o], How(exact=True)), error
@@ -381,7 +385,7 @@ class Mending:
         empty_nulls = self.request.read.on_null_nested == "empty"
         return self.work.readings.text(
             self.work.form, self.staging.destination, empty_nulls=empty_nulls,
-            keeps_codes=self.request.read.keeps_codes, exact=self.work.is_strict,
+            keeps_codes=self.work.keeps_codes, exact=self.work.is_strict,
         )  # fmt: skip
 
     def _columns(self, o: Planned) -> list[Column]:

@@ -63,10 +63,9 @@ class Grouping:
             except LoadObjectError as e:
                 raise about(e, o.key) from e
         if form.is_text:
-            codes = self.work.request.read.keeps_codes
             reading = self.work.readings.text(
-                form, destination, how.rest, empty_nulls=self._empties, keeps_codes=codes, exact=how.exact,
-                names_once=self.work.is_strict and not how.checked,
+                form, destination, how.rest, empty_nulls=self._empties, keeps_codes=self.work.keeps_codes,
+                exact=how.exact, names_once=self.work.is_strict and not how.checked,
             )  # fmt: skip
             return [Group(reading, [Loaded(o, -1) for o in objects])]
         if form.by_schema:

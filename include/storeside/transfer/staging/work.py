@@ -82,6 +82,11 @@ class Work:
         return self.plan.loads
 
     @property
+    def keeps_codes(self) -> bool | None:
+        """Whether columns of numbers refuse codes; in JSON they never do without `strict_json`."""
+        return False if self.form.name == "jsonl" and not self.is_strict else self.request.read.keeps_codes
+
+    @property
     def is_strict(self) -> bool:
         """Whether objects are JSON Lines that must be checked."""
         return self.form.name == "jsonl" and self.request.read.strict_json

@@ -25,6 +25,7 @@ from storeside.transfer.base.schema import (
 )
 from storeside.transfer.formats.nulls import holds, keeps, refusal
 from storeside.transfer.formats.parquet import Nested, Shape
+from storeside.transfer.formats.text_columns import LARGEST_EXACT
 from storeside.transfer.request.object_format import Format
 from storeside.transfer.request.options import REST, SYSTEM_COLUMNS, refuse_own
 from storeside.transfer.state.loads import LONG
@@ -44,6 +45,7 @@ from storeside.transfer.types.conversion import (
 )
 
 _CODED = re.compile(r"U?Int\d+|Float64")  # the types whose values may be codes in CSV
+_FLOAT64 = re.compile("Float64")
 TWICE = "column {!r} has an object with a name twice"
 _STRING = re.compile(r"'(?:[^'\\]|\\.)*+'?", re.DOTALL)  # of a default's expression
 
@@ -63,17 +65,22 @@ def text_reading(
 
     `rest` lists columns of the objects that the table lacks; the load stores them in the column `_rest`. The values
     of `ignored` columns are read and not used. With `empty_nulls`, a NULL list, map or struct becomes empty if its
-    column cannot be NULL. With `keeps_codes`, columns of numbers in CSV refuse codes; by default, those do that were
-    inferred from text. With `exact`, columns of integers in JSON take numbers such as 5.0 and 1e3, which ClickHouse
-    parses as text only. With `names_once`, `JSON` columns refuse objects that may have a name twice.
+    column cannot be NULL. With `keeps_codes`, columns of numbers in CSV refuse codes, and floats in JSON refuse
+    integers that they do not hold; by default, those columns do that were inferred from text. With `exact`, these
+    floats and all integers of JSON are read as text, which integers need for numbers such as 5.0 and 1e3. With
+    `names_once`, `JSON` columns refuse objects that may have a name twice.
     """
     data = [c for c in destination.columns if c.name not in destination.partitions and not destination.is_own(c)]
     if form.csv.names:
         data = _named(form.csv.names, data, {c.name for c in (*rest, *ignored)}, destination)
     columns, expressions, later = [], [], _later_defaults(destination, data)
     coded = _refusing_codes(form, data, destination.inferred if keeps_codes is None else keeps_codes)
-    whole = [c for c in data if exact and form.name == "jsonl" and INTEGERS.fullmatch(bare(c.type))]
-    checks, as_text = [*map(_code, coded), *map(_no_number, whole)], {c.name for c in (*coded, *whole)}
+    if form.name == "jsonl" and not exact:
+        checks, as_text = [*map(_large, coded)], set[str]()
+    else:
+        whole = [c for c in data if form.name == "jsonl" and (INTEGERS.fullmatch(bare(c.type)) or c in coded)]
+        refused = map(_code if form.name == "csv" else _large_text, coded)
+        checks, as_text = [*refused, *map(_no_number, whole)], {c.name for c in (*coded, *whole)}
     for c in data:
         kind = "Nullable(String)" if c.name in as_text else reading(form, c.type)
         default = destination.defaults.get(c.name)
@@ -93,7 +100,7 @@ def text_reading(
         at_once = default and c.name not in later
         expressions.append((c.name, f"ifNull({made}, CAST({default}, {literal(c.type)}))" if at_once else made))
         checks += whole_value(c.name, value, kind, target, padded=is_padded)  # an invalid text is no missing value
-        checks += _in_range(form, c)
+        checks += _in_range(form, c, as_text)
     checks += [valid_text(c.name) for c in data if bare(c.type) == "String"]
     checks += [check for c in columns if names_once and (check := _twice(c))]
     if rest:
@@ -150,17 +157,37 @@ def whole_value(name: str, value: str, source: str, target: str, *, padded: bool
 
 
 def _refusing_codes(form: Format, data: Sequence[Column], those: Collection[str] | bool) -> list[Column]:
-    """Return the columns of numbers that refuse codes: all, none, or `those`."""
-    if form.name != "csv" or those is False:
+    """Return the columns of numbers that refuse codes: all, none, or `those`; in JSON the columns of floats."""
+    if those is False:
         return []
-    return [c for c in data if _CODED.fullmatch(bare(c.type)) and (those is True or c.name in those)]
+    kinds = {"csv": _CODED, "jsonl": _FLOAT64}[form.name]
+    return [c for c in data if kinds.fullmatch(bare(c.type)) and (those is True or c.name in those)]
 
 
 def _code(column: Column) -> Check:
-    """Return the check for text in CSV that a column of numbers does not keep."""
+    """Return the check for text that a column of numbers does not keep."""
+    return _not_kept(column, code(identifier(column.name), bare(column.type)))
+
+
+def _large(column: Column) -> Check:
+    """Return the check for floats that may lack digits of a JSON integer: `_large_text` then decides."""
+    return _not_kept(column, _is_large(identifier(column.name)))
+
+
+def _large_text(column: Column) -> Check:
+    """Return the check for integers that a float does not hold, in a column of JSON that is read as text."""
+    value = identifier(column.name)
+    return _not_kept(column, f"{_is_large(f'toFloat64OrNull({value})')} AND {code(value, 'Float64')}")
+
+
+def _is_large(value: str) -> str:
+    return f"ifNull(abs({value}) >= {LARGEST_EXACT}, 0)"
+
+
+def _not_kept(column: Column, fault: str) -> Check:
     name, kind = column.name, bare(column.type)
     return Check(
-        code(identifier(name), kind),
+        fault,
         f"column {name!r} has a code, or a number that {kind} does not keep: change the column to String, or"
         ' set read.codes to "number"',
     )
@@ -190,14 +217,15 @@ def _twice(column: Column) -> Check | None:
     return Check(f"arrayExists(x -> {item}, {value})" if is_list else item, TWICE.format(column.name))
 
 
-def _in_range(form: Format, column: Column) -> list[Check]:
+def _in_range(form: Format, column: Column, as_text: Collection[str]) -> list[Check]:
     """Return the check for numbers beyond a float's range; `Numbers` has that for numbers of JSON that become 0.
 
     Only columns of floats have this check and, in JSON, arrays of floats.
     """
     name, kind = identifier(column.name), bare(column.type)
     if FLOAT.fullmatch(kind):
-        fault = beyond_range(name, kind) if form.name == "csv" else f"isInfinite(assumeNotNull({name}))"  # 0 for NULL
+        is_text = form.name == "csv" or column.name in as_text
+        fault = beyond_range(name, kind) if is_text else f"isInfinite(assumeNotNull({name}))"  # 0 for NULL
     elif form.name == "jsonl" and (found := re.fullmatch(r"Array\((?:Nullable\()?(B?Float\d+)\)+", kind)):
         kind, fault = found[1], f"arrayExists(x -> isInfinite(ifNull(x, 0)), {name})"
     else:
