@@ -33,3 +33,25 @@ def test_another_program_at_the_port_gets_no_password(tmp_path: Path, capsys: py
         with pytest.raises(BlockingIOError):
             foreign.accept()
     assert capsys.readouterr().err == "error: ClickHouse does not run: see 'make status'\n"
+
+
+@pytest.mark.parametrize(
+    ("statement", "answer", "shown", "told"),
+    [
+        ("SELECT 1 WHERE 0;", "", "", "0 rows\n"),
+        (" select 1", "1\n", "1\n", ""),
+        ("CREATE TABLE t (n Int8) ENGINE = Memory", "", "", ""),
+        ("INSERT INTO t SELECT 1", "", "", ""),
+    ],
+)
+def test_a_query_without_rows_says_so_beside_its_output(
+    statement: str, answer: str, shown: str, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert sql._print(lambda _: answer, statement) == 0
+    assert capsys.readouterr() == (shown, told)
+
+
+def test_clickhouse_answers_with_nothing_if_there_are_no_rows() -> None:
+    from chdb import query
+
+    assert str(query("SELECT 1 WHERE 0", "PrettyCompactMonoBlock")) == ""

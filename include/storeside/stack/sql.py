@@ -16,6 +16,8 @@ from storeside.stack.supervision.processes import marked
 
 PROMPT, MORE = "sql> ", "...> "
 _LEAVE = ("exit", "quit", "\\q")
+# Statements that return rows; ClickHouse answers with nothing if there are none.
+_READS = ("select", "show", "describe")
 
 
 class Query:
@@ -96,9 +98,13 @@ def _prompt(query: Callable[[str], str]) -> None:
 
 
 def _print(query: Callable[[str], str], statement: str) -> int:
+    text = statement.strip().rstrip(";")
     try:
-        print(query(statement.strip().rstrip(";")), end="", flush=True)
+        answer = query(text)
     except StackError as error:
         print(f"error: {error}", file=sys.stderr, flush=True)
         return 1
+    print(answer, end="", flush=True)
+    if not answer and text.lower().startswith(_READS):
+        print("0 rows", file=sys.stderr, flush=True)  # a program that reads the output gets rows only
     return 0
