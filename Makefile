@@ -261,6 +261,10 @@ bench-pages: $(STAMP) ## measure the pages in Airflow with a ledger of 10 millio
 bench-transfer: $(STAMP) ## compare loads from S3 with ClickHouse's own, Airbyte, dlt and sling; ARGS="--only parquet,dlt"
 	@$(PYTHON) -m tests.benchmarks.transfer $(ARGS)
 
+.PHONY: bench-small
+bench-small: $(STAMP) ## measure statements and CPU of loads of one small object; ARGS="--before DIR" compares with another checkout
+	@$(PYTHON) -m tests.benchmarks.small $(ARGS)
+
 .PHONY: bench-quality
 bench-quality: $(STAMP) ## measure loads of ten million rows that a Great Expectations suite checks; ARGS="--rows 1000000"
 	@$(PYTHON) -m tests.benchmarks.quality $(ARGS)

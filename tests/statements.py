@@ -161,6 +161,8 @@ class Ledger:
         self.failed: dict[str, str] = {}
         self.ignored: dict[str, int] = {}
 
+    needs_tables = False
+
     def create(self) -> None: ...
 
     def forget(self, table: str) -> None: ...

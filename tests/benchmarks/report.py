@@ -28,6 +28,7 @@ BENCHMARKS = (
     "scaling",
     "authn",
     "transfer",
+    "small",
     "quality",
     "events",
     "speech_run",

@@ -26,10 +26,10 @@ class Client:
             "n",
             "n",
             "default",
-            has_views,
-            [("n", "Int64", "", "", ""), (LOAD_ID, "UInt64", "", "", "")],
+            ["v"] if has_views else [""],
             engine,
         )
+        self.columns = [("n", "Int64", "", "", ""), (LOAD_ID, "UInt64", "", "", "")]
         self.at_work = list(at_work)
         self.done: list[tuple[str, dict[str, Any]]] = []
 
@@ -39,7 +39,8 @@ class Client:
             rows = [(query, 0) for query in self.at_work[:1] if query.startswith(prefix)]
             del self.at_work[:1]
             return SimpleNamespace(result_rows=rows)
-        return SimpleNamespace(result_rows=[self.table] if "partition_key" in statement else [])
+        found = [([self.table], self.columns)] if "partition_key" in statement else []
+        return SimpleNamespace(result_rows=found, first_row=found[0] if found else None)
 
     def command(self, statement: str, settings: Any = None, **_: Any) -> None:
         self.done.append((statement, settings or {}))

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
@@ -24,6 +25,11 @@ log = logging.getLogger(__name__)
 
 _NAME = re.compile(r"(\d{4})_\w+")
 _TABLE = re.compile(r"CREATE TABLE IF NOT EXISTS (\w+\.\w+)")
+_OURS = "FROM system.tables WHERE database IN ('storeside', 'speech')"
+# Two values of a statement: Storeside's tables, and the numbers of the applied migrations, whose table must exist.
+STATE = (
+    f"(SELECT groupArray(database || '.' || name) {_OURS}), (SELECT groupUniqArray(number) FROM storeside.migrations)"
+)
 _RECORD = (
     "CREATE DATABASE IF NOT EXISTS storeside",
     "CREATE TABLE IF NOT EXISTS storeside.migrations (number UInt32, name String, applied_at DateTime64(3) DEFAULT"
@@ -69,10 +75,7 @@ def migrate(client: Client) -> list[Migration]:
     Raises:
         DatabaseError: ClickHouse refused a statement.
     """
-    there, applied = _state(client)
-    if not tables() <= there:
-        applied = set()
-    wanted = [migration for migration in migrations() if migration.number not in applied]
+    wanted = _wanted(*_state(client))
     if wanted:
         for statement in _RECORD:
             client.command(statement)
@@ -87,11 +90,21 @@ def migrate(client: Client) -> list[Migration]:
     return wanted
 
 
+def is_current(there: Iterable[str], applied: Iterable[int]) -> bool:
+    """Return whether `migrate` has nothing to do, from the values of `STATE` in this order."""
+    return not _wanted(set(there), set(applied))
+
+
+def _wanted(there: set[str], applied: set[int]) -> list[Migration]:
+    known = applied if tables() <= there else set()
+    return [migration for migration in migrations() if migration.number not in known]
+
+
 def _state(client: Client) -> tuple[set[str], set[int]]:
     """Return Storeside's tables, and the numbers of the applied migrations, with one query if there are any."""
     from clickhouse_connect.driver.exceptions import DatabaseError
 
-    names = "SELECT database || '.' || name, toUInt32(0) FROM system.tables WHERE database IN ('storeside', 'speech')"
+    names = f"SELECT database || '.' || name, toUInt32(0) {_OURS}"
     try:
         rows = client.query(f"{names} UNION ALL SELECT '', number FROM storeside.migrations").result_rows
     except DatabaseError:  # there is no such table, or the next query fails, too

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import re
 import secrets
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
+from storeside.sql.answers import first_row
 from storeside.sql.quoting import identifier
 
 if TYPE_CHECKING:
@@ -62,22 +64,31 @@ def is_generated(name: str) -> bool:
     return re.fullmatch(_GENERATED, name) is not None
 
 
+# Two values of a statement: the staging tables that are to be dropped, and the number of statements that fill them.
+LEFTOVERS = (
+    f"(SELECT groupArray(name) FROM system.tables WHERE database = '{STAGING}'"
+    " AND ({mine:String} != '' AND startsWith(name, {mine:String}) OR metadata_modification_time < now()"
+    f" - toIntervalHour(if(comment = '{BROKEN}', {BROKEN_HOURS}, {STALE_HOURS})))),"
+    " (SELECT count() FROM system.processes"
+    " WHERE {statements:String} != '' AND startsWith(query_id, {statements:String}))"
+)
+
+
 def sweep(client: Client, mine: str = "", statements: str = "") -> bool:
     """Drop stale staging tables, and staging tables of any age whose names begin with `mine`.
 
     If statements run whose ids begin with `statements`, return False and drop nothing. Raises DatabaseError.
     """
-    found = client.query(
-        f"SELECT name, false FROM system.tables WHERE database = '{STAGING}'"
-        " AND ({mine:String} != '' AND startsWith(name, {mine:String}) OR metadata_modification_time < now()"
-        f" - toIntervalHour(if(comment = '{BROKEN}', {BROKEN_HOURS}, {STALE_HOURS})))"
-        " UNION ALL SELECT query_id, true FROM system.processes"
-        " WHERE {statements:String} != '' AND startsWith(query_id, {statements:String})",
-        parameters={"mine": mine, "statements": statements},
-    ).result_rows
-    if any(runs for _, runs in found):
+    found = first_row(client.query(f"SELECT {LEFTOVERS}", parameters={"mine": mine, "statements": statements}))
+    return drop_left(client, found)
+
+
+def drop_left(client: Client, leftovers: Sequence[Any]) -> bool:
+    """Drop the tables in the values of `LEFTOVERS`; return False, and drop nothing, if statements fill them."""
+    names, running = leftovers
+    if running:
         return False
-    for name, _ in found:
+    for name in names:
         if is_generated(name):
             client.command(f"DROP TABLE IF EXISTS {STAGING}.{identifier(name)} SYNC")
     return True

@@ -6,11 +6,13 @@ import uuid
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from storeside.sql.answers import first_row
 from storeside.transfer.base import queries, staging_tables
 from storeside.transfer.publish.publishing import settle
 from storeside.transfer.state.loads import Loads
 from storeside.transfer.state.lock import locked
-from storeside.transfer.tables.table import Destination
+from storeside.transfer.tables.servers import Servers
+from storeside.transfer.tables.table import DESCRIPTION, Destination, described, place_of
 
 if TYPE_CHECKING:
     from clickhouse_connect.driver.client import Client
@@ -21,8 +23,29 @@ def sweep(clients: Sequence[Client], transfer: str) -> None:
     mine = queries.tables_of(transfer)
     for client in clients:
         if not staging_tables.sweep(client, mine, queries.filling(mine)):
-            queries.kill(client, mine, wait=True)
-            staging_tables.sweep(client, mine)
+            _kill_and_sweep(client, mine)
+
+
+def _kill_and_sweep(client: Client, mine: str) -> None:
+    queries.kill(client, mine, wait=True)
+    staging_tables.sweep(client, mine)
+
+
+def look_up_and_sweep(client: Client, name: str, transfer: str, servers: Servers) -> Destination | None:
+    """Return the table as `look_up` does, and `sweep` its servers; one statement asks for both."""
+    mine = queries.tables_of(transfer)
+    row = first_row(
+        client.query(
+            f"SELECT {DESCRIPTION}, {staging_tables.LEFTOVERS}",
+            parameters={**place_of(name), "mine": mine, "statements": queries.filling(mine)},
+        )
+    )
+    if not staging_tables.drop_left(client, row[2:]):
+        _kill_and_sweep(client, mine)
+    found = described(client, name, row[:2], servers)
+    if found is not None:
+        sweep(found.others, transfer)
+    return found
 
 
 def settle_doubtful(destination: Destination | None, loads: Loads, s3: Any) -> None:

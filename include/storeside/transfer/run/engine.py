@@ -1,4 +1,23 @@
-"""Runs a transfer: prepares it, loads its objects in batches, each exactly once, and reports."""
+"""Runs a transfer: prepares it, loads its objects in batches, each exactly once, and reports.
+
+These are the statements of a load of one small object, in their order, and why it needs each of them:
+
+1. the table, its columns, and leftovers of earlier tries: all loads must see what other sessions changed
+2. whether ClickHouse reads the bucket, if it is to pull
+3. what the ledger knows of the listed keys and of this run, and whether Storeside's tables are up to date
+4. INSERT of the plan: a later run begins its listing before objects that no run has reached
+5. CREATE TABLE, and the created table, which may come from another run: only for a missing table
+6. CREATE TABLE and INSERT of the staging table: no row is visible before all are checked
+7. the count of the staged rows by load: rows of another version, or lost rows, are found before they are visible
+8. CREATE TABLE of the lock: one run publishes at a time
+9. the states of these loads, read under the lock: another run may have published them
+10. INSERT of 'publishing', ATTACH PARTITION, INSERT of 'loaded': the next run settles a crash between two of them
+11. the lock's holder and age: a run drops only its own lock
+12. DROP TABLE of the lock and the staging table
+13. DROP PARTITION of the plan
+
+The first load of a client also asks for the server's memory, to limit its statements.
+"""
 
 from __future__ import annotations
 
@@ -132,8 +151,10 @@ class Transfer:
             replaces=request.on_overwrite == "replace", options=request.digest,
             markers=NONE if request.is_lake else source.markers,
         )  # fmt: skip
-        # The files of a snapshot, and the objects that an action is due for, are compared with the stored listing.
-        self.plan = Plan(self.loads, stores=request.is_lake or bool(request.after_load))
+        # The files of a snapshot, and the objects that an action is due for, are compared with the stored listing. A
+        # listing with an overlap begins where the ledger says.
+        is_compared = request.is_lake or bool(request.after_load)
+        self.plan = Plan(self.loads, stores=is_compared or request.overlap_seconds is not None)
         self._preparation = Preparation(request, client, s3, self.plan, servers)
         self.started = time.time()
         self._neighbours = 0

@@ -28,7 +28,7 @@ from storeside.transfer.formats.messages import check_schema
 from storeside.transfer.lakes.snapshots import Snapshot, snapshot_of
 from storeside.transfer.objects.content import content_of
 from storeside.transfer.publish.durability import require_right
-from storeside.transfer.publish.leftovers import settle_doubtful, sweep
+from storeside.transfer.publish.leftovers import look_up_and_sweep, settle_doubtful
 from storeside.transfer.publish.mirror import Mirror
 from storeside.transfer.request import aistore_urls
 from storeside.transfer.request.object_format import BY_SCHEMA, Format
@@ -44,7 +44,7 @@ from storeside.transfer.state.plan import Plan
 from storeside.transfer.statements.projection import Readings
 from storeside.transfer.tables.creation import create
 from storeside.transfer.tables.servers import NO_SERVERS, Servers
-from storeside.transfer.tables.table import Destination, look_up
+from storeside.transfer.tables.table import Destination
 from storeside.transfer.types.partitions import deduced, in_utc, shown_by_keys
 
 if TYPE_CHECKING:
@@ -135,12 +135,9 @@ class Preparation:
                 f"format {self.request.format!r}: events name no snapshot: use a load of the table"
             )
         destination, *_ = queries.at_once(
-            lambda: look_up(self.client, self.request.table, self.servers),
-            self.loads.create,
-            lambda: sweep([self.client], self.loads.transfer),
+            lambda: look_up_and_sweep(self.client, self.request.table, self.loads.transfer, self.servers),
+            self.loads.create if self.plan.needs_tables else lambda: None,
         )
-        if destination is not None:
-            sweep(destination.others, self.loads.transfer)
         self.has_swept = True
         if self.request.after_load:
             require_right([self.client, *(destination.others if destination else ())])

@@ -161,7 +161,17 @@ class Loads:
 
     def states(self, objects: Sequence[Planned]) -> dict[int, str]:
         """Return the states of these loads by their ids; loads without a row in the ledger are left out."""
-        return {row[4]: row[7] for row in self._ledger("true", objects, by="load_id")}
+        found: dict[int, str] = {}
+        for some in slices(objects):
+            rows = self.client.query(
+                "SELECT load_id, toString(state) FROM storeside.loads FINAL"
+                " WHERE destination = {destination:String} AND bucket = {bucket:String}"
+                f" AND key IN ({', '.join(literal(o.key) for o in some)}) AND load_id IN ({ids_text(some)})",
+                parameters=self.parameters,
+                settings={"max_query_size": LONG_STATEMENT},
+            ).result_rows
+            found |= {load_id: state for load_id, state in rows}
+        return found
 
     def outcomes(self, keys: Sequence[str]) -> dict[tuple[str, str], tuple[str, FailureKind, str]]:
         """Return state, kind and reason of every version of these keys in the ledger, by key and version."""

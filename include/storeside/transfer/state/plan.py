@@ -89,6 +89,11 @@ class Plan:
         self._small: _Small | None = None
 
     @property
+    def needs_tables(self) -> bool:
+        """Whether Storeside's tables must be up to date before `record_listing`; otherwise, the plan creates them."""
+        return self._stores
+
+    @property
     def is_small(self) -> bool:
         """Whether this process knows the plan, and no table has the listing."""
         return self._small is not None
@@ -106,6 +111,7 @@ class Plan:
                 self._small = _Small(listed)
                 return
             pages = chain(first, pages)
+            self.loads.create()
         self._store_listing(pages)
 
     def _store_listing(self, pages: Iterable[Sequence[Listed]]) -> None:
@@ -127,6 +133,8 @@ class Plan:
         """Store batches of an inventory as the input of the plan, as `record_listing` does with pages."""
         import pyarrow as pa
 
+        if not self._stores:
+            self.loads.create()
         self._small = None
         self.forget("load_listings")
         sent = 0

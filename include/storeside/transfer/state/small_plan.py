@@ -11,9 +11,19 @@ from dataclasses import dataclass
 from operator import itemgetter
 from typing import NamedTuple
 
+from clickhouse_connect.driver.exceptions import DatabaseError
+
 from storeside.aistore.markers import MARKERS
 from storeside.sql.answers import first_row
+from storeside.sql.migrate import STATE, is_current
 from storeside.sql.quoting import literal
+from storeside.transfer.base.errors import (
+    NO_SUCH_COLUMN,
+    UNKNOWN_DATABASE,
+    UNKNOWN_IDENTIFIER,
+    UNKNOWN_TABLE,
+    code_of,
+)
 from storeside.transfer.request.source import WILD, Listed
 from storeside.transfer.state.loads import MINE, Loads, Planned, Totals
 
@@ -31,6 +41,10 @@ IGNORED = (
     f"sumMapIf(map(multiIf({_WHICH}, ''), toUInt64(1)),"
     " match(key, {regex:String}) AND match(key, {markers:String}))"
 )
+
+
+# ClickHouse's errors for Storeside's tables if they are missing or have fewer columns.
+_WITHOUT_TABLES = (UNKNOWN_DATABASE, UNKNOWN_TABLE, NO_SUCH_COLUMN, UNKNOWN_IDENTIFIER)
 
 
 class Chosen(NamedTuple):
@@ -93,13 +107,14 @@ class Facts:
     """All that the plan of a small listing depends on.
 
     `planned_at` has the times of the rows of the plan of an earlier try of this run, in microseconds since the epoch;
-    `has_listing` means that such a try has stored a listing.
+    `has_listing` means that such a try has stored a listing, and `has_tables` that Storeside's tables are up to date.
     """
 
     chosen: list[Chosen]
     known: list[Known]
     planned_at: list[int]
     has_listing: bool
+    has_tables: bool = True
 
     @property
     def is_doubtful(self) -> bool:
@@ -147,8 +162,22 @@ def listing(listed: Iterable[Listed]) -> str:
 def facts(loads: Loads, listed: Sequence[Listed], since: int) -> Facts:
     """Ask for all that the plan of a small listing depends on; for `since` see `Plan.make`.
 
-    From the ledger, it asks for the rows of the listed keys, those of this run, and interrupted publications.
+    From the ledger, it asks for the rows of the listed keys, those of this run, and interrupted publications. Creates
+    Storeside's tables, or brings them up to date, if necessary.
     """
+    found: Facts | None = None
+    try:
+        found = _facts(loads, listed, since)
+    except DatabaseError as e:
+        if code_of(e) not in _WITHOUT_TABLES:
+            raise
+    if found is None or not found.has_tables:
+        loads.create()
+        found = _facts(loads, listed, since)
+    return found
+
+
+def _facts(loads: Loads, listed: Sequence[Listed], since: int) -> Facts:
     keys = ", ".join(literal(o.key) for o in listed) or "''"
     row = first_row(
         loads.client.query(
@@ -158,12 +187,14 @@ def facts(loads: Loads, listed: Sequence[Listed], since: int) -> Facts:
             f" AND (key IN ({keys}) OR state = 'publishing' OR run_id = {{run_id:String}}) LIMIT {_ROWS + 1})),"
             " (SELECT groupUniqArray(toUnixTimestamp64Micro(planned_at)) FROM storeside.load_plan"
             " WHERE transfer = {transfer:String}),"
-            " (SELECT count() FROM storeside.load_listings WHERE transfer = {transfer:String})",
+            f" (SELECT count() FROM storeside.load_listings WHERE transfer = {{transfer:String}}), {STATE}",
             parameters={**loads.parameters, "modified_from": since * 1000, "wild": WILD},
         )
     )
-    chosen, known, planned_at, stored = row
-    return Facts([Chosen(*o) for o in chosen], [Known(*o) for o in known], list(planned_at), bool(stored))
+    chosen, known, planned_at, stored, *state = row
+    return Facts(
+        [Chosen(*o) for o in chosen], [Known(*o) for o in known], list(planned_at), bool(stored), is_current(*state)
+    )  # fmt: skip
 
 
 def planned_of(

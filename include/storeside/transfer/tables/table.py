@@ -7,7 +7,7 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from clickhouse_connect.driver.exceptions import DatabaseError
 
@@ -58,6 +58,16 @@ _INSERT = {
     "throw_on_max_partitions_per_insert_block": 0,
     "distributed_foreground_insert": 1,
 }
+
+
+# Two values of a statement: the table, if it exists, and its columns.
+DESCRIPTION = (
+    "(SELECT groupArray((engine, partition_key, sorting_key, primary_key, storage_policy, dependencies_table,"
+    " engine_full)) FROM system.tables WHERE database = {database:String} AND name = {table:String}),"
+    " (SELECT groupArray((name, type, default_kind, default_expression, comment)) FROM"
+    " (SELECT name, type, default_kind, default_expression, comment FROM system.columns"
+    " WHERE database = {database:String} AND table = {table:String} ORDER BY position))"
+)
 
 
 @dataclass(frozen=True)
@@ -296,19 +306,26 @@ def look_up(client: Client, name: str, servers: Servers = NO_SERVERS) -> Destina
     A Distributed table needs the other `servers` of its cluster. Raises TransferInputError when the table cannot be a
     destination, and TransferTransientError when a server does not answer.
     """
+    row = first_row(client.query(f"SELECT {DESCRIPTION}", parameters=place_of(name)))
+    return described(client, name, row, servers)
+
+
+def place_of(name: str) -> dict[str, str]:
+    """Return the parameters of `DESCRIPTION` for a table ``database.table``."""
     database, _, table = name.partition(".")
-    rows = client.query(
-        "SELECT engine, partition_key, sorting_key, primary_key, storage_policy,"
-        " arrayExists(t -> t != '', dependencies_table),"
-        " (SELECT groupArray((name, type, default_kind, default_expression, comment))"
-        " FROM (SELECT * FROM system.columns"
-        " WHERE database = {database:String} AND table = {table:String} ORDER BY position)), engine_full"
-        " FROM system.tables WHERE database = {database:String} AND name = {table:String}",
-        parameters={"database": database, "table": table},
-    ).result_rows
+    return {"database": database, "table": table}
+
+
+def described(
+    client: Client, name: str, description: Sequence[Any], servers: Servers = NO_SERVERS
+) -> Destination | None:
+    """Return the table with this `DESCRIPTION`; see `look_up`."""
+    database, _, table = name.partition(".")
+    rows, columns = description
     if not rows:
         return None
-    engine, partition_key, sorting_key, primary_key, policy, has_views, columns, engine_full = rows[0]
+    engine, partition_key, sorting_key, primary_key, policy, views, engine_full = rows[0]
+    has_views = any(views)
     is_distributed = engine == "Distributed"
     if not is_distributed:
         require_engine(engine, name)
