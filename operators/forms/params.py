@@ -11,7 +11,8 @@ from storeside.operators.entries import must_match
 from storeside.operators.forms import after_load_fields, etl_fields, lake_fields, quality_fields
 from storeside.operators.restrictions import form_choices
 from storeside.transfer.request.column_options import Columns
-from storeside.transfer.request.object_format import BY_SCHEMA, Csv, MessageSchema
+from storeside.transfer.request.known_formats import KNOWN
+from storeside.transfer.request.object_format import Csv, MessageSchema
 from storeside.transfer.request.options import ReadOptions, TableOptions
 from storeside.transfer.request.request import RESERVED
 from storeside.transfer.request.template import Template
@@ -101,24 +102,10 @@ TABLE: Final = {
     "format": Param(
         "auto",
         type="string",
-        enum=["auto", "parquet", "csv", "tsv", "jsonl", "avro", "orc", "arrow", "arrowstream", *BY_SCHEMA],
+        enum=["auto", *KNOWN],
         title="Format",
         section="Objects",
-        values_display={
-            "auto": "Detect from the content",
-            "parquet": "Parquet",
-            "csv": "CSV",
-            "tsv": "CSV with tabs (TSV)",
-            "jsonl": "JSON Lines",
-            "avro": "Avro",
-            "orc": "ORC",
-            "arrow": "Arrow or Feather file",
-            "arrowstream": "Arrow stream",
-            "protobuf": "Protobuf, with its length before each message",
-            "protobufsingle": "Protobuf, one message per object",
-            "protobuflist": "Protobuf, an envelope of messages",
-            "msgpack": "MsgPack",
-        },
+        values_display={"auto": "Detect from the content", **{facts.name: facts.label for facts in KNOWN.values()}},
         description="Format of the objects. Compression of text (gzip, zstd, xz, bzip2, LZ4, snappy) is detected."
         " Objects may be .zip, .tar or compressed .tar archives",
     ),

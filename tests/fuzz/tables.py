@@ -34,8 +34,8 @@ from storeside.transfer.base.errors import LoadObjectError, TransferInputError
 from storeside.transfer.base.schema import Column
 from storeside.transfer.formats import parquet as objects
 from storeside.transfer.formats.encoding import in_utf8
+from storeside.transfer.formats.registry import TEXTS
 from storeside.transfer.formats.text_columns import columns_of_csv
-from storeside.transfer.formats.text_rows import records
 from storeside.transfer.objects.content import Content
 from storeside.transfer.objects.streams import opened
 from storeside.transfer.request.object_format import Csv, Format, format_of
@@ -90,7 +90,7 @@ DIALECTS = (
 def csv_columns(sample: bytes, dialect: Csv) -> list[Column]:
     """Return the columns of a dialect that ClickHouse does not read."""
     form = Format("csv", replace(dialect, encoding="utf-8"))
-    rows = [raw for _, raw in records(io.BytesIO(in_utf8(sample, dialect)), form)]
+    rows = [raw for _, raw in TEXTS["csv"].records(io.BytesIO(in_utf8(sample, dialect)), form)]
     return columns_of_csv(rows, form, skips_bad=True).columns("tuple", {}, lambda values: "String") if rows else []
 
 
@@ -115,7 +115,7 @@ def read_text(content: bytes, rng: random.Random) -> None:
         held.sample(_SAMPLE)
     for name in ("csv", "jsonl"):
         with contextlib.suppress(LoadObjectError):
-            for n, _record in enumerate(records(held.plain(), Format(name))):
+            for n, _record in enumerate(TEXTS[name].records(held.plain(), Format(name))):
                 if n == 10_000:
                     break
 

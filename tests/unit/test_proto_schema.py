@@ -10,8 +10,9 @@ import pytest
 
 from storeside.sql.quoting import literal
 from storeside.transfer.base.errors import TransferInputError
-from storeside.transfer.formats.messages import check_schema
+from storeside.transfer.formats.messages import Protobuf
 from storeside.transfer.formats.proto_schema import ProtoSchema
+from storeside.transfer.formats.registry import settings_of
 from storeside.transfer.request.object_format import Format, MessageSchema
 from tests.unit.test_transfer_schema import Engine
 
@@ -66,6 +67,10 @@ class Described:
 
 def form(text: str, message: str = "A") -> Format:
     return Format("protobuf", schema=MessageSchema(text, message))
+
+
+def check_schema(engine: Described, wanted: Format) -> None:
+    Protobuf().check(engine, wanted, settings_of(wanted))
 
 
 def test_the_columns_of_a_message(engine: Described) -> None:

@@ -12,9 +12,9 @@ import pyarrow as pa
 import pytest
 from pyarrow import orc
 
+from storeside.transfer.formats import avro as avro_format
 from storeside.transfer.formats.avro import AvroObject
 from storeside.transfer.objects.content import Content
-from storeside.transfer.staging import grouping
 from tests.avro_files import CODECS, SYNC, avro, block, header, long, record, sized
 from tests.statements import Statements
 from tests.transfers import jsonl, parquet
@@ -165,7 +165,7 @@ def test_headers_are_read_once_when_a_batch_is_divided(reading: Statements, monk
             seen[content.key] += 1
             super().__init__(content)
 
-    monkeypatch.setattr(grouping, "AvroObject", Counted)
+    monkeypatch.setattr(avro_format, "AvroObject", Counted)
     reading.load(format="avro")
     assert set(reading.reasons()) == {f"{n:02}" for n in range(3, 20, 4)}
     assert seen == {f"{n:02}": 1 for n in range(20)}

@@ -21,8 +21,7 @@ from hypothesis import strategies as st
 
 from storeside.transfer.base.errors import GoneError, LoadObjectError, TransferInputError, TransferTransientError
 from storeside.transfer.base.schema import Column
-from storeside.transfer.formats.text_rows import records as _records
-from storeside.transfer.formats.text_samples import sample_rows
+from storeside.transfer.formats.registry import TEXTS
 from storeside.transfer.objects.content import Content
 from storeside.transfer.objects.streams import CHUNK, opened
 from storeside.transfer.request.object_format import Csv, Format, compression_by_name, compression_of, format_of
@@ -250,7 +249,7 @@ def test_which_dialects_clickhouse_reads(options: dict[str, Any], native: bool) 
 def test_records_lose_nothing(content: bytes) -> None:
     """Except blank lines, and line ends."""
     for form in (Format("jsonl"), Format("csv", Csv(names=("a", "b")))):
-        records = list(_records(Body(content), form))
+        records = list(TEXTS[form.name].records(Body(content), form))
         assert [n for n, _ in records] == list(range(len(records)))
         assert kept(b"".join(raw for _, raw in records), form) == kept(content, form)
         assert [r for block in _blocks(iter(records)) for r in block] == records
@@ -268,7 +267,7 @@ def test_blank_lines_of_one_column_are_records(content: bytes) -> None:
         return
     lines = content.removeprefix(b"\xef\xbb\xbf").split(b"\n")
     lines = lines if lines[-1] else lines[:-1]
-    records = [raw for _, raw in _records(Body(content), Format("csv", Csv(names=("a",))))]
+    records = [raw for _, raw in TEXTS["csv"].records(Body(content), Format("csv", Csv(names=("a",))))]
     assert records == [line.removesuffix(b"\r") + b"\n" for line in lines]
 
 
@@ -278,13 +277,13 @@ FIELDS = st.text(st.sampled_from('ab,"\n;'), max_size=6)
 @given(st.lists(st.lists(FIELDS, min_size=1, max_size=3), max_size=6))
 def test_a_line_feed_within_quotes_ends_no_record(rows: list[list[str]]) -> None:
     lines = [",".join('"' + f.replace('"', '""') + '"' for f in row) for row in rows]
-    records = list(_records(Body("\n".join(lines).encode()), Format("csv", Csv(names=("a", "b")))))
+    records = list(TEXTS["csv"].records(Body("\n".join(lines).encode()), Format("csv", Csv(names=("a", "b")))))
     assert [raw.decode() for _, raw in records] == [line + "\n" for line in lines]
 
 
 def test_a_quote_within_a_field_is_a_letter() -> None:
     lines = [b'1,5" pipe\n', b'"2",x\n', b'3,"a\n""b"\n', b'4,"5"" pipe"\n', b'5,"";"\n']
-    records = list(_records(Body(b"".join(lines)), Format("csv")))
+    records = list(TEXTS["csv"].records(Body(b"".join(lines)), Format("csv")))
     assert [raw for _, raw in records] == lines
 
 
@@ -322,7 +321,7 @@ def test_rows_that_may_have_arrived_are_not_sent_again_into_the_same_table() -> 
 
 def test_rows_before_the_header_are_no_records() -> None:
     form = Format("csv", Csv(skip_rows=2))
-    assert list(_records(Body(b'one "\ntwo\na,b\n1,2'), form)) == [(0, b"a,b\n"), (1, b"1,2\n")]
+    assert list(TEXTS[form.name].records(Body(b'one "\ntwo\na,b\n1,2'), form)) == [(0, b"a,b\n"), (1, b"1,2\n")]
 
 
 def test_a_reader_that_stops_early_releases_its_connection() -> None:
@@ -359,20 +358,20 @@ def test_a_sample_of_csv_may_end_within_quotes(options: Mapping[str, Any], encod
     form = Format("csv", Csv(**options))
     quote = form.csv.quote
     rows = [b"n,s\n", b"1,a\n", f"2,{quote}two\nlines{quote}\n".encode()]
-    assert sample_rows(CUT.format(q=quote).encode(encoding), form) == rows
-    assert sample_rows(CUT.format(q=quote).replace("\n", "\r\n").encode(encoding), form)[:2] == rows[:2]
+    assert TEXTS["csv"].sample(CUT.format(q=quote).encode(encoding), form) == rows
+    assert TEXTS["csv"].sample(CUT.format(q=quote).replace("\n", "\r\n").encode(encoding), form)[:2] == rows[:2]
     if encoding == "utf-16":  # the sample ends with half a line feed
-        assert sample_rows(CUT.format(q=quote).encode(encoding)[:-1], form) == rows
+        assert TEXTS["csv"].sample(CUT.format(q=quote).encode(encoding)[:-1], form) == rows
     with pytest.raises(LoadObjectError, match="its first row does not end within a sample of 10 bytes"):
-        sample_rows(f"n,s\n1,{quote}ab\n".encode(encoding), form)
+        TEXTS["csv"].sample(f"n,s\n1,{quote}ab\n".encode(encoding), form)
 
 
 def test_escaped_quotes_open_and_close_nothing() -> None:
     form = Format("csv", Csv(quote="'", escape="\\"))
     lines = [b"n,s\n", b"1,\\'a\n", b"2,\\x'b\n", b"3,'it\\'s\nhere'\n"]
-    assert sample_rows(b"".join(lines), form) == lines
+    assert TEXTS["csv"].sample(b"".join(lines), form) == lines
 
 
 def test_text_with_a_wrong_encoding_is_an_error_of_the_object() -> None:
     with pytest.raises(LoadObjectError, match="it is not utf-16"):
-        sample_rows(b"\xff\xfea,b\n\x00\xd8\x00\xd8", Format("csv", Csv(encoding="utf-16")))
+        TEXTS["csv"].sample(b"\xff\xfea,b\n\x00\xd8\x00\xd8", Format("csv", Csv(encoding="utf-16")))

@@ -18,6 +18,7 @@ from storeside.sql.quoting import identifier, literal
 from storeside.transfer.base.errors import TransferInputError
 from storeside.transfer.base.schema import Column, bare, structure
 from storeside.transfer.cli import clickhouse, exit_code, ledger, request, servers, transfer_arguments
+from storeside.transfer.formats.registry import settings_of
 from storeside.transfer.request.object_format import Format
 from storeside.transfer.request.request import Request
 from storeside.transfer.request.source import wild
@@ -52,7 +53,7 @@ def lost_codes(client: Client, wanted: Request, keys: Sequence[str], servers: Se
     objects that ClickHouse cannot read.
     """
     form = wanted.form("csv" if wanted.format == "auto" else wanted.format)
-    if not (form.name in ("csv", "jsonl") and form.is_native) or wanted.source.only_by_worker:
+    if not (form.is_text and form.is_native) or wanted.source.only_by_worker:
         raise TransferInputError(f"{wanted.source.uri}: only text that ClickHouse itself reads can be compared")
     found: dict[str, Lost] = {}
     numbers = _numbers(existing(client, wanted.table, servers), wanted, form)
@@ -88,7 +89,7 @@ def _lost(
     row = client.query(
         f"SELECT {', '.join(parts)} FROM {place}{f' WHERE {source.only(keys)}' if is_listed else ''}",
         settings={
-            **form.settings(), **LONG, "use_hive_partitioning": 0, "max_query_size": LONG_STATEMENT,
+            **settings_of(form), **LONG, "use_hive_partitioning": 0, "max_query_size": LONG_STATEMENT,
             "input_format_skip_unknown_fields": 1, "input_format_allow_errors_ratio": 1,
         },
     ).result_rows[0]  # fmt: skip

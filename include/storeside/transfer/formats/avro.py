@@ -78,3 +78,21 @@ class AvroObject:
         for piece in self.content.stream():
             yield piece[end:]
             end = max(0, end - len(piece))
+
+
+class Avro:
+    """Avro's object container files."""
+
+    def columns(self, content: Content) -> list[Column]:
+        """Return the columns of the schema in the header."""
+        return AvroObject(content).columns()
+
+    def header(self, content: Content) -> tuple[AvroShape, int]:
+        """Return the columns; a header has no number of rows."""
+        return AvroObject(content).shape, -1
+
+    def body(
+        self, content: Content, *, by_arrow: bool, is_large: bool, wrapped: frozenset[str]
+    ) -> Iterator[bytes] | None:
+        """Return the object with another schema if ClickHouse cannot read its own."""
+        return AvroObject(content).sent(wrapped) if by_arrow else None

@@ -7,8 +7,9 @@ import io
 import re
 
 from storeside.transfer.base.errors import LoadObjectError
-from storeside.transfer.formats.text_rows import records
-from storeside.transfer.request.object_format import Csv, Format, typed_format
+from storeside.transfer.formats.text_rows import csv_lines
+from storeside.transfer.request.known_formats import typed_format
+from storeside.transfer.request.object_format import Csv, Format
 
 # Marks of byte order. That of UTF-32 begins like that of UTF-16.
 _MARKS = {
@@ -59,11 +60,11 @@ def refuse_encoding(sample: bytes, form: Format) -> None:
     marked = next((name for mark, name in _MARKS.items() if sample.startswith(mark)), "")
     if found := marked or _unmarked(sample):
         shown = ", as its byte order mark shows" if marked else " without a byte order mark"
-        remedy = f'set csv.encoding to "{found}"' if form.name == "csv" else "convert it to UTF-8"
+        remedy = f'set csv.encoding to "{found}"' if form.has_fields else "convert it to UTF-8"
         raise LoadObjectError(f"it is text in {found.upper()}{shown}: {remedy}")
-    if form.name != "csv" or form.csv.names:
+    if not form.has_fields or form.csv.names:
         return
-    _, header = next(records(io.BytesIO(sample), form, cut=True), (0, b""))
+    *_, header = next(csv_lines(io.BytesIO(sample), form.csv, cut=True), (0, 0, b""))
     try:
         header.decode()
     except UnicodeDecodeError as e:

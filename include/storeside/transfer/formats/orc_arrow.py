@@ -12,10 +12,19 @@ from storeside.transfer.base.errors import LoadObjectError
 from storeside.transfer.base.schema import Column
 from storeside.transfer.formats.nulls import null_paths
 from storeside.transfer.formats.orc_rows import stripes
-from storeside.transfer.formats.parquet import Facts, Nested, Shape, Walk, batches_of, columns_of, faults, renamed
+from storeside.transfer.formats.parquet import (
+    Facts,
+    Nested,
+    Rows,
+    Shape,
+    Walk,
+    batches_of,
+    columns_of,
+    faults,
+    renamed,
+)
 from storeside.transfer.objects.content import Content
 from storeside.transfer.objects.streams import CHUNK
-from storeside.transfer.request.object_format import FormatName
 from storeside.transfer.types.arrow_types import field_type
 
 # The mark before each message of a stream; a length of 0 after it ends the stream:
@@ -34,7 +43,7 @@ _TEXT = ("string", "large_string")
 class ColumnarObject:
     """An ORC or Arrow object. Every method raises LoadObjectError."""
 
-    def __init__(self, content: Content, form: FormatName) -> None:
+    def __init__(self, content: Content, form: str) -> None:
         self.content = content
         self.form = form
 
@@ -125,6 +134,29 @@ class ColumnarObject:
             each = file
         for batch in each:
             yield batch.rename_columns(self.schema.names)
+
+
+class Columnar:
+    """ORC, Arrow's file format, or Arrow's stream, which pyarrow reads on the worker."""
+
+    def __init__(self, form: str) -> None:
+        self._form = form
+
+    def columns(self, content: Content) -> list[Column]:
+        """Return the columns of the schema."""
+        return ColumnarObject(content, self._form).columns()
+
+    def header(self, content: Content) -> tuple[tuple[Shape, frozenset[Nested]], int]:
+        """Return the columns with the NULLs in them, and the number of rows."""
+        found = ColumnarObject(content, self._form)
+        told = found.facts()
+        return (told.shape, found.nulls()), told.rows
+
+    def body(self, content: Content, *, by_arrow: bool, is_large: bool, wrapped: frozenset[str]) -> Rows | None:
+        """Return the rows of an object that ClickHouse cannot read, or that is too large for one request."""
+        if by_arrow or is_large:
+            return Rows(*ColumnarObject(content, self._form).rows())
+        return None
 
 
 class _Ahead(io.BufferedReader):

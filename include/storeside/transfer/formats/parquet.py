@@ -8,7 +8,7 @@ import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 from storeside.transfer.base import damage
 from storeside.transfer.base.errors import LoadObjectError, TransferInputError
@@ -27,6 +27,13 @@ WHOLE_ROW_GROUP = 128 << 20
 # pyarrow's logical types that ClickHouse 26.9 refuses to read. pyarrow reports a type that it does not know as
 # "UNDEFINED".
 _FOREIGN = frozenset({"GEOMETRY", "GEOGRAPHY", "VARIANT", "UNDEFINED"})
+
+
+class Rows(NamedTuple):
+    """Rows as Arrow's batches of a schema."""
+
+    schema: Any
+    batches: Iterator[Any]
 
 
 @dataclass(frozen=True)
@@ -134,6 +141,18 @@ def row_groups(content: Content) -> tuple[Any, Iterator[Any]]:
         # One row group per call, because pyarrow holds all row groups of one call in memory.
         each = (file.iter_batches(_BATCH_ROWS, row_groups=[n]) for n in groups)
         return file.schema_arrow, batches_of(itertools.chain.from_iterable(each))
+
+
+class Parquet:
+    """Parquet."""
+
+    def columns(self, content: Content) -> list[Column]:
+        """Return the columns of the footer."""
+        return list(ParquetObject(content).facts().shape.columns)
+
+    def body(self, content: Content, *, by_arrow: bool, is_large: bool, wrapped: frozenset[str]) -> Rows | None:
+        """Return the rows of an object that ClickHouse cannot read, or that is too large for one request."""
+        return Rows(*row_groups(content)) if by_arrow or is_large else None
 
 
 def batches_of(reader: Any) -> Iterator[Any]:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from storeside.transfer.base.errors import TransferError
-from storeside.transfer.formats.text_rows import csv_lines, documents, is_open
+from storeside.transfer.formats.registry import TEXTS
 from storeside.transfer.request.object_format import Format
 
 # Errors of invalid JSON state row and character.
@@ -23,7 +23,7 @@ def with_line(reason: str, opened: Callable[[], Any], form: Format) -> str:
         return reason
     row = int(next(filter(None, found.groups())))
     try:
-        line, is_closed = _line_of(opened(), form, row)
+        line, is_closed = TEXTS[form.name].line_of(opened(), form, row)
     except TransferError:  # the reason tells more
         return reason
     if not line:
@@ -34,14 +34,3 @@ def with_line(reason: str, opened: Callable[[], Any], form: Format) -> str:
             " quotes are parts of values"
         )
     return f"{reason} (line {line})"
-
-
-def _line_of(file: Any, form: Format, row: int) -> tuple[int, bool]:
-    """Return the line of a row, and whether its quotes are closed; 0 for a row that the text does not have."""
-    if form.name == "jsonl":
-        return next((line for number, line in documents(file) if number == row), 0), True
-    number = row if form.csv.names else row + 1
-    for found, line, raw in csv_lines(file, form.csv):
-        if found == number:
-            return line, not is_open(raw, form.csv)
-    return 0, True

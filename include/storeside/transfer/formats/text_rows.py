@@ -12,7 +12,8 @@ from storeside.transfer.base.schema import UNNAMED
 from storeside.transfer.objects import strict_json
 from storeside.transfer.objects.json_array import peeked
 from storeside.transfer.objects.streams import pieces
-from storeside.transfer.request.object_format import Csv, Format, is_array
+from storeside.transfer.request.known_formats import is_array
+from storeside.transfer.request.object_format import Csv
 
 # Maximum bytes of a row; longer text is not a row.
 LONGEST_ROW = 64 << 20
@@ -26,20 +27,15 @@ _TOKEN = re.compile(rb'""[ \t]*+:|"(?:[^"\\]|\\.)*+"?|[{}\[\]]', re.DOTALL)
 Record = tuple[int, bytes]
 
 
-def records(file: Any, form: Format, *, cut: bool = False) -> Iterator[Record]:
-    """Yield the rows of a text, each with its number and a final line feed; the header of CSV has number 0.
+def json_rows(file: Any, *, joined: bool) -> Iterator[Record]:
+    """Yield the documents of a JSON text, each with its number and a final line feed.
 
-    A line feed within quotes does not end a CSV row. The objects of an array, and `joined` documents, are the rows of
-    a JSON text. Blank lines are left out, except after the header of CSV with one column, where they are empty
-    values. A column without a name gets the name `UNNAMED`. With `cut`, the last row of CSV is left out if it ends
-    within quotes.
+    The objects of an array, and `joined` documents, are the rows of a text that is not divided into lines. Blank
+    lines are left out. A field without a name gets the name `UNNAMED`.
     """
-    if form.name == "csv":
-        yield from ((number, record) for number, _, record in csv_lines(file, form.csv, cut=cut))
-        return
     number = 0
     head, rest = peeked(pieces(file))
-    if form.joined or is_array(head):
+    if joined or is_array(head):
         yield from enumerate(strict_json.objects(rest))
         return
     for line in lines(rest):
@@ -49,8 +45,9 @@ def records(file: Any, form: Format, *, cut: bool = False) -> Iterator[Record]:
 
 
 def csv_lines(file: Any, dialect: Csv, *, cut: bool = False) -> Iterator[tuple[int, int, bytes]]:
-    """Yield the rows of CSV as `records` does, each with its number and its first line; editors count from 1.
+    """Yield the rows of CSV as `CsvText.records` does, each with its number and its first line, counted from 1.
 
+    With `cut`, the last row is left out if it ends within quotes.
     Raises LoadObjectError if the first row states the delimiter.
     """
     number, line = 0, dialect.skip_rows + 1
@@ -132,14 +129,17 @@ def _named(line: bytes) -> bytes:
     return _TOKEN.sub(replaced, line)
 
 
-def is_untidy(file: Any, form: Format) -> bool:
-    """Return whether a text has faults that ClickHouse refuses and `records` repairs."""
-    if form.name == "jsonl":
-        return any(_NO_NAME.search(line) for line in lines(pieces(file)))
-    for n, record in enumerate(_joined(file, form.csv)):
+def has_unnamed(file: Any) -> bool:
+    """Return whether JSON Lines have a field without a name, which ClickHouse refuses."""
+    return any(_NO_NAME.search(line) for line in lines(pieces(file)))
+
+
+def has_faults(file: Any, dialect: Csv) -> bool:
+    """Return whether CSV has faults that ClickHouse refuses and `csv_lines` repairs."""
+    for n, record in enumerate(_joined(file, dialect)):
         if not record.strip(b"\r\n"):
             return True
-        if not n and not form.csv.names and (not record.strip(_BLANK) or "" in fields(record, form.csv)):
+        if not n and not dialect.names and (not record.strip(_BLANK) or "" in fields(record, dialect)):
             return True
     return False
 

@@ -21,7 +21,8 @@ from storeside.transfer.base.errors import LoadObjectError, TransferError, in_me
 from storeside.transfer.objects.json_array import peeked
 from storeside.transfer.objects.streams import CHUNK, Pieces, gathered, limited, opened, pieces
 from storeside.transfer.objects.strict_json import checked, objects
-from storeside.transfer.request.object_format import TYPED, Csv, compression_of, format_by_name, is_array
+from storeside.transfer.request.known_formats import KNOWN, has_kind, is_array
+from storeside.transfer.request.object_format import Csv, compression_of, format_by_name
 from storeside.transformers.tar_archive import TarArchive, TarError
 
 Kind = Literal["tar", "zip", ""]
@@ -110,7 +111,8 @@ class Archive:
             self.first = self.first or name
             yield name, content
         if not seen:
-            wanted = "csv, jsonl, parquet, avro, orc or arrow" if self._format == "auto" else self._format
+            *some, last = (facts.name for facts in KNOWN.values() if facts.extensions)
+            wanted = f"{', '.join(some)} or {last}" if self._format == "auto" else self._format
             raise LoadObjectError(
                 f"the archive has no member that its name shows to be {wanted}, such as data.csv or data.jsonl.gz:"
                 " rename the members, or move it to a separate prefix"
@@ -167,12 +169,12 @@ class Archive:
 
         The bytes of a member that is no text are returned as they are, for samples.
         """
-        if self._format in TYPED:
+        if has_kind(self._format, "types"):
             if not sampled:
                 raise LoadObjectError(f"it is {self._format}, and the load reads text: set `format`, or move it")
             return self._plain(content)
         text = _unmarked(self._plain(content))
-        if self._format == "jsonl":
+        if has_kind(self._format, "documents"):
             if strict:
                 return checked(text)
             head, text = peeked(text)

@@ -29,7 +29,8 @@ from storeside.transfer.objects.aistore_objects import open_object
 from storeside.transfer.objects.archives import Archive, Members, kind_by_name
 from storeside.transfer.objects.streams import CHUNK, Pieces, limited, opened, pieces
 from storeside.transfer.objects.strict_json import checked
-from storeside.transfer.request.object_format import compression_of, is_hadoop_snappy, skippable, typed_format
+from storeside.transfer.request.known_formats import typed_format
+from storeside.transfer.request.object_format import compression_of, is_hadoop_snappy, skippable
 from storeside.transfer.request.source import in_aistore
 
 if TYPE_CHECKING:

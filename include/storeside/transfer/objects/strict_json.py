@@ -17,7 +17,7 @@ import msgspec
 
 from storeside.transfer.base.errors import LoadObjectError
 from storeside.transfer.objects.json_array import elements, peeked
-from storeside.transfer.request.object_format import is_array
+from storeside.transfer.request.known_formats import is_array
 
 # Maximum bytes of a document; a longer one is refused.
 LONGEST_DOCUMENT = 64 << 20

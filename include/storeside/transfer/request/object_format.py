@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import codecs
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Literal, get_args
+from typing import ClassVar, Literal, get_args
 
 from storeside.transfer.base.errors import TransferInputError
+from storeside.transfer.request.known_formats import (
+    KNOWN,
+    Facts,
+    begun_format,
+    format_by_extension,
+    typed_format,
+)
 
-FormatName = Literal[
-    "parquet", "csv", "tsv", "jsonl", "avro", "orc", "arrow", "arrowstream", "protobuf", "protobufsingle",
-    "protobuflist", "msgpack",
-]  # fmt: skip
-FORMATS: tuple[FormatName, ...] = get_args(FormatName)
-# Formats whose objects do not state their columns, with ClickHouse's names: see `MessageSchema`.
-BY_SCHEMA = {
-    "protobuf": "Protobuf", "protobufsingle": "ProtobufSingle", "protobuflist": "ProtobufList", "msgpack": "MsgPack",
-}  # fmt: skip
 # Formats of tables, whose metadata state of which Parquet files a snapshot consists.
 Lake = Literal["iceberg", "delta"]
 LAKES: tuple[Lake, ...] = get_args(Lake)
@@ -37,29 +34,10 @@ _SUFFIX = {
     ".gz": "gzip", ".gzip": "gzip", ".zst": "zstd", ".zstd": "zstd", ".xz": "xz", ".lzma": "xz", ".bz2": "bz2",
     ".lz4": "lz4", ".snappy": "snappy", ".br": "br",
 }  # fmt: skip
-_EXTENSIONS: dict[str, FormatName] = {
-    ".parquet": "parquet", ".pq": "parquet", ".csv": "csv", ".tsv": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl",
-    ".json": "jsonl", ".avro": "avro", ".orc": "orc", ".arrow": "arrow", ".feather": "arrow",
-    ".arrows": "arrowstream",
-}  # fmt: skip
-# First bytes of formats that state their types. A stream of Arrow begins with the mark of its first message.
-_BEGINNINGS: dict[bytes, FormatName] = {
-    b"PAR1": "parquet", b"Obj\x01": "avro", b"ORC": "orc", b"ARROW1": "arrow", b"\xff\xff\xff\xff": "arrowstream",
-}  # fmt: skip
-_BINARY = re.compile(rb"[\x00-\x08\x0e-\x1f]")
-# Formats that state their types, each with the setting by which ClickHouse accepts columns that an object lacks.
-TYPED = {
-    "parquet": "input_format_parquet_allow_missing_columns",
-    "avro": "input_format_avro_allow_missing_fields",
-    "orc": "input_format_orc_allow_missing_columns",
-    "arrow": "input_format_arrow_allow_missing_columns",
-    "arrowstream": "input_format_arrow_allow_missing_columns",
-}
 # Delimiters that ClickHouse's CSV does not accept.
 _NOT_NATIVE = " \"'.UL"
 # Encodings of names and of literals in Python's source. No object has them, and punycode takes quadratic time.
 _NOT_OF_OBJECTS = frozenset({"idna", "punycode", "raw-unicode-escape", "undefined", "unicode-escape"})
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _LARGEST_SCHEMA = 32 << 10
 # The least and the greatest value of each number of a group of options.
 Ranges = Mapping[str, tuple[int, int]]
@@ -169,14 +147,14 @@ class MessageSchema:
 
     def check(self, form: str) -> None:
         """Raise TransferInputError for a schema that does not fit the format `form`."""
-        is_proto = form in BY_SCHEMA and form != "msgpack"
-        if is_proto and not (self.text.strip() and self.message):
+        part = KNOWN[form].schema if form in KNOWN else ""
+        if part == "text" and not (self.text.strip() and self.message):
             raise TransferInputError(
                 f"format {form!r}: set the schema's text and the name of the message (schema.text, schema.message)"
             )
-        if not is_proto and (self.text or self.message):
+        if part != "text" and (self.text or self.message):
             raise TransferInputError(f"schema.text, schema.message: format {form!r} has no schema: omit them")
-        if self.names and form != "msgpack":
+        if self.names and part != "names":
             raise TransferInputError(f"schema.names: only rows of 'msgpack' need names, not {form!r}: omit them")
         if len(self.text.encode()) > _LARGEST_SCHEMA:  # a field of a request has 128 KB, with 3 bytes for one
             raise TransferInputError(f"schema.text exceeds {_LARGEST_SCHEMA >> 10} KB: remove comments and messages")
@@ -189,104 +167,67 @@ class Format:
     `joined` documents of JSON are not divided into lines.
     """
 
-    name: FormatName
+    name: str
     csv: Csv = field(default_factory=Csv)
     schema: MessageSchema = field(default_factory=MessageSchema)
     joined: bool = False
 
     def __post_init__(self) -> None:
-        if self.name != "jsonl":
+        if not self.has_documents:
             object.__setattr__(self, "joined", False)
         if self.name == "tsv":
             object.__setattr__(self, "name", "csv")
             object.__setattr__(self, "csv", replace(self.csv, delimiter="\t"))
 
     @property
-    def choice(self) -> FormatName:
+    def facts(self) -> Facts:
+        """What is known of the format."""
+        return KNOWN[self.name]
+
+    @property
+    def choice(self) -> str:
         """The name with which a process that has the same dialect can make this format again."""
         return "tsv" if self.name == "csv" and self.csv.delimiter == "\t" else self.name
 
     @property
     def clickhouse(self) -> str:
         """The format's name in ClickHouse."""
-        if self.name == "csv":
-            return "CSV" if self.csv.names else "CSVWithNames"
-        return {
-            "parquet": "Parquet", "jsonl": "JSONEachRow", "avro": "Avro", "orc": "ORC", "arrow": "Arrow",
-            "arrowstream": "ArrowStream", **BY_SCHEMA,
-        }[self.name]  # fmt: skip
+        name = self.facts.clickhouse
+        return name.removesuffix("WithNames") if self.has_fields and self.csv.names else name
 
     @property
     def is_native(self) -> bool:
         """Whether ClickHouse itself can read it."""
-        return self.name != "csv" or self.csv.is_native
+        return not self.has_fields or self.csv.is_native
 
     @property
     def is_text(self) -> bool:
         """Whether values must be parsed, and so may have any type."""
-        return self.name not in TYPED and not self.by_schema
+        return self.facts.is_text
+
+    @property
+    def has_fields(self) -> bool:
+        """Whether an object is a text whose values show no types, and may have spaces around them."""
+        return self.facts.kind == "fields"
+
+    @property
+    def has_documents(self) -> bool:
+        """Whether an object is a text of JSON."""
+        return self.facts.kind == "documents"
 
     @property
     def by_schema(self) -> bool:
         """Whether the request states the columns of objects, which do not."""
-        return self.name in BY_SCHEMA
+        return self.facts.kind == "messages"
 
     @property
     def is_stream(self) -> bool:
         """Whether an object consists of rows alone, so that it may be compressed as a whole, or be empty."""
         return self.is_text or self.by_schema
 
-    @property
-    def title(self) -> str:
-        """The format's name in messages, with its article."""
-        names = {"parquet": "a Parquet", "avro": "an Avro", "orc": "an ORC", "arrow": "an Arrow"}
-        if self.by_schema:
-            return "a MsgPack" if self.name == "msgpack" else "a Protobuf"
-        return names.get(self.name, "an Arrow stream" if self.name == "arrowstream" else "a text")
-
-    @property
-    def is_columnar(self) -> bool:
-        """Whether objects are ORC or Arrow, whose rows have no `_row_number` when ClickHouse reads them."""
-        return self.name in ("orc", "arrow", "arrowstream")
-
     def allow_missing(self) -> dict[str, int]:
         """Return the setting with which ClickHouse accepts columns that an object lacks, if it needs one."""
-        return {} if self.is_stream else {TYPED[self.name]: 1}
-
-    def settings(self) -> dict[str, Any]:
-        """Return the settings of statements that read it, so that nothing is dropped, shifted or wrapped silently."""
-        settings: dict[str, Any] = {
-            "input_format_skip_unknown_fields": 0,
-            "input_format_allow_errors_num": 0,
-            "input_format_allow_errors_ratio": 0,
-            "date_time_overflow_behavior": "throw",
-        }
-        if self.is_text:
-            settings["date_time_input_format"] = "best_effort"
-        settings |= dict.fromkeys(self.allow_missing(), 0)
-        if self.name == "csv":
-            settings |= {
-                "cast_string_to_date_time_mode": "best_effort",  # as `date_time_input_format`: see `reading`
-                "format_csv_delimiter": self.csv.delimiter,
-                "input_format_csv_allow_whitespace_or_tab_as_delimiter": int(self.csv.delimiter == "\t"),
-                "input_format_csv_skip_first_lines": self.csv.skip_rows,
-                "input_format_csv_detect_header": 0,
-                "input_format_csv_allow_variable_number_of_columns": 0,
-                "input_format_csv_use_default_on_bad_values": 0,
-                "input_format_csv_trim_whitespaces": 0,  # for strings and names; spaces around numbers are skipped
-            }
-            if self.csv.null_values:
-                settings["format_csv_null_representation"] = self.csv.null_values[0]
-        if self.by_schema and self.name != "msgpack":
-            settings |= {
-                "format_schema_source": "string", "format_schema": self.schema.text,
-                "format_schema_message_name": self.schema.message,
-            }  # fmt: skip
-        if self.name == "jsonl":
-            settings["input_format_json_ignore_unknown_keys_in_named_tuple"] = 0
-            settings["input_format_json_ignore_unnecessary_fields"] = 0  # parse fields after the last known one
-            settings["input_format_json_read_bools_as_numbers"] = 0
-        return settings
+        return {self.facts.missing: 1} if self.facts.missing else {}
 
 
 def compression_of(head: bytes) -> str:
@@ -318,39 +259,24 @@ def compression_by_name(key: str) -> str:
     return next((name for suffix, name in _SUFFIX.items() if key.lower().endswith(suffix)), "")
 
 
-def typed_format(head: bytes) -> FormatName | None:
-    """Return the format of content with these first bytes if it is one that states its types."""
-    found = next((name for magic, name in _BEGINNINGS.items() if head.startswith(magic)), None)
-    return None if found == "orc" and not _BINARY.search(head) else found  # "ORC" may begin a text
-
-
-def format_by_name(key: str) -> FormatName | None:
+def format_by_name(key: str) -> str | None:
     """Return the format that a name shows, without the suffixes of compressions; None if it shows none."""
     name = key.lower()
     for suffix in _SUFFIX:
         name = name.removesuffix(suffix)
-    return next((found for extension, found in _EXTENSIONS.items() if name.endswith(extension)), None)
+    return format_by_extension(name)
 
 
-def is_array(head: bytes) -> bool:
-    """Return whether a text with these first bytes is an array of objects, or an empty array."""
-    text = head.removeprefix(codecs.BOM_UTF8).lstrip()
-    return text.startswith(b"[") and text[1:].lstrip()[:1] in (b"{", b"]")
-
-
-def format_of(key: str, head: bytes) -> FormatName:
+def format_of(key: str, head: bytes) -> str:
     """Return the format of an object by its decompressed content, otherwise by its name.
 
     Raises TransferInputError when neither shows the format.
     """
-    if typed := typed_format(head):
-        return typed
-    text = head.removeprefix(_BYTE_ORDER_MARK).lstrip()
-    if text.startswith(b"{") or is_array(text):
-        return "jsonl"
+    if shown := typed_format(head) or begun_format(head):
+        return shown
     if named := format_by_name(key):
         return named
-    first = text.partition(b"\n")[0]
+    first = head.removeprefix(codecs.BOM_UTF8).lstrip().partition(b"\n")[0]
     if b"," in first and b"\0" not in first:
         return "csv"
     raise TransferInputError(f"the format of {key!r} is clear from neither its content nor its name: set `format`")

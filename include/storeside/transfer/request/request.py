@@ -7,12 +7,13 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, get_args
 
 from storeside.transfer.base.errors import TransferInputError
 from storeside.transfer.request.after_load import AfterLoad
 from storeside.transfer.request.column_options import Columns
-from storeside.transfer.request.object_format import LAKES, Csv, Format, FormatName, Lake, MessageSchema
+from storeside.transfer.request.known_formats import KNOWN, FormatName, Kind, has_kind
+from storeside.transfer.request.object_format import LAKES, Csv, Format, Lake, MessageSchema
 from storeside.transfer.request.options import (
     REST,
     Batches,
@@ -32,7 +33,7 @@ OnDrift = Literal["fail", "add", "widen", "rest"]
 OnBadRows = Literal["fail", "skip", "keep"]
 OnOverwrite = Literal["append", "replace"]
 CHOICES: dict[str, tuple[str, ...]] = {
-    "format": get_args(LoadFormat),
+    "format": ("auto", *KNOWN, *LAKES),
     "loader": get_args(Loader),
     "on_drift": get_args(OnDrift),
     "on_bad_rows": get_args(OnBadRows),
@@ -174,9 +175,13 @@ class Request:
                 f"overlap_seconds: AIStore lists no times of changes for {self.source.bucket}: omit it"
             )
 
+    def has_kind(self, kind: Kind) -> bool:
+        """Return whether the format is chosen, and of a kind."""
+        return has_kind(self.format, kind)
+
     def form(self, name: str) -> Format:
         """Return a format with this request's options."""
-        return Format(cast("FormatName", name), self.read.csv, self.read.schema, self.read.joined)
+        return Format(name, self.read.csv, self.read.schema, self.read.joined)
 
     @property
     def digest(self) -> str:

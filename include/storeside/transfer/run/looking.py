@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from storeside.transfer.base.errors import TransferInputError, TransferTransientError, kind_of
+from storeside.transfer.base.errors import LoadObjectError, TransferInputError, TransferTransientError, kind_of
 from storeside.transfer.base.schema import Column
-from storeside.transfer.formats.text_samples import is_without_rows
+from storeside.transfer.formats.registry import TEXTS
 from storeside.transfer.objects.content import Content, content_of
-from storeside.transfer.request.object_format import TYPED, Format
+from storeside.transfer.objects.streams import CHUNK
+from storeside.transfer.request.object_format import Format
 from storeside.transfer.request.request import Request
 from storeside.transfer.run.samples import DeniedSamplesError, NoRowsError, columns_of, recognise
 from storeside.transfer.state.loads import Loaded, Planned
@@ -62,7 +63,7 @@ class Look:
                     if rowless:
                         self._without_rows(rowless)
                         continue
-                if not sample and not given and self.request.format not in TYPED:
+                if not sample and not given and not self.request.has_kind("types"):
                     return self._of_empty(with_columns)
                 if not given:
                     raise
@@ -87,7 +88,7 @@ class Look:
         """Return the objects of a sample that have no rows; `samples` are those with the format."""
         fitting = {content.key for content in samples}
         contents = [(o, content_of(self.s3, self.request, o, o.version)) for o in sample]
-        return [o for o, content in contents if is_without_rows(content, form, fits=o.key in fitting)]
+        return [o for o, content in contents if _is_without_rows(content, form, fits=o.key in fitting)]
 
     def _are_all(self, sample: Sequence[Planned]) -> bool:
         """Return whether a sample contains all unfinished objects that are not empty."""
@@ -115,3 +116,24 @@ class Look:
                 " finds their outcome"
             ) from error
         self.plan.loads.record_failed((o, kind_of(error), str(error)) for o in objects)
+
+
+def _is_without_rows(content: Content, form: Format, *, fits: bool) -> bool:
+    """Return whether an object has no row: it is read as a whole, and is a text of up to a megabyte.
+
+    The text is blank, or `fits` the format and has no more than a header. A sample does not show that: it may end
+    before the first row, and objects of other formats are not in it.
+    """
+    text = bytearray()
+    try:
+        file = content.plain()
+        while len(text) <= CHUNK and (piece := file.read(CHUNK)):
+            text += piece
+        if len(text) > CHUNK:
+            return False
+        if not fits:
+            return not text.strip()
+        found = TEXTS[form.name]
+        return len(found.sample(bytes(text), form)) <= found.headers(form)
+    except (LoadObjectError, OSError):
+        return False

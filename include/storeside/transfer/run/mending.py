@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import logging
 import re
 from collections.abc import Callable, Sequence
@@ -26,11 +25,11 @@ from storeside.transfer.base.errors import (
 )
 from storeside.transfer.base.schema import INTEGERS, Column, bare, is_nested, resolved, same
 from storeside.transfer.formats.encoding import refuse_encoding
-from storeside.transfer.formats.messages import message_columns
+from storeside.transfer.formats.registry import MESSAGES, TEXTS
 from storeside.transfer.formats.text_lines import with_line
-from storeside.transfer.formats.text_rows import is_untidy, records
 from storeside.transfer.objects import strict_json
-from storeside.transfer.request.object_format import BY_WORKER, Format, compression_by_name, typed_format
+from storeside.transfer.request.known_formats import KNOWN, typed_format
+from storeside.transfer.request.object_format import BY_WORKER, compression_by_name
 from storeside.transfer.request.options import refuse_own
 from storeside.transfer.run.salvage import Rejected, RejectedRows, salvage
 from storeside.transfer.run.samples import columns_of_members, larger_columns, typed_columns, whole_columns
@@ -127,8 +126,7 @@ class Mending:
         except LoadObjectError:  # `error` tells more
             return
         refuse_encoding(sample, self.work.form)
-        if self.work.form.name == "csv" and self.work.form.is_native:
-            next(records(io.BytesIO(sample), self.work.form, cut=True), None)
+        TEXTS[self.work.form.name].check_beginning(sample, self.work.form)
 
     def _by_its_compression(self, o: Planned, error: LoadObjectError) -> Staged | None:
         """Read an object with the compression of its content, if its name suggests another one."""
@@ -159,7 +157,7 @@ class Mending:
         if not (_OF_A_VALUE.match(str(error)) and str(error).endswith(_TWICE)):
             return None
         names = Names(self._text_reading().columns)
-        for row, document in records(self.work.content(o).plain(), self.work.form):
+        for row, document in TEXTS[self.work.form.name].records(self.work.content(o).plain(), self.work.form):
             if reason := names.fault(document):
                 if self.request.on_bad_rows != "fail":
                     return None
@@ -174,7 +172,7 @@ class Mending:
         if _OF_A_VALUE.match(str(error)):  # tidying changes no value
             return None
         try:
-            if _INFLATING not in str(error) and not is_untidy(self.work.content(o).plain(), form):
+            if _INFLATING not in str(error) and not TEXTS[form.name].is_untidy(self.work.content(o).plain(), form):
                 return None
             return self.staging.stage([o], How(push=True, tidy=True))
         except LoadObjectError as e:
@@ -192,7 +190,7 @@ class Mending:
             found = self._columns(o)
         except TransferInputError as e:  # its rows show no columns
             raise LoadObjectError(str(e)) from e
-        if options.mask and self.work.form.name == "csv" and not any(c.name in options.mask for c in found):
+        if options.mask and self.work.form.has_fields and not any(c.name in options.mask for c in found):
             return None  # its first row may have values instead of names, and must not become columns
         found = self.work.readings.known(found, destination)
         if policy == "rest":
@@ -321,7 +319,7 @@ class Mending:
         """Return whether the row that has an unknown field is no JSON document: then its names do not count."""
         if not (self.work.is_strict and (row := _ROW.search(str(error)))):
             return False
-        rows = records(self.work.content(o).plain(), self.work.form)
+        rows = TEXTS[self.work.form.name].records(self.work.content(o).plain(), self.work.form)
         document = next((document for number, document in rows if number == int(row[1])), None)
         return document is not None and bool(strict_json.fault(document))
 
@@ -332,7 +330,7 @@ class Mending:
         """
         if _OF_A_VALUE.match(reason):
             reason = self._with_row(o, reason)
-            if self.work.form.name == "csv":
+            if self.work.form.has_fields:
                 return reason
         try:
             content = self.work.content(o)
@@ -392,7 +390,7 @@ class Mending:
         """Return an object's columns: from the whole object if ClickHouse can read it, else from a sample."""
         if not self.work.form.is_text:
             if self.work.form.by_schema:
-                return message_columns(self.work.form, self.request.table_options.columns)
+                return MESSAGES[self.work.form.name].columns(self.work.form, self.request.table_options.columns)
             content = self.work.content(o)
             if content.archive:
                 return merge(self.work.client, [*columns_of_members(self.work.form, content)], {})
@@ -401,7 +399,7 @@ class Mending:
 
     def _remedy(self, reason: str) -> str:
         """Return the remedy for a value of a text whose kind, digits or fraction its column does not hold."""
-        if self.work.form.name == "jsonl" and (other := _OTHER_KIND.search(reason)):
+        if self.work.form.has_documents and (other := _OTHER_KIND.search(reason)):
             return _NO_LIST if other["list"] else _NO_OBJECT
         destination = self.staging.destination
         names = {*destination.inferred, *(c.name for c in destination.columns if INTEGERS.fullmatch(bare(c.type)))}
@@ -421,7 +419,8 @@ class Mending:
         if not head:
             return "" if self.work.form.is_stream else " (the object is empty)"
         found, wanted = typed_format(head), self.work.form
-        if found != (None if wanted.is_stream else wanted.name):
-            kind = f"is {Format(found).title} file" if found else f"does not begin like {wanted.title} file"
+        begins = wanted.facts.begins if wanted.facts.kind == "types" else None
+        if found != (wanted.name if begins else None):
+            kind = f"is {KNOWN[found].title} file" if found else f"does not begin like {wanted.facts.title} file"
             return f" (the object {kind}: move it to a separate prefix)"
         return ""

@@ -24,14 +24,14 @@ from storeside.transfer.base.errors import (
     plain,
 )
 from storeside.transfer.base.schema import MOMENT, Column, bare, resolved
-from storeside.transfer.formats.messages import check_schema
+from storeside.transfer.formats.registry import MESSAGES, settings_of
 from storeside.transfer.lakes.snapshots import Snapshot, snapshot_of
 from storeside.transfer.objects.content import content_of
 from storeside.transfer.publish.durability import require_right
 from storeside.transfer.publish.leftovers import look_up_and_sweep, settle_doubtful
 from storeside.transfer.publish.mirror import Mirror
 from storeside.transfer.request import aistore_urls
-from storeside.transfer.request.object_format import BY_SCHEMA, Format
+from storeside.transfer.request.object_format import Format
 from storeside.transfer.request.options import REST, SYSTEM_COLUMNS, refuse_own
 from storeside.transfer.request.request import Request
 from storeside.transfer.request.source import Listed, bucket_uri
@@ -128,8 +128,9 @@ class Preparation:
     def _prepare(self, objects: Sequence[Listed] | None) -> Prepared:
         begun = time.monotonic()
         _ = self.readings.used  # raises for expressions that are not allowed
-        if self.request.format in BY_SCHEMA:
-            check_schema(self.client, self.request.form(self.request.format))
+        if self.request.has_kind("messages"):
+            form = self.request.form(self.request.format)
+            MESSAGES[form.name].check(self.client, form, settings_of(form))
         if self.request.is_lake and objects is not None:
             raise TransferInputError(
                 f"format {self.request.format!r}: events name no snapshot: use a load of the table"

@@ -18,7 +18,8 @@ from storeside.transfer.base.errors import (
     names_unknown_column,
     plain,
 )
-from storeside.transfer.formats.text_rows import Record, records
+from storeside.transfer.formats.registry import TEXTS
+from storeside.transfer.formats.text_rows import Record
 from storeside.transfer.objects import strict_json
 from storeside.transfer.objects.content import Content
 from storeside.transfer.objects.streams import CHUNK
@@ -57,8 +58,9 @@ def salvage(
     LoadObjectError for content without rows, and DriftError for a row with a field that the table lacks.
     """
     header = b""
-    rows = records(content.plain(), reading.form)
-    if reading.form.clickhouse == "CSVWithNames":
+    form = TEXTS[reading.form.name]
+    rows = form.records(content.plain(), reading.form)
+    if form.headers(reading.form):
         header = next(rows, (0, b""))[1]
     # `records` has removed the lines to skip.
     reading = replace(reading, form=replace(reading.form, csv=replace(reading.form.csv, skip_rows=0)))

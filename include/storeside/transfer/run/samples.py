@@ -14,18 +14,14 @@ from clickhouse_connect.driver.exceptions import DatabaseError
 
 from storeside.transfer.base.errors import LoadObjectError, TransferInputError, is_transient, plain
 from storeside.transfer.base.schema import Column
-from storeside.transfer.formats.avro import AvroObject
 from storeside.transfer.formats.encoding import refuse_encoding
-from storeside.transfer.formats.messages import message_columns
-from storeside.transfer.formats.orc_arrow import ColumnarObject
-from storeside.transfer.formats.parquet import ParquetObject
-from storeside.transfer.formats.text_columns import Place, columns_of_csv, columns_of_json
+from storeside.transfer.formats.registry import MESSAGES, TEXTS, TYPED
+from storeside.transfer.formats.text_columns import Place
 from storeside.transfer.formats.text_lines import with_line
-from storeside.transfer.formats.text_rows import records
-from storeside.transfer.formats.text_samples import headers, sample_rows
 from storeside.transfer.objects.content import Content
 from storeside.transfer.objects.members import about_member, members_of
-from storeside.transfer.request.object_format import BY_SCHEMA, Csv, Format, FormatName, format_of
+from storeside.transfer.request.known_formats import KNOWN
+from storeside.transfer.request.object_format import Csv, Format, format_of
 from storeside.transfer.request.request import Request
 from storeside.transfer.staging.private import quiet
 from storeside.transfer.tables.storable import refuse_unstorable
@@ -44,7 +40,7 @@ def recognise(request: Request, contents: Sequence[Content]) -> tuple[Format, li
 
     The other objects fail when they are loaded. Raises TransferInputError when the objects show no format.
     """
-    if request.format in BY_SCHEMA:  # no content shows these
+    if request.has_kind("messages"):  # no content shows these
         return request.form(request.format), [*contents]
     found, blank, reasons = _found(request, contents)
     name = request.format
@@ -57,9 +53,9 @@ def recognise(request: Request, contents: Sequence[Content]) -> tuple[Format, li
         name = "csv"  # with the delimiter of the request
     wanted = request.form(name)
     is_text = wanted.is_text
-    fitting = [content for content, form in found if form == name or (is_text and Format(form).is_text)]
+    fitting = [content for content, form in found if form == name or (is_text and KNOWN[form].is_text)]
     fitting += blank if is_text else []
-    reasons |= {content.key: f"it is {Format(form).title} file" for content, form in found}
+    reasons |= {content.key: f"it is {KNOWN[form].title} file" for content, form in found}
     if reasons and not fitting:
         key, reason = next(iter(reasons.items()))
         raise TransferInputError(f"no sampled object can be read as {wanted.name}, such as {key!r}: {reason}")
@@ -68,9 +64,9 @@ def recognise(request: Request, contents: Sequence[Content]) -> tuple[Format, li
 
 def _found(
     request: Request, contents: Sequence[Content]
-) -> tuple[list[tuple[Content, FormatName]], list[Content], dict[str, str]]:
+) -> tuple[list[tuple[Content, str]], list[Content], dict[str, str]]:
     """Return the objects with their formats, those without content, and why the others cannot be read, by key."""
-    found: list[tuple[Content, FormatName]] = []
+    found: list[tuple[Content, str]] = []
     blank, reasons, denied = [], {}, []
     for content in contents:
         try:
@@ -85,7 +81,7 @@ def _found(
             if request.format == "auto":
                 reasons[content.key] = str(e)
             else:
-                found.append((content, request.format))  # type: ignore[arg-type]
+                found.append((content, request.format))
     for key, reason in reasons.items():
         log.warning("%r cannot be sampled: %s", key, reason)
     if denied and len(denied) == len(contents):
@@ -180,24 +176,18 @@ def _taken(request: Request, form: Format, content: Content) -> Any:
     if not form.is_text:
         return typed_columns(form, content)
     sample = content.sample(request.read.sample_bytes)
-    rows = sample_rows(sample, form, is_whole=len(sample) == content.size and not content.compression)
+    rows = TEXTS[form.name].sample(sample, form, is_whole=len(sample) == content.size and not content.compression)
     return _of_text(request, replace(form, csv=replace(form.csv, encoding="utf-8")), rows)
 
 
 def _of_text(request: Request, form: Format, rows: Iterable[bytes]) -> Place | None:
     """Return what the rows of a text show of its columns; None if there are none. Raises LoadObjectError."""
-    read, skips_bad = request.read, request.on_bad_rows != "fail"
-    rows = iter(rows)
-    first = [*itertools.islice(rows, headers(form) + 1)]
-    if len(first) <= headers(form):
+    read, found, rows = request.read, TEXTS[form.name], iter(rows)
+    first = [*itertools.islice(rows, found.headers(form) + 1)]
+    if len(first) <= found.headers(form):
         return None
     with quiet(bool(read.columns.mask)):
-        if form.name == "csv":
-            return columns_of_csv(itertools.chain(first, rows), form, skips_bad=skips_bad)
-        return columns_of_json(
-            itertools.chain(first, rows), is_strict=read.strict_json, skips_bad=skips_bad,
-            deep=read.nested != "string",
-        )  # fmt: skip
+        return found.shown(itertools.chain(first, rows), form, read, skips_bad=request.on_bad_rows != "fail")
 
 
 def _merged(client: Client, request: Request, form: Format, taken: Sequence[Any]) -> list[Column]:
@@ -205,7 +195,7 @@ def _merged(client: Client, request: Request, form: Format, taken: Sequence[Any]
     options = request.read.columns
     given = {options.source(name) or name: kind for name, kind in request.table_options.columns.items()}
     if form.by_schema:
-        return message_columns(form, given)
+        return MESSAGES[form.name].columns(form, given)
     if not form.is_text:
         return merge(client, taken, given)
     root, found = Place(), [place for place in taken if place is not None]
@@ -223,7 +213,7 @@ def _columns_at(
 ) -> list[Column]:
     """Return the columns of text objects; no statement has values of masked columns."""
     masked = request.read.columns.mask
-    if form.name == "csv" and masked and not root.fields.keys() & masked.keys():
+    if form.has_fields and masked and not root.fields.keys() & masked.keys():
         raise TransferInputError(
             f"mask {', '.join(map(repr, sorted(masked)))}: no sampled object has these columns: correct the names"
         )
@@ -240,11 +230,7 @@ def typed_columns(form: Format, content: Content) -> list[Column]:
     """
     if content.archive:
         return next(columns_of_members(form, content))
-    if form.name == "avro":
-        return AvroObject(content).columns()
-    if form.name == "parquet":
-        return list(ParquetObject(content).facts().shape.columns)
-    return ColumnarObject(content, form.name).columns()
+    return TYPED[form.name].columns(content)
 
 
 def columns_of_members(form: Format, content: Content) -> Iterator[list[Column]]:
@@ -274,7 +260,7 @@ def larger_columns(
     if not form.is_native:  # a row may end within a character
         return sample_columns(client, request, form, [content, *others])
     refuse_encoding(content.sample(_HEAD), form)
-    root = _of_text(request, form, (raw for _, raw in records(content.plain(), form)))
+    root = _of_text(request, form, (raw for _, raw in TEXTS[form.name].records(content.plain(), form)))
     if root is None:
         raise NoRowsError("it has no row")
     for other in others:

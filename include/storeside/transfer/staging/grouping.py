@@ -8,13 +8,12 @@ from typing import Any
 
 from storeside.transfer.base.errors import DELETED, GoneError, LoadObjectError, about
 from storeside.transfer.base.schema import is_nullable
-from storeside.transfer.formats.avro import AvroObject
 from storeside.transfer.formats.avro_schema import AvroShape
-from storeside.transfer.formats.messages import message_shape
+from storeside.transfer.formats.kinds import Headed
 from storeside.transfer.formats.nulls import miscounted, possible, present, wanted
-from storeside.transfer.formats.orc_arrow import ColumnarObject
 from storeside.transfer.formats.parquet import Facts, Nested, ParquetObject, Shape
 from storeside.transfer.formats.parquet_footer import OTHER_ROWS, UNKNOWN
+from storeside.transfer.formats.registry import MESSAGES, TYPED
 from storeside.transfer.objects.archives import kind_by_name
 from storeside.transfer.objects.content import Content
 from storeside.transfer.staging.work import USUAL, Group, How, Work, cached
@@ -69,7 +68,7 @@ class Grouping:
             )  # fmt: skip
             return [Group(reading, [Loaded(o, -1) for o in objects])]
         if form.by_schema:
-            reading = self._reading(message_shape(form, destination), destination)
+            reading = self._reading(MESSAGES[form.name].shape(form, destination), destination)
             return [Group(reading, [Loaded(o, -1) for o in objects])]
         archives = [o for o in objects if kind_by_name(o.key) and self._content(o).archive]
         if archives:
@@ -79,8 +78,8 @@ class Grouping:
                 Group(Reading(form, (), ()), [Loaded(o, -1) for o in archives], destination),
                 *(self.groups(others, destination, how) if others else ()),
             ]
-        if form.name != "parquet":
-            return self._by_header(objects, destination)
+        if isinstance(headed := TYPED[form.name], Headed):
+            return self._by_header(headed, objects, destination)
         alike: dict[tuple[Shape, frozenset[Nested], bool], Group] = {}
         for o, (parquet, told) in zip(objects, self._footers(objects), strict=True):
             try:
@@ -98,14 +97,14 @@ class Grouping:
             alike[how_read].objects.append(Loaded(o, told.rows, nulls=self._declared(told, destination)))
         return list(alike.values())
 
-    def _by_header(self, objects: Sequence[Planned], destination: Destination) -> list[Group]:
-        """Return Avro, ORC or Arrow objects grouped by their columns, which the worker reads from each object."""
+    def _by_header(self, form: Headed, objects: Sequence[Planned], destination: Destination) -> list[Group]:
+        """Return objects grouped by their columns, which the worker reads from each object."""
         alike: dict[object, Group] = {}
         for o in objects:
             try:
                 # A batch with a bad object is divided and grouped again: each header is read once.
                 if o.load_id not in self._headers:
-                    self._headers[o.load_id] = self._header(o)
+                    self._headers[o.load_id] = form.header(self._content(o))
                 shape, rows = self._headers[o.load_id]
                 if shape not in alike:
                     alike[shape] = Group(self._reading(shape, destination), [])
@@ -113,14 +112,6 @@ class Grouping:
                 raise about(e, o.key) from e
             alike[shape].objects.append(Loaded(o, rows))
         return list(alike.values())
-
-    def _header(self, o: Planned) -> tuple[object, int]:
-        """Return how the columns of an object are read, and its number of rows; -1 if the header has none."""
-        if self.work.form.name == "avro":
-            return AvroObject(self._content(o)).shape, -1
-        found = ColumnarObject(self._content(o), self.work.form.name)
-        told = found.facts()
-        return (told.shape, found.nulls()), told.rows
 
     def _reading(self, shape: Any, destination: Destination) -> Reading:
         keep_rest, refuse_nulls, form = self._keeps_rest, not self._empties, self.work.form

@@ -48,7 +48,8 @@ class Reader:
         """Return whether the worker reads a group."""
         reading = group.reading
         # ClickHouse 26.9 does not number the rows of ORC and Arrow that it pulls: `_row_number` is NULL.
-        is_numbered = reading.form.is_columnar and "_row_number" in self.request.table_options.system_columns
+        is_numbered = "_row_number" in self.request.table_options.system_columns
+        is_numbered = is_numbered and not reading.form.facts.is_numbered
         is_archive = group.into is not None
         needs_worker = how.push or is_archive or reading.hides_virtual or reading.by_arrow or is_numbered
         needs_worker = needs_worker or reading.form.joined

@@ -16,11 +16,10 @@ from storeside.sql.quoting import literal
 from storeside.transfer.base import queries
 from storeside.transfer.base.errors import DriftError, TransferError
 from storeside.transfer.base.schema import UNNAMED, bare, structure
-from storeside.transfer.formats.avro import AvroObject
 from storeside.transfer.formats.nulls import emptied, wrapped
-from storeside.transfer.formats.orc_arrow import ColumnarObject
-from storeside.transfer.formats.parquet import batches_of, faults, renamed, row_groups
-from storeside.transfer.formats.text_rows import one_column, records
+from storeside.transfer.formats.parquet import Rows, batches_of, faults, renamed
+from storeside.transfer.formats.registry import TEXTS, TYPED
+from storeside.transfer.formats.text_rows import one_column
 from storeside.transfer.objects.content import Content
 from storeside.transfer.objects.streams import CHUNK, gathered, pieces
 from storeside.transfer.objects.strict_json import checked
@@ -67,20 +66,24 @@ def push(
     form = reading.form
     if form.is_stream and not planned.size:  # ClickHouse reports an empty request as a missing header
         return 0
-    if form.name == "avro" and reading.by_arrow:
-        body = AvroObject(content).sent(reading.wrapped)
-        return insert(client, body, form.clickhouse, reading, planned, staging, system, query_id, first_row=first_row)
-    if form.name in ("parquet", "orc", "arrow", "arrowstream") and (reading.by_arrow or content.size > WHOLE_PARQUET):
-        found = row_groups(content) if form.name == "parquet" else ColumnarObject(content, form.name).rows()
-        batches = _sendable(*found, reading)
-        return _insert_arrow(client, batches, reading, planned, staging, system, query_id, first_row)
+    if not form.is_stream:
+        body = TYPED[form.name].body(
+            content, by_arrow=reading.by_arrow, is_large=content.size > WHOLE_PARQUET, wrapped=reading.wrapped
+        )  # fmt: skip
+        if isinstance(body, Rows):
+            batches = _sendable(*body, reading)
+            return _insert_arrow(client, batches, reading, planned, staging, system, query_id, first_row)
+        return insert(
+            client, content.stream() if body is None else body, form.clickhouse, reading, planned, staging, system,
+            query_id, first_row=first_row,
+        )  # fmt: skip
     if not form.is_native:
         return _insert_arrow(client, _csv_batches(content, reading), reading, planned, staging, system, query_id)
     tidy = tidy or form.joined
     if tidy:
         reading = replace(reading, form=replace(form, csv=replace(form.csv, skip_rows=0)))  # `records` removes them
     body, encoding = _unparsed(content, form, strict=strict, tidy=tidy)
-    if strict and form.name == "jsonl":
+    if strict and form.has_documents:
         body = Numbers(reading.columns).checked(body)
     if tidy or (form.is_text and content.archive):
         body = filter(None, body)
@@ -96,12 +99,10 @@ def push(
 def _unparsed(content: Content, form: Format, *, strict: bool, tidy: bool) -> tuple[Iterator[bytes], str | None]:
     """Return an object's bytes as ClickHouse parses them, and their encoding in the request; see `push`."""
     if tidy:
-        body = gathered(raw for _, raw in records(content.plain(), form))
-        return (checked(body) if form.name == "jsonl" and strict else body), None
-    if form.name == "jsonl" and strict:
+        body = gathered(raw for _, raw in TEXTS[form.name].records(content.plain(), form))
+        return (checked(body) if form.has_documents and strict else body), None
+    if form.has_documents and strict:
         return content.json_lines(), None
-    if not form.is_stream:
-        return content.stream(), None
     kind = content.compression
     return (content.stream(), _ENCODINGS[kind]) if kind in _ENCODINGS else (pieces(content.plain()), None)
 

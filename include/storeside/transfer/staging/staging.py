@@ -31,7 +31,7 @@ from storeside.transfer.base.errors import (
 )
 from storeside.transfer.base.staging_tables import STAGING, bad_table
 from storeside.transfer.base.watch import STORED, excess
-from storeside.transfer.formats.text_samples import refuse_lost_rows
+from storeside.transfer.formats.registry import TEXTS
 from storeside.transfer.staging.grouping import Grouping
 from storeside.transfer.staging.loader import Reader
 from storeside.transfer.staging.work import USUAL, How, Work
@@ -220,17 +220,17 @@ class Staging:
                     raise about(LoadObjectError(f"column {name!r} has {count} NULLs, but {reason}"), o.planned.key)
             less = filtered.get(o.planned.load_id, 0)
             staged.loaded[n] = Loaded(o.planned, there - less, o.rejected, filtered=less)
-        if self.work.form.name == "csv":
+        if self.work.form.is_text:
             none = (o.planned for o in staged.loaded if o.planned.load_id not in found and not o.rejected)
             self._refuse_lost([o for o in none if o.size])
         self._remove(staged.table, filtered)
 
     def _refuse_lost(self, objects: Sequence[Planned]) -> None:
-        """Raise LoadObjectError if one of these objects of CSV, of which no row arrived, is not without rows."""
+        """Raise LoadObjectError if one of these objects of text, of which no row arrived, is not without rows."""
 
         def refuse(o: Planned) -> None:
             try:
-                refuse_lost_rows(self.work.content(o), self.work.form)
+                TEXTS[self.work.form.name].refuse_lost_rows(self.work.content(o), self.work.form)
             except TransferError as e:
                 raise about(e, o.key) from e
 

@@ -89,7 +89,7 @@ class Work:
     @property
     def is_strict(self) -> bool:
         """Whether objects are JSON Lines that must be checked."""
-        return self.form.name == "jsonl" and self.request.read.strict_json
+        return self.form.has_documents and self.request.read.strict_json
 
     @cached_property
     def readings(self) -> Readings:

@@ -25,6 +25,7 @@ from storeside.transfer.base.schema import (
 )
 from storeside.transfer.formats.nulls import holds, keeps, refusal
 from storeside.transfer.formats.parquet import Nested, Shape
+from storeside.transfer.formats.registry import settings_of
 from storeside.transfer.formats.text_columns import LARGEST_EXACT
 from storeside.transfer.request.object_format import Format
 from storeside.transfer.request.options import REST, SYSTEM_COLUMNS, refuse_own
@@ -86,7 +87,7 @@ def text_reading(
         default = destination.defaults.get(c.name)
         if default is not None:  # for missing or NULL values
             kind = nullable(kind)
-        value, is_padded = identifier(c.name), form.name == "csv"
+        value, is_padded = identifier(c.name), form.has_fields
         if empty_nulls and is_nested(kind) and not is_nullable(kind):
             columns.append(Column(c.name, f"Variant({kind})"))
             value = f"ifNull(variantElement({value}, {literal(kind)}), defaultValueOfTypeName({literal(kind)}))"
@@ -388,7 +389,7 @@ def as_map(columns: Sequence[Column]) -> str:
 def settings(form: Format, **more: Any) -> dict[str, Any]:
     """Return the settings of a statement that loads rows; `more` adds to them or replaces them."""
     return {
-        **form.settings(),
+        **settings_of(form),
         "async_insert": 0,
         "insert_allow_materialized_columns": 1,  # the load id is one
         "insert_null_as_default": 0,

@@ -78,7 +78,7 @@ def reading(form: Format, target: str) -> str:
         kind = known.get(core) or ("Int64" if INTEGER.fullmatch(core) else "String")
         return f"Nullable({PARSED if form.csv.timestamp_formats and TIME.fullmatch(core) else kind})"
     if is_nested(core):
-        return _larger_within(target, csv=form.name == "csv")
+        return _larger_within(target, csv=form.has_fields)
     if core in ("String", "JSON") or core.startswith(("FixedString", "Variant(", "Dynamic")):
         # Never LowCardinality: ClickHouse skips spaces before a CSV value of any type but String.
         return f"Nullable({core})" if is_nullable(target) else core
