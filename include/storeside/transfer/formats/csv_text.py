@@ -1,4 +1,4 @@
-"""CSV, and CSV with tabs: the rows of its objects, and what they show of the columns."""
+"""CSV, and CSV with tabs: the rows of objects, and the columns that rows show."""
 
 from __future__ import annotations
 

@@ -65,4 +65,4 @@ class JsonText:
         """Do nothing: ClickHouse refuses a text without documents."""
 
     def check_beginning(self, sample: bytes, form: Format) -> None:
-        """Do nothing: no beginning of JSON has a reason of its own."""
+        """Do nothing: no beginning of JSON explains a failure."""

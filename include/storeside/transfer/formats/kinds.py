@@ -1,4 +1,4 @@
-"""What a load asks of a format: one Protocol for each kind of formats, see `Facts.kind`.
+"""The interface between a load and a format: one Protocol for each kind of formats, see `Facts.kind`.
 
 A format has one class, which `registry` lists. The class knows what no other format shares.
 """

@@ -1,4 +1,4 @@
-"""The formats of objects, with what is known of each before an object is read."""
+"""The formats of objects, each with the facts that a load knows before it reads an object."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ FormatName = Literal[
     "protobuflist", "msgpack",
 ]  # fmt: skip
 FORMATS: tuple[FormatName, ...] = get_args(FormatName)
-# What an object states of its values: text has "fields", which show no types, or "documents" of JSON, which show
-# some. Others state their "types", or have "messages" of a schema that the request gives.
+# The content of objects: text has "fields", which show no types, or "documents" of JSON, which show some. Others state
+# their "types", or have "messages" of a schema that the request gives.
 Kind = Literal["fields", "documents", "types", "messages"]
 _BINARY = re.compile(rb"[\x00-\x08\x0e-\x1f]")
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What is known of a format.
+    """The facts about a format that a load knows before it reads an object.
 
     :param name: the choice of a request
     :param clickhouse: the format's name in ClickHouse
-    :param kind: what its objects state of their values
+    :param kind: the content of its objects
     :param label: its name in forms
     :param title: its name in messages, with the article
     :param extensions: the endings of names, in lower case

@@ -181,7 +181,7 @@ class Format:
 
     @property
     def facts(self) -> Facts:
-        """What is known of the format."""
+        """The facts about the format."""
         return KNOWN[self.name]
 
     @property
