@@ -13,8 +13,8 @@ FormatName = Literal[
     "protobuflist", "msgpack",
 ]  # fmt: skip
 FORMATS: tuple[FormatName, ...] = get_args(FormatName)
-# The content of objects: text has "fields", which show no types, or "documents" of JSON, which show some. Others state
-# their "types", or have "messages" of a schema that the request gives.
+# The content of objects: text has "fields", which show no types, or "documents" of JSON, which show some. Others
+# state their "types", or have "messages" of a schema that the request gives.
 Kind = Literal["fields", "documents", "types", "messages"]
 _BINARY = re.compile(rb"[\x00-\x08\x0e-\x1f]")
 

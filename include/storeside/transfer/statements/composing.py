@@ -76,11 +76,11 @@ def text_reading(
         data = _named(form.csv.names, data, {c.name for c in (*rest, *ignored)}, destination)
     columns, expressions, later = [], [], _later_defaults(destination, data)
     coded = _refusing_codes(form, data, destination.inferred if keeps_codes is None else keeps_codes)
-    if form.name == "jsonl" and not exact:
+    if form.has_documents and not exact:
         checks, as_text = [*map(_large, coded)], set[str]()
     else:
-        whole = [c for c in data if form.name == "jsonl" and (INTEGERS.fullmatch(bare(c.type)) or c in coded)]
-        refused = map(_code if form.name == "csv" else _large_text, coded)
+        whole = [c for c in data if form.has_documents and (INTEGERS.fullmatch(bare(c.type)) or c in coded)]
+        refused = map(_code if form.has_fields else _large_text, coded)
         checks, as_text = [*refused, *map(_no_number, whole)], {c.name for c in (*coded, *whole)}
     for c in data:
         kind = "Nullable(String)" if c.name in as_text else reading(form, c.type)
@@ -161,7 +161,7 @@ def _refusing_codes(form: Format, data: Sequence[Column], those: Collection[str]
     """Return the columns of numbers that refuse codes: all, none, or `those`; in JSON the columns of floats."""
     if those is False:
         return []
-    kinds = {"csv": _CODED, "jsonl": _FLOAT64}[form.name]
+    kinds = _CODED if form.has_fields else _FLOAT64
     return [c for c in data if kinds.fullmatch(bare(c.type)) and (those is True or c.name in those)]
 
 
@@ -225,9 +225,9 @@ def _in_range(form: Format, column: Column, as_text: Collection[str]) -> list[Ch
     """
     name, kind = identifier(column.name), bare(column.type)
     if FLOAT.fullmatch(kind):
-        is_text = form.name == "csv" or column.name in as_text
+        is_text = form.has_fields or column.name in as_text
         fault = beyond_range(name, kind) if is_text else f"isInfinite(assumeNotNull({name}))"  # 0 for NULL
-    elif form.name == "jsonl" and (found := re.fullmatch(r"Array\((?:Nullable\()?(B?Float\d+)\)+", kind)):
+    elif form.has_documents and (found := re.fullmatch(r"Array\((?:Nullable\()?(B?Float\d+)\)+", kind)):
         kind, fault = found[1], f"arrayExists(x -> isInfinite(ifNull(x, 0)), {name})"
     else:
         return []

@@ -83,7 +83,7 @@ def reading(form: Format, target: str) -> str:
         # Never LowCardinality: ClickHouse skips spaces before a CSV value of any type but String.
         return f"Nullable({core})" if is_nullable(target) else core
     is_text = any(kinds.fullmatch(core) for kinds in (INTEGERS, FLOAT, MOMENT)) or core.startswith(("Time64", "UUID"))
-    if form.name == "csv" and is_text:
+    if form.has_fields and is_text:
         return "Nullable(String)"
     return nullable(_larger(core))
 
