@@ -84,7 +84,7 @@ class Work:
     @property
     def keeps_codes(self) -> bool | None:
         """Whether columns of numbers refuse codes; in JSON they never do without `strict_json`."""
-        return False if self.form.name == "jsonl" and not self.is_strict else self.request.read.keeps_codes
+        return False if self.form.has_documents and not self.is_strict else self.request.read.keeps_codes
 
     @property
     def is_strict(self) -> bool:
