@@ -27,7 +27,7 @@ from storeside.transfer.staging.json_names import Names
 from storeside.transfer.staging.json_numbers import Numbers
 from storeside.transfer.staging.push import insert
 from storeside.transfer.state.loads import Planned
-from storeside.transfer.statements.reading import Reading
+from storeside.transfer.statements.reading import TOGETHER, Reading
 from storeside.transfer.tables.table import Destination
 
 if TYPE_CHECKING:
@@ -64,25 +64,27 @@ def salvage(
         header = next(rows, (0, b""))[1]
     # `records` has removed the lines to skip.
     reading = replace(reading, form=replace(reading.form, csv=replace(reading.form.csv, skip_rows=0)))
-    shift = 1 if header else 0
+    shift = int(bool(header))
     accepted = 0
     count = 0
     numbers, names = Numbers(reading.columns), Names(reading.columns)
 
-    def send(block: list[Record]) -> int:
+    def send(block: list[Record], *, together: bool = True) -> int:
         nonlocal count
         body = header + b"".join(raw for _, raw in block)
         first = block[0][0] - shift
         count += 1
         try:
             insert(
-                client, iter((body,)), reading.form.clickhouse, reading, planned, staging, system,
-                f"{query_id}-{count}", first_row=first,
+                client, iter((body,)), reading.form.clickhouse, replace(reading, together=together), planned,
+                staging, system, f"{query_id}-{count}", first_row=first,
             )  # fmt: skip
         except DatabaseError as e:
             if is_transient(e):
                 raise TransferTransientError(plain(e)) from e
             if len(block) == 1:
+                if TOGETHER in str(e):
+                    return send(block, together=False)
                 reject(_refused(e, first, block[0][1]))
                 return 0
             middle = len(block) // 2

@@ -66,7 +66,7 @@ class Grouping:
                 form, destination, how.rest, empty_nulls=self._empties, keeps_codes=self.work.keeps_codes,
                 exact=how.exact, names_once=self.work.is_strict and not how.checked,
             )  # fmt: skip
-            return [Group(reading, [Loaded(o, -1) for o in objects])]
+            return [Group(replace(reading, together=not how.apart), [Loaded(o, -1) for o in objects])]
         if form.by_schema:
             reading = self._reading(MESSAGES[form.name].shape(form, destination), destination)
             return [Group(reading, [Loaded(o, -1) for o in objects])]

@@ -36,6 +36,7 @@ from storeside.transfer.staging.grouping import Grouping
 from storeside.transfer.staging.loader import Reader
 from storeside.transfer.staging.work import USUAL, How, Work
 from storeside.transfer.state.loads import LONG, LONG_STATEMENT, Loaded, Planned
+from storeside.transfer.statements.reading import TOGETHER
 from storeside.transfer.tables.table import LOAD_ID, Destination, existing
 
 log = logging.getLogger(__name__)
@@ -86,6 +87,14 @@ class Staging:
 
     def stage(self, objects: Sequence[Planned], how: How = USUAL) -> Staged:
         """Read objects into a new staging table, with retries. Raises TransferError."""
+        try:
+            return self._attempts(objects, how)
+        except LoadObjectError as e:
+            if len(objects) > 1 or TOGETHER not in str(e):
+                raise
+        return self._attempts(objects, replace(how, apart=True))
+
+    def _attempts(self, objects: Sequence[Planned], how: How) -> Staged:
         attempt = 0
         while True:
             try:

@@ -130,7 +130,8 @@ class How:
     `rest` lists the columns that are stored in the column `_rest`. `compression` is ClickHouse's name for the
     compression of the content if the objects' names suggest another. With `push`, the worker reads the objects; with
     `tidy`, it sends the rows that `records` yields. With `exact`, columns of integers in JSON take numbers such as
-    5.0. `checked` objects have no name twice in an object of a `JSON` column.
+    5.0. `checked` objects have no name twice in an object of a `JSON` column. With `apart`, the error of a refused
+    value names its column; see `TOGETHER`.
     """
 
     rest: tuple[Column, ...] = ()
@@ -139,6 +140,7 @@ class How:
     tidy: bool = False
     exact: bool = False
     checked: bool = False
+    apart: bool = False
 
 
 USUAL = How()

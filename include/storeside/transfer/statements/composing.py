@@ -95,7 +95,7 @@ def text_reading(
             columns.append(Column(c.name, kind))
         if (clock := clock_time(form, value, c.type)) is not None:
             value, kind, fault = clock
-            checks.append(Check(fault, f"column {c.name!r} has a value that is no date and time of {c.type}"))
+            checks.append(Check(fault, f"column {c.name!r} has a value that is no date and time of {c.type}", c.name))
         target = nullable(c.type) if default else c.type
         made = converted(value, kind, target, padded=is_padded)
         at_once = default and c.name not in later
@@ -151,10 +151,11 @@ def whole_value(name: str, value: str, source: str, target: str, *, padded: bool
     checks = []
     if unclear := guessed(value, source, target, padded=padded):
         reason = "without a year, or with an unknown order of day and month: see csv.timestamp_formats"
-        checks.append(Check(unclear, f"column {name!r} has a date {reason}"))
+        checks.append(Check(unclear, f"column {name!r} has a date {reason}", name))
     if not (kept := whole(value, source, target, padded=padded)):
         return checks
-    return [*checks, Check(f"NOT ({kept})", f"column {name!r} has a value that {target} cannot hold whole")]
+    lost = f"column {name!r} has a value that {target} cannot hold whole"
+    return [*checks, Check(f"NOT ({kept})", lost, name)]
 
 
 def _refusing_codes(form: Format, data: Sequence[Column], those: Collection[str] | bool) -> list[Column]:
@@ -191,13 +192,14 @@ def _not_kept(column: Column, fault: str) -> Check:
         fault,
         f"column {name!r} has a code, or a number that {kind} does not keep: change the column to String, or"
         ' set read.codes to "number"',
+        name,
     )
 
 
 def _no_number(column: Column) -> Check:
     """Return the check for a text that is no JSON number, in a column of integers that is read as text."""
     value = identifier(column.name)
-    return Check(f"isNotNull({value}) AND match({value}, '^($|[+]|-?0[0-9])')", no_number(column.name))
+    return Check(f"isNotNull({value}) AND match({value}, '^($|[+]|-?0[0-9])')", no_number(column.name), column.name)
 
 
 def _twice(column: Column) -> Check | None:
@@ -231,13 +233,13 @@ def _in_range(form: Format, column: Column, as_text: Collection[str]) -> list[Ch
         kind, fault = found[1], f"arrayExists(x -> isInfinite(ifNull(x, 0)), {name})"
     else:
         return []
-    return [Check(fault, out_of_range(column.name, kind))]
+    return [Check(fault, out_of_range(column.name, kind), column.name)]
 
 
 def valid_text(name: str) -> Check:
     """Return the check for invalid UTF-8: ClickHouse accepts any bytes in a String."""
     valid = f"isValidUTF8(assumeNotNull({identifier(name)}))"  # an empty text for NULL
-    return Check(f"NOT {valid}", f"column {name!r} has invalid UTF-8")
+    return Check(f"NOT {valid}", f"column {name!r} has invalid UTF-8", name)
 
 
 def typed_reading(

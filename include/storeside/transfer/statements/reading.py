@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import starmap
 
@@ -17,12 +17,23 @@ from storeside.transfer.types import partitions
 _VIRTUAL = frozenset({"_path", "_etag", "_size", "_time", "_row_number"})
 
 
+# The reason of an error of checks that ran together.
+TOGETHER = "one of several columns has a value that is refused"
+# ClickHouse analyses a check of one column in 5 ms, and a check of many columns together in little more. But it must
+# copy their values, which made a load of 20 columns 6 % slower.
+_MANY = 32
+
+
 @dataclass(frozen=True)
 class Check:
-    """A check of each row's values: an expression that is true for a faulty row, and the reason of the error."""
+    """A check of each row's values: an expression that is true for a faulty row, and the reason of the error.
+
+    `column` is the only column that the expression names, if it names one.
+    """
 
     fault: str
     reason: str
+    column: str = ""
 
     @property
     def condition(self) -> str:
@@ -76,6 +87,8 @@ class Reading:
     :param skips: whether the load ignores any other column of the objects
     :param hides: whether no error may quote values
     :param defaults: expressions over the table's values, for columns that are NULL
+    :param together: whether the same check of many columns runs as one, whose error does not name the column: see
+        `TOGETHER`
     """
 
     form: Format
@@ -91,6 +104,7 @@ class Reading:
     skips: bool = False
     hides: bool = False
     defaults: tuple[tuple[str, str], ...] = ()
+    together: bool = False
 
     @property
     def hides_virtual(self) -> bool:
@@ -104,9 +118,8 @@ class Reading:
         """
         in_key, faults = partitions.expressions(self.partitions, key)
         pairs = [*self.expressions, *in_key, *extra]
-        conditions = " AND ".join(
-            filter(None, (only, *(check.condition for check in (*self.checks, *starmap(Check, faults)))))
-        )
+        checks = (*(self._together() if self.together else self.checks), *starmap(Check, faults))
+        conditions = " AND ".join(filter(None, (only, *(check.condition for check in checks))))
         if (made := self.projection) is not None:
             read = dict(self.expressions)
             # a column of the objects that gets another name may have the name of one that the load adds
@@ -128,6 +141,22 @@ class Reading:
         values = ", ".join(value for _, value in pairs)
         where = f" WHERE {conditions}" if conditions else ""
         return f"{STAGING}.{identifier(staging)} ({names}) SELECT {values} FROM {source}{where}"
+
+    def _together(self) -> Iterator[Check]:
+        """Yield the checks; one for all columns of the same type that have the same check, if they are many."""
+        types = {c.name: c.type for c in self.columns}
+        alike: dict[tuple[str, str], list[Check]] = {}
+        for check in self.checks:
+            kind, fault = types.get(check.column, ""), check.fault
+            if kind and "`" not in kind:  # names of fields in the type could be taken for the column
+                fault = fault.replace(identifier(check.column), "x")
+            alike.setdefault((kind, fault), []).append(check)
+        for (_, fault), some in alike.items():
+            if len(some) < _MANY:
+                yield from some
+            else:
+                names = ", ".join(identifier(check.column) for check in some)
+                yield Check(f"arrayExists(x -> {fault}, [{names}])", TOGETHER)
 
 
 def _selected(pairs: Sequence[tuple[str, str]], source: str, conditions: str) -> str:

@@ -1,0 +1,62 @@
+"""Text objects with many columns: their checks run together, and errors still name column and row."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.statements import Statements
+
+COUNT = 36
+# A value that makes a column of the type, one that the column refuses, and the reason.
+REFUSED = {
+    "int": ("7", "007", "has a code, or a number that Int64 does not keep"),
+    "float": ("1.5", "1e999", "has a number beyond the range of Float64"),
+    "date": ("2024-01-02", "2024-02-30", "has a value that Nullable(Date32) cannot hold whole"),
+    "time": ("2024-01-02 03:04:05.25", "03-04-05", "has a date without a year"),
+}
+
+
+def name(n: int) -> str:
+    return f"a `quoted` x {n}"
+
+
+def csv(*rows: list[str]) -> bytes:
+    return "".join(",".join(line) + "\n" for line in ([name(n) for n in range(COUNT)], *rows)).encode()
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+@pytest.mark.parametrize("how", ["pull", "push", "keep"])
+def test_a_refused_value_among_many_columns_has_its_column_and_row(reading: Statements, kind: str, how: str) -> None:
+    value, refused, reason = REFUSED[kind]
+    good, bad = [value] * COUNT, [value] * COUNT
+    bad[30] = refused
+    reading.put({"good.csv": csv(good)})
+    reading.load()
+    reading.put({"bad.csv": csv(good, bad, good)})
+    expected = f"row 1, column {name(30)!r} {reason}"
+    if how != "keep":
+        assert reading.load(loader=how).failed == 1
+        assert reading.reasons()["bad.csv"].startswith(expected)
+    else:
+        assert reading.load(on_bad_rows="keep").rejected == 1
+        ((told,),) = reading.query(f"SELECT reason FROM {reading.table}_rejected")
+        assert told.startswith(expected)
+
+
+def test_a_refused_number_among_many_fields_of_json_has_its_column(reading: Statements) -> None:
+    names = [f"n{n}" for n in range(60)]
+    reading.put({"good.jsonl": json.dumps(dict.fromkeys(names, 1.5)).encode() + b"\n"})
+    reading.load()
+    reading.put({"bad.jsonl": json.dumps(dict.fromkeys(names, 1.5)).replace('"n41": 1.5', '"n41": 1e999').encode()})
+    reading.load()
+    assert "column 'n41' has a number beyond" in reading.reasons()["bad.jsonl"]
+
+
+def test_a_column_of_a_type_with_names_keeps_its_own_check(reading: Statements) -> None:
+    """The name of a field must not be taken for the column's."""
+    fields = ", ".join(f"x{n} Tuple(x{n} Int8)" for n in range(40))
+    reading.create(fields)
+    reading.put({"a.jsonl": json.dumps({f"x{n}": {f"x{n}": n} for n in range(40)}).encode()})
+    assert reading.load().rows == 1
