@@ -64,8 +64,7 @@ def salvage(
         header = next(rows, (0, b""))[1]
     # `records` has removed the lines to skip.
     reading = replace(reading, form=replace(reading.form, csv=replace(reading.form.csv, skip_rows=0)))
-    shift = int(bool(header))
-    accepted = 0
+    shift = 1 if header else 0
     count = 0
     numbers, names = Numbers(reading.columns), Names(reading.columns)
 
@@ -98,9 +97,7 @@ def salvage(
 
     if strict:
         rows = filter(is_json, rows)
-    for block in _blocks(rows):
-        accepted += send(block)
-    return accepted
+    return sum(map(send, _blocks(rows)))
 
 
 def _refused(error: DatabaseError, row: int, raw: bytes) -> Rejected:

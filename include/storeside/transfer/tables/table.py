@@ -378,4 +378,4 @@ def existing(client: Client, name: str, servers: Servers = NO_SERVERS) -> Destin
 
 def names_column(key: str, column: str) -> bool:
     """Return whether the expressions of a table's keys contain a column."""
-    return re.search(rf"(?<!\w){re.escape(column)}(?!\w)", key) is not None
+    return column in key and re.search(rf"(?<!\w){re.escape(column)}(?!\w)", key) is not None
