@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gzip
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, get_args
 
 import pytest
@@ -25,7 +26,8 @@ ALL = {**EXAMPLES, FAKE: fake_format.EXAMPLE}
 
 
 @pytest.fixture(params=ALL, autouse=True)
-def form(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+def form(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    monkeypatch.chdir(tmp_path)  # the engine writes schemas of Protobuf below the working directory
     fake_format.register(monkeypatch)
     return request.param
 
