@@ -22,8 +22,7 @@ CSV = [
     (delimited_rules.CARRIAGE_RETURN, Csv(), TEXTS, b"a,b\nx\ry,z\n", [("x\ry", "z")]),
     (delimited_rules.LAST_DELIMITER, Csv(), TEXTS, b"a,b\nx,y,\n", [("x", "y")]),
     (delimited_rules.OPEN_QUOTE, Csv(), TEXTS, b'a,b\nx,"y\nz,1\n', [("x", "y\nz,1\n")]),
-    (delimited_rules.QUOTED_NUMBERS, Csv(), FLOATS, b"a,b\n'1.5',\n", [(1.5, None)]),
-    (delimited_rules.OTHER_NOTATIONS, Csv(), FLOATS, b"a,b\n--1.,\n", [(-1.0, None)]),
+    (delimited_rules.OTHER_NOTATIONS, Csv(), FLOATS, b"a,b\n.5,\n", [(0.5, None)]),
 ]  # fmt: skip
 JSON = [
     (jsonlines_rules.SPANNING, b'{"i":\n1}\n', [(1, None, None, None, None, [], None)]),

@@ -185,7 +185,7 @@ class Loading:
         """Return a way into the table; close it at the end."""
         noted = _Noted(self.client, self.transfer.id, self.request.table, self.request.source, self.transfer.run_id)
         work = _FromMemory(
-            self.request, Format(self.prepared.format, self.request.read.csv), self.client,  # type: ignore[arg-type]
+            self.request, Format(self.prepared.format, self.request.read.csv), self.client,
             Plan(noted), uuid.uuid4().hex[:8], self.transfer.s3, self.prepared.push, held=self.held,
         )  # fmt: skip
         return Load(work, noted, pushed=loader != PULL, by_arrow=loader == ARROW)
