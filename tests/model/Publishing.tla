@@ -98,7 +98,7 @@ Init ==
 (* ------------------------------------------------------------------ prepare *)
 
 (* A try kills the statements of earlier tries and drops their staging tables.
-   [leftovers.sweep, queries.kill, staging_tables.sweep] *)
+   [leftovers.sweep, queries.kill, staging_tables.drop_left, staging_tables.sweep] *)
 Sweep(r) ==
     /\ pc[r] = "sweep"
     /\ jobs' = {j \in jobs : j.run # r \/ ~j.started}

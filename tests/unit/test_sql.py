@@ -33,7 +33,7 @@ from storeside.speech.columns import RECORDING_COLUMNS, UTTERANCE_COLUMNS
 from storeside.speech.export import FORMATS, unreadable_query, whole_query
 from storeside.speech.manifest import facts_naming
 from storeside.speech.suites import MANIFEST_COLUMNS
-from storeside.sql.migrate import migrations
+from storeside.sql.migrate import RECORD, migrations
 from storeside.sql.quoting import identifier
 from storeside.stack.settings import CHECKOUT
 from storeside.stack.speech_corpus import HOSTILE_NAMES
@@ -151,11 +151,18 @@ def every_statement() -> list[str]:
     return [statement for migration in migrations() for statement in migration.statements]
 
 
+def record_migrations(engine: Engine) -> None:
+    engine.run("TRUNCATE TABLE storeside.migrations")
+    numbers = ", ".join(f"({migration.number})" for migration in migrations())
+    engine.run(f"INSERT INTO storeside.migrations (number) VALUES {numbers}")
+
+
 @pytest.fixture(scope="module")
 def loaded_engine() -> Iterator[Engine]:
     engine = Engine()
-    for statement in every_statement():
+    for statement in (*RECORD, *every_statement()):
         engine.run(statement)
+    record_migrations(engine)
     columns = ", ".join(f"{name} {kind}" for name, kind in RECORDING_COLUMNS.items())
     engine.run(f"CREATE TABLE storeside_staging.facts_1 (path String, {columns}) ENGINE = MergeTree ORDER BY path")
     engine.run(
@@ -465,7 +472,7 @@ def test_facts_count_when_their_object_was_made_with_them(
 
 def test_results_of_cloud_objects_from_before_versions_were_compared_are_made_again(engine: Engine) -> None:
     client: Any = Client(engine)
-    engine.run("CREATE TABLE storeside.migrations (number UInt32, applied_at DateTime64(3)) ENGINE = Memory")
+    engine.run("TRUNCATE TABLE storeside.migrations")
     before, after, compared = "2026-01-01 00:00:00.500", "2026-03-01 00:00:00", "2026-02-01 00:00:00"
     try:
         for source, name, status, version, at in (
@@ -485,7 +492,8 @@ def test_results_of_cloud_objects_from_before_versions_were_compared_are_made_ag
                  "listed_at", "recorded_at"],
             )  # fmt: skip
         assert [pair.objects for pair in unproven(client)] == [1, 3], "all, if versions were never compared"
-        engine.run(f"INSERT INTO storeside.migrations VALUES (20, now()), (21, '2025-01-01'), (21, '{compared}')")
+        rows = f"(20, now()), (21, '2025-01-01'), (21, '{compared}')"
+        engine.run(f"INSERT INTO storeside.migrations (number, applied_at) VALUES {rows}")
         assert [(pair.source, pair.objects) for pair in unproven(client)] == [("gs://a", 1), ("s3://a", 1)]
         assert [pair.source for pair in unproven(client, "s3://a", "ais://b", "old/")] == ["s3://a"]
         assert unproven(client, "s3://a", "ais://b", "new") == unproven(client, "s3://a", "ais://other") == []
@@ -493,7 +501,7 @@ def test_results_of_cloud_objects_from_before_versions_were_compared_are_made_ag
         assert make_again(client, "s3://a", "ais://b") == 0
         assert [pair.source for pair in unproven(client)] == ["gs://a"]
     finally:
-        engine.run("DROP TABLE storeside.migrations")
+        record_migrations(engine)
     kept = "SELECT version, listed_at, recorded_at FROM storeside.objects FINAL WHERE object = 'old/a' AND source = 's3://a'"
     assert engine.run(kept) == [["", "1970-01-01 00:00:00.000", "2026-01-01 00:00:00.501"]]
     for name, version in (("old/a", "v"), ("old/b", "w")):

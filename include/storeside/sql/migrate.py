@@ -30,7 +30,7 @@ _OURS = "FROM system.tables WHERE database IN ('storeside', 'speech')"
 STATE = (
     f"(SELECT groupArray(database || '.' || name) {_OURS}), (SELECT groupUniqArray(number) FROM storeside.migrations)"
 )
-_RECORD = (
+RECORD = (
     "CREATE DATABASE IF NOT EXISTS storeside",
     "CREATE TABLE IF NOT EXISTS storeside.migrations (number UInt32, name String, applied_at DateTime64(3) DEFAULT"
     " now64(3)) ENGINE = ReplacingMergeTree(applied_at) ORDER BY number",
@@ -77,7 +77,7 @@ def migrate(client: Client) -> list[Migration]:
     """
     wanted = _wanted(*_state(client))
     if wanted:
-        for statement in _RECORD:
+        for statement in RECORD:
             client.command(statement)
     for migration in wanted:
         for statement in migration.statements:

@@ -13,6 +13,7 @@ from storeside.transfer.request.known_formats import (
     Facts,
     begun_format,
     format_by_extension,
+    has_kind,
     typed_format,
 )
 
@@ -173,7 +174,7 @@ class Format:
     joined: bool = False
 
     def __post_init__(self) -> None:
-        if not self.has_documents:
+        if not has_kind(self.name, "documents"):
             object.__setattr__(self, "joined", False)
         if self.name == "tsv":
             object.__setattr__(self, "name", "csv")
