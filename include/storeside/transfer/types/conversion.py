@@ -174,8 +174,9 @@ def whole(value: str, source: str, target: str, *, padded: bool = False, depth: 
     column = _unpadded(value) if padded else value
     checks = [f"ifNull({kept}, 1)"] if (kept := _whole_text(column, b)) else []
     if valid := _valid_text(column, b, target):
+        # ClickHouse evaluates all but the first condition for those rows only that need it, of which it copies the text
         empty = f" OR empty({column})" if padded else ""
-        checks.append(f"(isNull({column}) OR ({' AND '.join(valid)}){empty})")
+        checks.append(f"({' AND '.join(valid)} OR isNull({column}){empty})")
     return " AND ".join(checks)
 
 
@@ -301,11 +302,11 @@ def _parsed_integer(text: str, b: str) -> str:
 def code(text: str, b: str) -> str:
     """Return the condition that a number of type `b` does not keep a text.
 
-    The text is a code, or has too many digits. A code begins with a plus, or with a zero before another digit. Most
-    values need no more than a comparison.
+    The text is a code, or has too many digits. A code begins with a plus, or with a zero before another digit; after
+    the digits comes the colon. Most values need no more than comparisons.
     """
-    text = f"ifNull({_unpadded(text)}, '')"
-    is_code = f"({text} < '1' AND match({text}, '^([+]|-?0[0-9])'))"
+    text = f"assumeNotNull({_unpadded(text)})"  # an empty text for NULL
+    is_code = f"({text} >= '00' AND {text} < '0:' OR {text} < '0' AND match({text}, '^([+]|-0[0-9])'))"
     if b != "Float64":
         return is_code
     decimal = f"Nullable(Decimal({_MOST_DIGITS}, {_MOST_DIGITS // 2}))"
