@@ -174,7 +174,7 @@ def whole(value: str, source: str, target: str, *, padded: bool = False, depth: 
     column = _unpadded(value) if padded else value
     checks = [f"ifNull({kept}, 1)"] if (kept := _whole_text(column, b)) else []
     if valid := _valid_text(column, b, target):
-        # ClickHouse evaluates all but the first condition for those rows only that need it, of which it copies the text
+        # ClickHouse evaluates all but the first condition only for rows that need them, whose texts it copies
         empty = f" OR empty({column})" if padded else ""
         checks.append(f"({' AND '.join(valid)} OR isNull({column}){empty})")
     return " AND ".join(checks)
