@@ -19,7 +19,7 @@ _VIRTUAL = frozenset({"_path", "_etag", "_size", "_time", "_row_number"})
 
 # The reason of an error of checks that ran together.
 TOGETHER = "one of several columns has a value that is refused"
-# ClickHouse analyses a check of one column in 5 ms, and a check of many columns together in little more. But it must
+# ClickHouse analyses a check of one column in 7 ms, and a check of many columns together in little more. But it must
 # copy their values, which made a load of 20 columns 6 % slower.
 _MANY = 32
 

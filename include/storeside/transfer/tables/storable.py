@@ -22,22 +22,9 @@ if TYPE_CHECKING:
 
 # Types that every table can have, also Nullable.
 _SIMPLE = {
-    *(
-        "String",
-        "Bool",
-        "Int8",
-        "Int16",
-        "Int32",
-        "Int64",
-        "UInt8",
-        "UInt16",
-        "UInt32",
-        "UInt64",
-        "Float32",
-        "Float64",
-    ),
-    *("Date", "Date32", "DateTime64(3)", "DateTime64(6)"),
-}
+    "String", "Bool", "Int8", "Int16", "Int32", "Int64", "UInt8", "UInt16", "UInt32", "UInt64", "Float32", "Float64",
+    "Date", "Date32", "DateTime64(3)", "DateTime64(6)",
+}  # fmt: skip
 
 
 def refuse_unstorable(client: Client, request: Request, found: Sequence[Column]) -> None:
