@@ -54,7 +54,7 @@ $(STAMP): requirements.lock $(addprefix include/storeside/transformers/native/,p
 	@$(PYTHON) -c 'import os, sysconfig; packages = sysconfig.get_path("purelib"); \
 		open(os.path.join(packages, "storeside.pth"), "w").write(os.path.relpath("include", packages))'
 	@why="$$($(PYTHON) -m storeside.transformers.native.build 2>&1)" || { why="$${why%%$$'\n'*}"; \
-		echo "note: without the native audio library, audio is transcoded at less than half the speed. $${why#error: }; then run $(PYTHON) -m storeside.transformers.native.build" >&2; }
+		echo "note: without the native audio library, audio is transcoded 5 to 9 times slower. $${why#error: }; then run $(PYTHON) -m storeside.transformers.native.build" >&2; }
 	@echo "$(CURDIR)" > $@
 
 .PHONY: wheel

@@ -23,8 +23,9 @@ def test_rows_name_the_files_of_their_tests() -> None:
 def test_rows_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: str) -> None:
     monkeypatch.setattr(guarantees, "CHECKOUT", tmp_path)
     (tmp_path / "docs").mkdir()
-    (tmp_path / "README.md").write_text("| `dags` | x |\n\n| row | what |\n|---|---|\n" + broken)
-    (tmp_path / "docs/guarantees.md").write_text("| row |\n|---|\n| `other-row` | `make chaos`, `e2e/test_b.py` |\n")
+    other = "| row |\n|---|\n| `other-row` | `make chaos`, `e2e/test_b.py` |\n"
+    text = f"| `dags` | x |\n\n| row | what |\n|---|---|\n{broken}\n{other}"
+    (tmp_path / "docs/guarantees.md").write_text(text)
     expected = {"other-row": {"e2e/test_b.py"}} | ({"load-once": {"unit/test_a.py"}} if broken else {})
     assert guarantees.rows() == expected
 

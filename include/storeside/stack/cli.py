@@ -109,9 +109,17 @@ def _up(options: argparse.Namespace) -> int:
             *((part.upper(), hsds.login(stack, part=part).endpoint, "user storeside") for part in _running(options)),
         ]
     )
+    _tell_slow_audio()
     # Terminal output is recorded and shared: passwords stay in files.
     print(f"passwords: {airflow.passwords_file(stack)}, {stack.state / 'stack.json'}; logs: {stack.state / 'logs'}")
     return code
+
+
+def _tell_slow_audio() -> None:
+    from storeside.stack.building import audio
+
+    if why := audio.slow_because():
+        _tell(f"note: {why}")
 
 
 def _running(options: argparse.Namespace) -> list[str]:
@@ -132,6 +140,7 @@ def _demo(options: argparse.Namespace) -> int:
 
     if options.input:
         speech_corpus.own_audio(options.input)  # reports a wrong folder before anything starts
+    _tell_slow_audio()
     stack = Stack.load(options.folder)
     keep = bool(stack and Supervisor(stack).running())
     try:

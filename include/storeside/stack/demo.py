@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 import time
@@ -17,6 +18,7 @@ from storeside.sql.answers import first_row, whole_answers
 from storeside.sql.inserts import lean_inserts
 from storeside.stack import authn, speech_corpus
 from storeside.stack.airflow.api import AirflowApi
+from storeside.stack.building import audio
 from storeside.stack.servers import s3
 from storeside.stack.servers.clickhouse import passwords
 from storeside.stack.servers.clickhouse_users import USER
@@ -230,9 +232,17 @@ def _table(stack: Stack, clickhouse: Client, upload: Upload, measured: Measured)
         ("rows loaded", f"{rows}, {audio / 60:.1f} minutes of speech"),
         ("rows loaded by a second run", str(measured.again)),
         ("whole run", f"{measured.seconds:.1f} s"),
+        ("machine", machine()),
         ("see the results", f"make up, then {stack.url('airflow')}/dags/{DAG}"),
         ("", "SELECT object, duration_seconds, rms_dbfs FROM speech.manifest FINAL LIMIT 5"),
     ]
+
+
+def machine() -> str:
+    """Return what the speed depends on: the number of cores, and what transcodes audio."""
+    cores = len(os.sched_getaffinity(0))
+    library = "PyAV, without the native audio library" if audio.slow_because() else "the native audio library"
+    return f"{cores} core{'s' * (cores > 1)}; {library}"
 
 
 def _tell(text: str) -> None:
