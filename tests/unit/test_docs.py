@@ -49,7 +49,7 @@ def shell_lines(path: Path) -> Iterator[str]:
 
 
 def test_the_readme_is_short() -> None:
-    """It is read before anything else: what it only repeats belongs into a page."""
+    """It is read before anything else; details belong into pages."""
     assert (CHECKOUT / "README.md").stat().st_size <= 8192
 
 
