@@ -28,7 +28,7 @@ from storeside.stack.airflow.api import FINAL, AirflowApi
 from storeside.stack.servers import s3
 from storeside.stack.settings import HOST, Stack
 from storeside.stack.supervision.supervisor import Supervisor
-from storeside.transformers.formats import AudioFormat
+from storeside.transformers.audio.formats import AudioFormat
 
 # Commands that the tests' ETLs need besides Storeside's transforms, in the owner's list of their stacks.
 _SERVE = "python -m storeside.transformers.serve --transform {} --host 0.0.0.0 --port 8000"

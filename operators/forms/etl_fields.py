@@ -11,7 +11,7 @@ from storeside.operators.entries import bucket_alone, must_match
 from storeside.operators.operators.aistore import transformer_command
 from storeside.operators.restrictions import described, form_choices
 from storeside.transfer.request.template import Template
-from storeside.transformers.names import EXTENSION
+from storeside.transformers.contract.names import EXTENSION
 
 # URI of a bucket that AIStore can read or write.
 BUCKET_URI: Final = r"(s3|gs|az|oci|oc)://[^/]+|ais://(@[^/]+/)?[^/]+"

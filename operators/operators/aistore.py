@@ -28,14 +28,14 @@ from storeside.speech.manifest import facts_url
 from storeside.transform.in_place import InPlaceJob
 from storeside.transform.naming import Naming
 from storeside.transform.state import Options
-from storeside.transformers.formats import AudioFormat
+from storeside.transformers.audio.formats import AudioFormat
 
 if TYPE_CHECKING:
     from airflow.sdk import Context, XComArg
 
     from storeside.aistore.spec import Communication, Server
     from storeside.transfer.request.template import Template
-    from storeside.transformers.formats import CodecName, Container
+    from storeside.transformers.audio.formats import CodecName, Container
 
 TRANSFORMER_IMAGE = "storeside/transformer-audio:0.1.0"
 # More than AIStore ever starts: its limit is the target's CPUs plus four (xact, TuneNumWorkers).

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from storeside.measure.transforms.benchmark import Benchmark, Plan
     from storeside.measure.transforms.results import Report
     from storeside.transfer.request.template import Template
-    from storeside.transformers.formats import CodecName
+    from storeside.transformers.audio.formats import CodecName
 
 # The values of a switch, and the variants that each of them measures.
 Switch = Literal["both", "on", "off"]
@@ -126,7 +126,7 @@ class AISMeasureTransformsOperator(FormOperator):
         from storeside.aistore.buckets import Bucket
         from storeside.measure.transforms.benchmark import Plan
         from storeside.measure.transforms.variants import variants
-        from storeside.transformers.formats import AudioFormat
+        from storeside.transformers.audio.formats import AudioFormat
 
         for name in ("file_access", "direct_put"):
             check_switch(getattr(self, name))

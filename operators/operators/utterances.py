@@ -16,14 +16,19 @@ from storeside.operators.operators.aistore import (
     InPlaceArguments,
     transformer_command,
 )
-from storeside.transformers.utterance_options import UtteranceOptions, shard_extensions, unreadable, utterance_format
+from storeside.transformers.audio.utterance_options import (
+    UtteranceOptions,
+    shard_extensions,
+    unreadable,
+    utterance_format,
+)
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from storeside.transfer.request.template import Template
     from storeside.transform.naming import Naming
-    from storeside.transformers.formats import AudioFormat
+    from storeside.transformers.audio.formats import AudioFormat
 
 T = TypeVar("T")
 

@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 import pytest
 
-from storeside.transformers import landlock
+from storeside.transformers.isolation import landlock
 from tests.unit.test_transformer_server import Mountpath, Server, Start, Target, ask, launch, mountpath, target
 
 __all__ = ["launch", "mountpath", "target"]

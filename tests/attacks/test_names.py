@@ -45,15 +45,17 @@ from storeside.transform.listings import Listings
 from storeside.transform.naming import Naming
 from storeside.transform.shard_plan import Packing, pack
 from storeside.transform.state import Options
-from storeside.transformers import gathering, tar_archive, worker
-from storeside.transformers.http_client import DeliveryError, HttpClient
-from storeside.transformers.job import Job
-from storeside.transformers.members import EXTENSIONS as VARIABLE
-from storeside.transformers.members import PATTERNS, Members
+from storeside.transformers.contract import tar_archive
+from storeside.transformers.contract.job import Job
+from storeside.transformers.contract.members import EXTENSIONS as VARIABLE
+from storeside.transformers.contract.members import PATTERNS, Members
+from storeside.transformers.contract.tar_archive import Member, TarError
 from storeside.transformers.settings import Settings
-from storeside.transformers.sidecar import Sidecars
-from storeside.transformers.tar_archive import Member, TarError
+from storeside.transformers.shards import gathering
 from storeside.transformers.transformer import ObjectError
+from storeside.transformers.workers import worker
+from storeside.transformers.workers.http_client import DeliveryError, HttpClient
+from storeside.transformers.workers.sidecar import Sidecars
 from tests.attacks.forms import task_of
 from tests.attacks.names import EXTENSIONS, NAMES, PREFIXES, by_class, listening
 

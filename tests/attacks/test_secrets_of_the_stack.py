@@ -99,6 +99,6 @@ def test_a_kernel_that_confines_nothing_is_reported(
     folder = ["--folder", str(Path(server.state).parent)]
     assert cli.main([*folder, "status"]) == 0
     assert "warning" not in capsys.readouterr().err
-    monkeypatch.setattr("storeside.transformers.landlock.is_available", lambda: False)
+    monkeypatch.setattr("storeside.transformers.isolation.landlock.is_available", lambda: False)
     assert cli.main([*folder, "status"]) == 0
     assert "warning: clickhouse: this kernel has no Landlock: SQL can read all files" in capsys.readouterr().err

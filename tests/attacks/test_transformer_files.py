@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from storeside.transformers.ffmpeg_settings import FfmpegSettings
+from storeside.transformers.audio.ffmpeg_settings import FfmpegSettings
 
 
 @pytest.mark.parametrize(

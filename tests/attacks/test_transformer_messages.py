@@ -22,12 +22,12 @@ from hypothesis import strategies as st
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
-from storeside.transformers import job as jobs
-from storeside.transformers.failures import parse
-from storeside.transformers.job import BadRequestError, Job
+from storeside.transformers.contract import job as jobs
+from storeside.transformers.contract.failures import parse
+from storeside.transformers.contract.job import BadRequestError, Job
 from storeside.transformers.settings import Settings
 from storeside.transformers.transformer import utf8
-from storeside.transformers.wire import Channel
+from storeside.transformers.workers.wire import Channel
 from tests.unit.test_transformer_server import CONTENT, Server, launch, mountpath, server, target
 
 __all__ = ["launch", "mountpath", "server", "target"]

@@ -26,7 +26,7 @@ from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
 from storeside.stack.settings import CHECKOUT, Stack
-from storeside.transformers.sender import HEADER, Senders, proof
+from storeside.transformers.server.sender import HEADER, Senders, proof
 from storeside.transformers.settings import Settings
 from tests.support import until
 
@@ -268,7 +268,7 @@ def test_files_outside_the_mounted_folders_are_not_read(
 
 def test_without_proofs_only_the_cluster_s_addresses_are_answered(monkeypatch: pytest.MonkeyPatch) -> None:
     """The stock AIStore sends nothing that proves its requests."""
-    monkeypatch.setattr("storeside.transformers.sender._gateways", lambda: ["10.244.0.1"])
+    monkeypatch.setattr("storeside.transformers.server.sender._gateways", lambda: ["10.244.0.1"])
     settings = Settings(
         target_url=f"http://10.1.0.1:51081/v1/etl/_object/e/{SECRET}", nodes=frozenset(("10.1.0.2:51080",))
     )

@@ -38,7 +38,7 @@ from storeside.operators.operators.aistore import ALL_WORKERS, TRANSFORMER_IMAGE
 from storeside.stack import authn
 from storeside.stack.settings import CHECKOUT, Stack
 from storeside.stack.supervision.supervisor import Supervisor
-from storeside.transformers.formats import AudioFormat
+from storeside.transformers.audio.formats import AudioFormat
 from tests.benchmarks import ais_load, measure, quality, recordings, stacks, utterances
 from tests.benchmarks.measure import Figures, bench, spread
 from tests.shards import files, tar

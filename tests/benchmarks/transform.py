@@ -27,7 +27,7 @@ from storeside.operators.operators.aistore import ALL_WORKERS, TRANSFORMER_IMAGE
 from storeside.stack import authn
 from storeside.stack.settings import Stack
 from storeside.stack.supervision.supervisor import Supervisor
-from storeside.transformers.formats import AudioFormat
+from storeside.transformers.audio.formats import AudioFormat
 from storeside.transformers.native import build
 from tests.benchmarks import measure, recordings, stacks
 from tests.benchmarks.measure import Figures, bench, spread

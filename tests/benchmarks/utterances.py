@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from storeside.aistore.buckets import Bucket
 from storeside.stack.speech_corpus import RATE
-from storeside.transformers.audio_limits import Limits
-from storeside.transformers.utterance_options import WINDOW, UtteranceOptions, shard_name, utterance_format
-from storeside.transformers.utterances import Detector, shard
+from storeside.transformers.audio.limits import Limits
+from storeside.transformers.audio.utterance_options import WINDOW, UtteranceOptions, shard_name, utterance_format
+from storeside.transformers.audio.utterances import Detector, shard
 from tests.benchmarks import measure
 from tests.benchmarks.measure import bench, spread
 from tests.unit.test_utterances import samples_of

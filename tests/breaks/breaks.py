@@ -87,7 +87,7 @@ BREAKS = (
         "a worker that exceeds the time limit is not ended, and gets the next object",
         (
             Edit(
-                f"{ENGINE}/transformers/pool.py",
+                f"{ENGINE}/transformers/workers/pool.py",
                 "        except TimeoutError:\n            worker.kill()\n",
                 "        except TimeoutError:\n",
             ),
@@ -174,7 +174,7 @@ BREAKS = (
     Break(
         "names-refused",
         "names with an empty component within them are accepted",
-        (Edit(f"{ENGINE}/transformers/names.py", "if part in parts:", "if part and part in parts:"),),
+        (Edit(f"{ENGINE}/transformers/contract/names.py", "if part in parts:", "if part and part in parts:"),),
     ),
     Break(
         "names-refused",
@@ -527,13 +527,13 @@ BREAKS = (
         "libav reads playlists and opens what they name, and the decoder is not isolated",
         (
             Edit(
-                f"{ENGINE}/transformers/audio_decoder.py",
+                f"{ENGINE}/transformers/audio/libav_decoder.py",
                 'options={"format_whitelist": CONTAINERS, "protocol_whitelist": "", **edges},',
                 'options={"safe": "0"},',
             ),
             Edit(
-                f"{ENGINE}/transformers/decoder.py",
-                "missing = isolation.isolate(needs)",
+                f"{ENGINE}/transformers/workers/decoder.py",
+                "missing = decoders.isolate(needs)",
                 "missing: list[str] = []",
             ),
         ),

@@ -15,11 +15,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from storeside.transformers import audio, audio_libav
-from storeside.transformers.audio_errors import AudioError
-from storeside.transformers.audio_facts import AudioFacts
-from storeside.transformers.audio_limits import Limits
-from storeside.transformers.formats import AudioFormat
+from storeside.transformers.audio import libav_engine, transcoding
+from storeside.transformers.audio.errors import AudioError
+from storeside.transformers.audio.facts import AudioFacts
+from storeside.transformers.audio.formats import AudioFormat
+from storeside.transformers.audio.limits import Limits
 from tests.benchmarks.measure import bench, machine
 from tests.fuzz import encoders
 from tests.fuzz.encoders import Form, Samples
@@ -102,7 +102,7 @@ def _read(case: Case, content: bytes) -> tuple[Samples, Samples, AudioFacts] | l
     target = AudioFormat(sample_rate=case.decoded_rate, channels=case.channels)
     made: list[Samples] = []
     reasons: list[str] = []
-    for engine in (audio.transcode, audio_libav.transcode):
+    for engine in (transcoding.transcode, libav_engine.transcode):
         try:
             result = bytes(engine(content, target, _LIMITS))
         except AudioError as e:
@@ -111,7 +111,7 @@ def _read(case: Case, content: bytes) -> tuple[Samples, Samples, AudioFacts] | l
         start = result.index(b"data", 0, _HEADER_BYTES) + 8
         made.append(np.frombuffer(result, "<i2", offset=start).reshape(-1, case.channels))
     try:
-        facts = audio.probe(content)
+        facts = transcoding.probe(content)
     except AudioError as e:
         reasons.append(str(e))
     return reasons or (made[0], made[1], facts)

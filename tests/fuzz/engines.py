@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
-from storeside.transformers.audio_limits import Limits
+from storeside.transformers.audio.formats import AudioFormat
+from storeside.transformers.audio.limits import Limits
 from storeside.transformers.audio_transformers import AudioProbe, AudioTranscode
-from storeside.transformers.formats import AudioFormat
 
 MEMORY_LIMIT = 1 << 30
 LIMITS = Limits(seconds=6 * 3600)
@@ -21,8 +21,8 @@ class Engines:
     opens_source = True
 
     def __init__(self) -> None:
-        from storeside.transformers.ffmpeg import AudioFfmpeg
-        from storeside.transformers.ffmpeg_settings import FfmpegSettings
+        from storeside.transformers.audio.ffmpeg import AudioFfmpeg
+        from storeside.transformers.audio.ffmpeg_settings import FfmpegSettings
         from storeside.transformers.settings import Settings
 
         settings = FfmpegSettings({"format": "wav", "ar": 16_000, "ac": 1}, seconds=10, memory_bytes=MEMORY_LIMIT)

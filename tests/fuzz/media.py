@@ -25,12 +25,12 @@ from pathlib import Path
 
 import psutil
 
-from storeside.transformers import worker_process
-from storeside.transformers.audio import probe
-from storeside.transformers.failures import Failure
-from storeside.transformers.job import Job
-from storeside.transformers.pool import Content, Outcome, Pool
+from storeside.transformers.audio.transcoding import probe
+from storeside.transformers.contract.failures import Failure
+from storeside.transformers.contract.job import Job
 from storeside.transformers.settings import Settings
+from storeside.transformers.workers import worker_process
+from storeside.transformers.workers.pool import Content, Outcome, Pool
 from tests.benchmarks.measure import bench, machine
 from tests.fuzz import recordings
 from tests.fuzz.canaries import Canaries

@@ -30,7 +30,7 @@ from storeside.transform import bucket_job, submit
 from storeside.transform.bucket_job import BucketJob
 from storeside.transform.naming import Naming
 from storeside.transform.state import Options, Summary
-from storeside.transformers.formats import AudioFormat
+from storeside.transformers.audio.formats import AudioFormat
 from tests.support import (
     contents,
     etl_servers,

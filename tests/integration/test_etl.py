@@ -33,7 +33,7 @@ from storeside.transform.inspection import Inspection
 from storeside.transform.naming import Naming
 from storeside.transform.single import get_object, transform_object
 from storeside.transform.state import Options, Summary
-from storeside.transformers.failures import Unlisted
+from storeside.transformers.contract.failures import Unlisted
 from tests.support import INIT_SECONDS, put, read, shared_etls, sizes, unique, until
 from tests.support import small_spec as spec
 

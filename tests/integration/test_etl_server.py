@@ -15,7 +15,7 @@ from storeside.aistore.buckets import Bucket
 from storeside.aistore.spec import EtlSpec
 from storeside.operators.operators.aistore import TRANSFORMER_IMAGE
 from storeside.stack.settings import Stack
-from storeside.transformers.failures import Failure, parse
+from storeside.transformers.contract.failures import Failure, parse
 from tests.support import INIT_SECONDS, put, read, sizes, unique
 
 pytestmark = pytest.mark.usefixtures("no_etl_is_left")

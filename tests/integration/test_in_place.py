@@ -26,7 +26,7 @@ from storeside.transform.in_place import CHANGED, InPlaceJob
 from storeside.transform.naming import Naming
 from storeside.transform.single import transform_object
 from storeside.transform.state import Options, Summary
-from storeside.transformers.formats import AudioFormat
+from storeside.transformers.audio.formats import AudioFormat
 from tests.support import (
     contents,
     failures,

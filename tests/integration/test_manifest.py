@@ -29,8 +29,8 @@ from storeside.stack.settings import Stack
 from storeside.transform.bucket_job import BucketJob, acknowledge
 from storeside.transform.naming import Naming
 from storeside.transform.state import Options, Summary
-from storeside.transformers.audio import probe
-from storeside.transformers.formats import AudioFormat
+from storeside.transformers.audio.formats import AudioFormat
+from storeside.transformers.audio.transcoding import probe
 from tests.support import contents, failures, probe_spec, put, read, sizes, transcode_spec, unique, until, versions
 
 pytestmark = pytest.mark.usefixtures("no_etl_is_left")

@@ -27,8 +27,8 @@ from storeside.transform.inspection import Inspection
 from storeside.transform.naming import Naming
 from storeside.transform.single import transform_object
 from storeside.transform.state import Options, Summary
-from storeside.transformers.audio import probe
-from storeside.transformers.formats import AudioFormat
+from storeside.transformers.audio.formats import AudioFormat
+from storeside.transformers.audio.transcoding import probe
 from tests.shards import entry, files, tar
 from tests.support import failures, put, read, sizes, small_spec, transcode_spec, unique
 

@@ -27,7 +27,7 @@ from storeside.operators.operators.aistore import ALL_WORKERS, transformer_comma
 from storeside.stack import authn
 from storeside.stack.demo import RECORDINGS
 from storeside.stack.settings import Stack
-from storeside.transformers.formats import AudioFormat
+from storeside.transformers.audio.formats import AudioFormat
 from tests.support import (
     IMAGE,
     INIT_SECONDS,

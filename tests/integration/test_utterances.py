@@ -27,7 +27,7 @@ from storeside.transfer.request.source import Source
 from storeside.transform.bucket_job import BucketJob
 from storeside.transform.naming import Naming
 from storeside.transform.state import Options, Summary
-from storeside.transformers.utterance_options import shard_extensions
+from storeside.transformers.audio.utterance_options import shard_extensions
 from tests.support import IMAGE, INIT_SECONDS, failures, put, read, sizes, unique
 from tests.transfers import FromAIStore
 from tests.unit.test_audio import wav

@@ -11,9 +11,9 @@ import psutil
 import pytest
 
 from storeside.stack.settings import CHECKOUT, Stack
-from storeside.transformers.audio_limits import Limits
-from storeside.transformers.utterance_options import UtteranceOptions, utterance_format
-from storeside.transformers.utterances import Detector, shard
+from storeside.transformers.audio.limits import Limits
+from storeside.transformers.audio.utterance_options import UtteranceOptions, utterance_format
+from storeside.transformers.audio.utterances import Detector, shard
 from tests.integration.test_utterances import Cutting, cutting, talk  # noqa: F401 (fixture)
 from tests.support import IMAGE, etl_servers, put, read, sizes, unique, until
 

@@ -21,7 +21,7 @@ PARQUET = "tests/integration/test_transfer_parquet.py"
         ("operators/operators/clickhouse.py", "tests/integration/test_transfer_shards.py", 1),
         ("dags/ingest.py", "tests/e2e/test_ingest.py", 1),
         ("include/storeside/sql/claim_results.sql", "tests/integration/test_bucket_job.py", None),
-        ("include/storeside/transformers/audio.py", "tests/integration/test_members.py", 1),
+        ("include/storeside/transformers/audio/transcoding.py", "tests/integration/test_members.py", 1),
     ],
 )
 def test_tests_belong_to_what_they_use(path: str, file: str, imports: int | None) -> None:

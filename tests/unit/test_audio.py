@@ -19,10 +19,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from storeside.stack.speech_corpus import make_bad
-from storeside.transformers import audio, audio_libav, audio_native
-from storeside.transformers.audio import AudioError, AudioFacts, probe
-from storeside.transformers.audio_limits import Limits
-from storeside.transformers.formats import CODECS, AudioFormat
+from storeside.transformers.audio import libav_engine, native_engine, transcoding
+from storeside.transformers.audio.formats import CODECS, AudioFormat
+from storeside.transformers.audio.limits import Limits
+from storeside.transformers.audio.transcoding import AudioError, AudioFacts, probe
 from storeside.transformers.transformer import ObjectError
 
 SPEECH = Path(__file__).resolve().parents[1] / "data" / "speech" / "sense_and_sensibility_01_austen_64kb-0870.flac"
@@ -32,20 +32,20 @@ PCM_BYTES = {"pcm_s16le": 2, "pcm_s24le": 3, "pcm_f32le": 4, "pcm_u8": 1, "pcm_m
 
 
 needs_native = pytest.mark.skipif(
-    not audio_native.is_available(), reason="not built: python -m storeside.transformers.native.build"
+    not native_engine.is_available(), reason="not built: python -m storeside.transformers.native.build"
 )
 
 
 def transcode(source: str | bytes | bytearray, target: AudioFormat) -> bytes:
-    return bytes(audio.transcode(source, target))
+    return bytes(transcoding.transcode(source, target))
 
 
 def by_native(source: str | bytes | bytearray) -> bytes:
-    return bytes(audio_native.transcode(source, AudioFormat(), Limits()))
+    return bytes(native_engine.transcode(source, AudioFormat(), Limits()))
 
 
 def by_pyav(source: str | bytes | bytearray) -> bytes:
-    return bytes(audio_libav.transcode(source, AudioFormat(), Limits()))
+    return bytes(libav_engine.transcode(source, AudioFormat(), Limits()))
 
 
 # Every way of reading an object completely: all refuse the same objects in the same words.
@@ -335,7 +335,7 @@ def test_samples_that_are_not_numbers_are_refused(value: float) -> None:
 
 every_transcoder = pytest.mark.parametrize(
     "convert",
-    [audio_libav.transcode, pytest.param(audio_native.transcode, marks=needs_native)],
+    [libav_engine.transcode, pytest.param(native_engine.transcode, marks=needs_native)],
     ids=["pyav", "native"],
 )
 Convert = Callable[[Any, AudioFormat, Limits], Any]
@@ -548,7 +548,7 @@ def test_damage_gives_audio_or_an_audio_error(content: bytes) -> None:
         assert facts.samples > 0
         assert facts.sample_rate > 0
         assert json.dumps(asdict(facts), allow_nan=False)
-    for convert in (by_native, by_pyav) if audio_native.is_available() else (by_pyav,):
+    for convert in (by_native, by_pyav) if native_engine.is_available() else (by_pyav,):
         try:
             result = convert(content)
         except AudioError:

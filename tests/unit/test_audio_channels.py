@@ -9,12 +9,12 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from storeside.transformers import audio_libav, audio_native
-from storeside.transformers.audio import AudioError
-from storeside.transformers.audio_limits import Limits
-from storeside.transformers.ffmpeg import AudioFfmpeg
-from storeside.transformers.ffmpeg_settings import FfmpegSettings
-from storeside.transformers.formats import CODECS, AudioFormat
+from storeside.transformers.audio import libav_engine, native_engine
+from storeside.transformers.audio.ffmpeg import AudioFfmpeg
+from storeside.transformers.audio.ffmpeg_settings import FfmpegSettings
+from storeside.transformers.audio.formats import CODECS, AudioFormat
+from storeside.transformers.audio.limits import Limits
+from storeside.transformers.audio.transcoding import AudioError
 from storeside.transformers.settings import Settings
 from tests.fuzz.differential import audio_corpus as corpus
 from tests.fuzz.differential.audio_corpus import UNSPECIFIED, Base
@@ -57,7 +57,7 @@ def test_as_many_channels_keep_every_sample(
 def test_both_engines_write_the_same_header(count: int, layout: str) -> None:
     content = corpus.encoded(base("wav", "pcm_s16le", count, layout))
     target = AudioFormat(channels=count)
-    native, pyav = (bytes(engine.transcode(content, target, Limits())) for engine in (audio_native, audio_libav))
+    native, pyav = (bytes(engine.transcode(content, target, Limits())) for engine in (native_engine, libav_engine))
     assert native == pyav
 
 
@@ -90,11 +90,11 @@ def test_every_format_is_mixed_at_the_level_of_the_ffmpeg_command(
 ) -> None:
     """Without a limit, a mix to floating point is 3 dB louder from stereo, and 11 dB from 5.1."""
     for (count, wanted), (content, expected) in mixable.items():
-        results = [audio_libav.transcode(content, AudioFormat(*form, channels=wanted), Limits())]
-        if form == ("wav", "pcm_s16le") and audio_native.is_available():
-            results.append(audio_native.transcode(content, AudioFormat(*form, channels=wanted), Limits()))
+        results = [libav_engine.transcode(content, AudioFormat(*form, channels=wanted), Limits())]
+        if form == ("wav", "pcm_s16le") and native_engine.is_available():
+            results.append(native_engine.transcode(content, AudioFormat(*form, channels=wanted), Limits()))
         for result in results:
-            decoded = audio_libav.transcode(bytes(result), AudioFormat(channels=wanted), Limits())
+            decoded = libav_engine.transcode(bytes(result), AudioFormat(channels=wanted), Limits())
             found = np.frombuffer(samples(decoded), "<i2").astype(float)
             if form[1] in ("pcm_s16le", "pcm_s24le", "pcm_f32le", "flac", "flac_s24"):
                 assert np.abs(found - expected).max() <= 2, (count, wanted)
@@ -112,7 +112,7 @@ def test_both_engines_mix_other_numbers_alike(count: int, layout: str, wanted: i
     target = AudioFormat(channels=wanted)
     native, pyav = (
         np.frombuffer(samples(engine.transcode(content, target, Limits())), "<i2").astype(int)
-        for engine in (audio_native, audio_libav)
+        for engine in (native_engine, libav_engine)
     )
     assert len(native) == len(pyav)
     assert np.abs(native - pyav).max() <= 2
@@ -132,8 +132,8 @@ def test_more_than_eight_channels_without_names_are_not_mixed(convert: Convert, 
 @pytest.mark.parametrize("layout", ["quad", "4.0", UNSPECIFIED])
 def test_other_formats_keep_them_too(container: tuple[str, str], layout: str) -> None:
     content = corpus.encoded(base("wav", "pcm_s16le", 4, layout))
-    made = bytes(audio_libav.transcode(content, AudioFormat(*container, channels=4), Limits()))
-    decoded = samples(audio_libav.transcode(made, AudioFormat(channels=4), Limits()))
+    made = bytes(libav_engine.transcode(content, AudioFormat(*container, channels=4), Limits()))
+    decoded = samples(libav_engine.transcode(made, AudioFormat(channels=4), Limits()))
     if container[0] != "m4a":
         assert decoded == source(4)
         return
@@ -185,12 +185,12 @@ def test_one_channel_is_resampled_trimmed_and_encoded_as_mono_is(codec: str) -> 
     for options in ({}, {"loudness_lufs": -20.0}, {"trim_silence_dbfs": -40.0}, {"start_seconds": 0.05}):
         values = {"codec": codec, "sample_rate": 8_000, **options}
         made = bytes(
-            audio_libav.transcode(content, AudioFormat.from_values({**values, "channel": "right"}), Limits())
+            libav_engine.transcode(content, AudioFormat.from_values({**values, "channel": "right"}), Limits())
         )
-        assert made == bytes(audio_libav.transcode(alone, AudioFormat.from_values(values), Limits()))
+        assert made == bytes(libav_engine.transcode(alone, AudioFormat.from_values(values), Limits()))
 
 
-@pytest.mark.parametrize("engine", [audio_libav, pytest.param(audio_native, marks=needs_native)])
+@pytest.mark.parametrize("engine", [libav_engine, pytest.param(native_engine, marks=needs_native)])
 def test_facts_describe_the_channel_that_is_transcoded(engine: ModuleType) -> None:
     speech = np.frombuffer(source(1), "<i2")
     both = np.stack([speech, np.zeros_like(speech)], axis=1)

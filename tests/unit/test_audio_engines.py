@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from storeside.transformers import audio, audio_engines, audio_libav, audio_native
-from storeside.transformers.audio import AudioError
-from storeside.transformers.audio_engines import NATIVE, NONE, PYAV, TABLE, Row
-from storeside.transformers.audio_facts import stated_of
-from storeside.transformers.audio_limits import Limits
-from storeside.transformers.formats import AudioFormat
+from storeside.transformers.audio import engines, libav_engine, native_engine, transcoding
+from storeside.transformers.audio.engines import NATIVE, NONE, PYAV, TABLE, Row
+from storeside.transformers.audio.facts import stated_of
+from storeside.transformers.audio.formats import AudioFormat
+from storeside.transformers.audio.limits import Limits
+from storeside.transformers.audio.transcoding import AudioError
 from tests.fuzz import audio_files as corpus
 from tests.fuzz import encoders
 from tests.fuzz.differential import audio_reference as reference
@@ -31,7 +31,7 @@ BEYOND = 16_384
 
 def row_of(form: Form, content: bytes, rate: int) -> Row:
     tag = form.note if form.note in ("ipcm", "fpcm") else ""
-    return audio_engines.row(form.demuxer, form.codec, form=stated_of(content).form, rate=rate, tag=tag)
+    return engines.row(form.demuxer, form.codec, form=stated_of(content).form, rate=rate, tag=tag)
 
 
 def samples(result: object) -> np.ndarray:
@@ -67,16 +67,16 @@ def test_each_cell_is_decoded_by_its_engine_to_what_the_others_decode(container:
     theirs = reference.samples(tmp_path, requests) if is_of_the_same_libraries() else [None] * len(made)
     for (form, rate, content), target, ffmpeg in zip(made, targets, theirs, strict=True):
         row = row_of(form, content, rate)
-        ours = samples(audio.transcode(content, target))
-        pyav = samples(audio_libav.transcode(content, target, Limits()))
-        assert len(ours) == len(pyav) == audio.probe(content).samples, form
+        ours = samples(transcoding.transcode(content, target))
+        pyav = samples(libav_engine.transcode(content, target, Limits()))
+        assert len(ours) == len(pyav) == transcoding.probe(content).samples, form
         if row.engine == PYAV:
-            with pytest.raises(audio_native.NotSupported):
-                audio_native.transcode(content, target, Limits())
+            with pytest.raises(native_engine.NotSupported):
+                native_engine.transcode(content, target, Limits())
             assert ours.tolist() == pyav.tolist(), form
         else:
             assert row.engine == NATIVE
-            assert ours.tolist() == samples(audio_native.transcode(content, target, Limits())).tolist(), form
+            assert ours.tolist() == samples(native_engine.transcode(content, target, Limits())).tolist(), form
             assert np.abs(ours - pyav).max() <= (1 if "1 step" in row.reason else 0), form
             require_same(form, ours, ffmpeg)
 
@@ -104,11 +104,11 @@ def test_files_of_every_program_have_the_samples_and_the_length_that_were_given(
 
 def test_the_last_row_decides_what_no_test_compares() -> None:
     last = TABLE[-1]
-    assert audio_engines.row("ape", "ape") == audio_engines.row("asf", "wmapro") == last
+    assert engines.row("ape", "ape") == engines.row("asf", "wmapro") == last
     assert last.engine == PYAV
-    assert audio_engines.row("mov,mp4,m4a,3gp,3g2,mj2", "aac").engine == NATIVE
-    assert audio_engines.row("mp3", "mp3float").engine == NATIVE
-    assert audio_engines.row("mp3", "mp3float", rate=24_000).engine == PYAV
+    assert engines.row("mov,mp4,m4a,3gp,3g2,mj2", "aac").engine == NATIVE
+    assert engines.row("mp3", "mp3float").engine == NATIVE
+    assert engines.row("mp3", "mp3float", rate=24_000).engine == PYAV
 
 
 def test_every_cell_has_an_encoder_and_every_encoder_a_cell() -> None:
@@ -119,12 +119,12 @@ def test_every_cell_has_an_encoder_and_every_encoder_a_cell() -> None:
     decoded = known([row for row in TABLE if row.engine != NONE])
     assert decoded - tried == {("eac3", "ac3"), ("ac3", "eac3")}, "libav names the container by the codec"
     for demuxer, codec in tried:
-        assert audio_engines.row(demuxer, codec) != TABLE[-1], (demuxer, codec)
+        assert engines.row(demuxer, codec) != TABLE[-1], (demuxer, codec)
 
 
 def test_a_codec_that_no_engine_decodes_is_refused_with_the_reason() -> None:
     made = encoders._ffmpeg("matroska", "tta")(encoders.sweep(44_100, 44_100, 1), 44_100)
-    for read in (audio.probe, lambda content: audio.transcode(content, AudioFormat())):
+    for read in (transcoding.probe, lambda content: transcoding.transcode(content, AudioFormat())):
         with pytest.raises(AudioError, match="tta in Matroska is not supported, because libav takes the length from"):
             read(made)
 

@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from storeside.transformers import audio, audio_libav
-from storeside.transformers.audio import AudioError, probe
-from storeside.transformers.audio_limits import Limits
-from storeside.transformers.containers.stated import Stated
-from storeside.transformers.ffmpeg import AudioFfmpeg
-from storeside.transformers.ffmpeg_settings import FfmpegSettings
-from storeside.transformers.formats import AudioFormat
+from storeside.transformers.audio import libav_engine, transcoding
+from storeside.transformers.audio.containers.stated import Stated
+from storeside.transformers.audio.ffmpeg import AudioFfmpeg
+from storeside.transformers.audio.ffmpeg_settings import FfmpegSettings
+from storeside.transformers.audio.formats import AudioFormat
+from storeside.transformers.audio.limits import Limits
+from storeside.transformers.audio.transcoding import AudioError, probe
 from storeside.transformers.settings import Settings
 from tests.fuzz.differential import audio_corpus as corpus
 from tests.fuzz.differential.audio_corpus import Base
@@ -101,7 +101,7 @@ def test_samples_keep_their_values(convert: Convert, tmp_path: Path, name: str) 
 
 
 def test_signed_bytes_keep_their_values() -> None:
-    found = made(audio.transcode(aifc(b"sowt", 8, packed(1)), AudioFormat(sample_rate=RATE)))
+    found = made(transcoding.transcode(aifc(b"sowt", 8, packed(1)), AudioFormat(sample_rate=RATE)))
     assert np.abs(found - (STEPS >> 24 << 8)).max() == 0
 
 
@@ -171,7 +171,9 @@ def test_quicktime_states_bits_and_bytes(read: Read, bits: int, width: int) -> N
     if bits == 8 * width:
         read(content)
         assert probe(content).samples == COUNT
-        assert np.abs(made(audio.transcode(content, AudioFormat(sample_rate=RATE))).astype(int) - S16).max() <= 1
+        assert (
+            np.abs(made(transcoding.transcode(content, AudioFormat(sample_rate=RATE))).astype(int) - S16).max() <= 1
+        )
     else:
         with pytest.raises(AudioError, match=f"QuickTime with {bits} bits per sample in {width} bytes is not"):
             read(content)
@@ -241,9 +243,9 @@ def test_fragments_have_the_length_of_their_samples(count: int) -> None:
     flags = ("movflags", "frag_keyframe+empty_moov+delay_moov"), ("frag_duration", "200000")
     content = long("mp4", "aac", count, *flags)
     assert probe(content).samples == count
-    assert len(made(audio.transcode(content, AudioFormat(sample_rate=44_100)))) == count
-    assert bytes(audio.transcode(content, AudioFormat())) == bytes(
-        audio_libav.transcode(content, AudioFormat(), Limits())
+    assert len(made(transcoding.transcode(content, AudioFormat(sample_rate=44_100)))) == count
+    assert bytes(transcoding.transcode(content, AudioFormat())) == bytes(
+        libav_engine.transcode(content, AudioFormat(), Limits())
     )
 
 
@@ -299,10 +301,10 @@ def test_the_last_packet_of_alac_may_be_shorter_than_ffmpeg_5_counts() -> None:
     assert struct.unpack(">qqii", content[at : at + 24])[0] == 2
     full = content[:at] + struct.pack(">qqii", 2, 2 * 4_096, 0, 0) + content[at + 24 :]
     assert probe(full).samples == 4_097
-    assert len(made(audio.transcode(full, AudioFormat(sample_rate=44_100)))) == 4_097
+    assert len(made(transcoding.transcode(full, AudioFormat(sample_rate=44_100)))) == 4_097
 
 
-@pytest.mark.parametrize("convert", [audio.transcode, audio_libav.transcode])
+@pytest.mark.parametrize("convert", [transcoding.transcode, libav_engine.transcode])
 @pytest.mark.parametrize(("encoder", "block"), [("adpcm_ms", 1_012), ("adpcm_ima_wav", 2_041)])
 def test_adpcm_ends_where_the_fact_chunk_says(convert: Convert, encoder: str, block: int) -> None:
     """As SoX and libsndfile write it; libav's own muxer counts full blocks."""

@@ -20,11 +20,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from storeside.transformers import audio, audio_libav
-from storeside.transformers.audio import AudioError, probe
-from storeside.transformers.audio_facts import stated_of
-from storeside.transformers.audio_limits import Limits
-from storeside.transformers.formats import AudioFormat
+from storeside.transformers.audio import libav_engine, transcoding
+from storeside.transformers.audio.facts import stated_of
+from storeside.transformers.audio.formats import AudioFormat
+from storeside.transformers.audio.limits import Limits
+from storeside.transformers.audio.transcoding import AudioError, probe
 from tests.fuzz.differential import audio_corpus as corpus
 from tests.fuzz.differential.audio_corpus import Base
 from tests.unit.test_audio import needs_native, riff, s16, sine, wav
@@ -41,11 +41,11 @@ STATED = sorted(set(BASES) - OPEN)
 
 
 def by_native(content: bytes) -> bytes:
-    return bytes(audio.transcode(content, AudioFormat()))
+    return bytes(transcoding.transcode(content, AudioFormat()))
 
 
 def by_pyav(content: bytes) -> bytes:
-    return bytes(audio_libav.transcode(content, AudioFormat(), Limits()))
+    return bytes(libav_engine.transcode(content, AudioFormat(), Limits()))
 
 
 every_reader = pytest.mark.parametrize("read", [probe, by_pyav, pytest.param(by_native, marks=needs_native)])
@@ -95,7 +95,7 @@ def test_padding_of_mp3_that_fills_more_than_a_frame_is_cut(tmp_path: Path, coun
             probe(content)
         return
     assert (probe(content).samples, probe(content).complete) == (count, "yes")
-    assert len(audio.transcode(content, AudioFormat())) == 44 + 2 * count
+    assert len(transcoding.transcode(content, AudioFormat())) == 44 + 2 * count
 
 
 def test_an_mp3_file_of_fewer_frames_than_its_header_states_is_refused() -> None:
@@ -576,7 +576,7 @@ def test_what_only_pyav_decodes_is_decoded() -> None:
         target.mux(stream.encode(None))
     content = out.getvalue()
     assert (content[20] & 1) << 4 | content[21] >> 4 == 31, "32 bits"
-    assert bytes(audio.transcode(content, AudioFormat())) == by_pyav(content)
+    assert bytes(transcoding.transcode(content, AudioFormat())) == by_pyav(content)
     assert np.abs(np.frombuffer(by_pyav(content), "<i2", offset=44) - samples[:8_000] / 65_536).max() <= 1
 
 

@@ -19,10 +19,10 @@ import av
 import numpy as np
 import pytest
 
-from storeside.transformers import audio, audio_libav, audio_native
-from storeside.transformers.audio import AudioError, transcode
-from storeside.transformers.audio_limits import Limits
-from storeside.transformers.formats import AudioFormat
+from storeside.transformers.audio import libav_engine, native_engine, transcoding
+from storeside.transformers.audio.formats import AudioFormat
+from storeside.transformers.audio.limits import Limits
+from storeside.transformers.audio.transcoding import AudioError, transcode
 from storeside.transformers.native import build, converter
 from tests.unit.test_audio import SPEECH, WAV, every_transcoder, needs_native, s16, sine, wav
 
@@ -102,7 +102,7 @@ def test_samples_are_those_of_the_ffmpeg_command(
         form = ["-ar", str(target.sample_rate), "-ac", str(target.channels)]
         wanted = ffmpeg("-i", str(path), *form, "-bitexact", "-c:a", "pcm_s16le", "-f", "s16le", "-")
         for source in (str(path), path.read_bytes()):
-            found = bytes(audio_native.transcode(source, target, LIMITS))[44:]
+            found = bytes(native_engine.transcode(source, target, LIMITS))[44:]
             if extension == "m4a" and len(found) != len(wanted):  # the command keeps the padding of AAC
                 assert len(found) == round(1.37 * target.sample_rate) * 2 * target.channels < len(wanted)
                 same = len(found) - 200 * target.channels  # resampled without what follows
@@ -116,7 +116,7 @@ def test_samples_are_those_of_the_ffmpeg_command(
 @pytest.mark.parametrize("rate", [8_000, 16_000, 44_100, 96_000])
 def test_both_engines_write_the_same_file(rate: int, channels: int) -> None:
     target = AudioFormat(sample_rate=rate, channels=channels)
-    native, pyav = (bytes(engine.transcode(str(SPEECH), target, LIMITS)) for engine in (audio_native, audio_libav))
+    native, pyav = (bytes(engine.transcode(str(SPEECH), target, LIMITS)) for engine in (native_engine, libav_engine))
     assert len(native) == len(pyav)
     header = native.index(b"data") + 8
     assert native[:header] == pyav[:header]
@@ -131,7 +131,7 @@ def test_one_converter_after_another_form_gives_the_same() -> None:
 
     def one(source: bytes, form: AudioFormat) -> bytes | str:
         try:
-            return bytes(audio_native.transcode(source, form, LIMITS))
+            return bytes(native_engine.transcode(source, form, LIMITS))
         except AudioError as e:
             return str(e)
 
@@ -149,34 +149,34 @@ def test_one_converter_after_another_form_gives_the_same() -> None:
 
 @needs_native
 def test_a_result_stays_while_it_is_used_and_its_memory_is_used_again() -> None:
-    first = audio_native.transcode(WAV, AudioFormat(), LIMITS)
+    first = native_engine.transcode(WAV, AudioFormat(), LIMITS)
     kept, part = bytes(first), first[44:100]
-    second = audio_native.transcode(str(SPEECH), AudioFormat(), LIMITS)
+    second = native_engine.transcode(str(SPEECH), AudioFormat(), LIMITS)
     assert first == kept
     del first
     gc.collect()
-    third = audio_native.transcode(str(SPEECH), AudioFormat(), LIMITS)
+    third = native_engine.transcode(str(SPEECH), AudioFormat(), LIMITS)
     assert part == kept[44:100], "a slice keeps the memory of all"
     assert second == third
     address = np.frombuffer(third, np.uint8).ctypes.data
     del third
-    assert np.frombuffer(audio_native.transcode(WAV, AudioFormat(), LIMITS), np.uint8).ctypes.data == address
+    assert np.frombuffer(native_engine.transcode(WAV, AudioFormat(), LIMITS), np.uint8).ctypes.data == address
 
 
 @needs_native
 def test_memory_does_not_grow_with_the_number_of_objects() -> None:
     script = f"""
 import resource
-from storeside.transformers.audio import AudioError
-from storeside.transformers import audio_native
-from storeside.transformers.audio_limits import Limits
-from storeside.transformers.formats import AudioFormat
+from storeside.transformers.audio.transcoding import AudioError
+from storeside.transformers.audio import native_engine
+from storeside.transformers.audio.limits import Limits
+from storeside.transformers.audio.formats import AudioFormat
 good = open({str(SPEECH)!r}, 'rb').read()
 def work(times):
     for i in range(times):
         for content in (good, good[:5000], b'text', good[:60]):
             try:
-                audio_native.transcode(content, AudioFormat(sample_rate=(8_000, 16_000)[i % 2]), Limits())
+                native_engine.transcode(content, AudioFormat(sample_rate=(8_000, 16_000)[i % 2]), Limits())
             except AudioError:
                 pass
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -191,8 +191,8 @@ print(work(150) - before)
 def test_pyav_is_not_even_imported_for_16_bit_wav() -> None:
     script = f"""
 import sys
-from storeside.transformers.audio import transcode
-from storeside.transformers.formats import AudioFormat
+from storeside.transformers.audio.transcoding import transcode
+from storeside.transformers.audio.formats import AudioFormat
 transcode({str(SPEECH)!r}, AudioFormat())
 assert 'av' not in sys.modules
 transcode({str(SPEECH)!r}, AudioFormat('flac', 'flac'))
@@ -222,8 +222,8 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
 
 
 def test_without_the_library_pyav_does_it(elsewhere: Path) -> None:
-    assert not audio_native.is_available()
-    assert transcode(WAV, AudioFormat()) == audio_libav.transcode(WAV, AudioFormat(), LIMITS)
+    assert not native_engine.is_available()
+    assert transcode(WAV, AudioFormat()) == libav_engine.transcode(WAV, AudioFormat(), LIMITS)
 
 
 def test_a_file_that_is_no_library_is_left_alone(elsewhere: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -318,9 +318,9 @@ def opus(seconds: float, hz: float, rate: int = 48_000) -> bytes:
 
 def test_a_chain_of_opus_is_transcoded_as_the_other_engines_read_it() -> None:
     chain = opus(1.0, 440) + opus(2.0, 880)
-    samples = audio.probe(chain).samples
+    samples = transcoding.probe(chain).samples
     assert samples == pytest.approx(3 * 48_000, abs=1_000)
-    result = audio.transcode(chain, AudioFormat())
+    result = transcoding.transcode(chain, AudioFormat())
     assert len(result) == pytest.approx(44 + 2 * samples / 3, abs=8)
 
 
@@ -339,7 +339,7 @@ def test_mp3_at_24_khz_is_not_distorted() -> None:
     form = AudioFormat(sample_rate=24_000)
     ours, theirs = (
         np.frombuffer(bytes(read(out.getvalue(), form, Limits())), "<i2", offset=44).astype(int)
-        for read in (audio.engine(form), audio_libav.transcode)
+        for read in (transcoding.engine(form), libav_engine.transcode)
     )
     assert np.abs(ours - theirs).max() <= 2
 
@@ -350,7 +350,7 @@ def vorbis(quality: int, hz: float, seconds: float) -> bytes:
     return subprocess.run(command, capture_output=True, check=True).stdout
 
 
-@pytest.mark.parametrize("engine", [audio.transcode, audio_libav.transcode])
+@pytest.mark.parametrize("engine", [transcoding.transcode, libav_engine.transcode])
 def test_links_of_a_vorbis_chain_with_other_headers_are_no_noise(engine: Any) -> None:
     result = engine(vorbis(3, 440, 1.0) + vorbis(9, 880, 2.0), AudioFormat(), LIMITS)
     samples = np.frombuffer(bytes(result), "<i2", offset=44)

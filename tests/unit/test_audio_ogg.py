@@ -12,13 +12,13 @@ import av
 import numpy as np
 import pytest
 
-from storeside.transformers import audio, audio_libav, audio_native
-from storeside.transformers.audio import AudioError
-from storeside.transformers.audio_limits import Limits
-from storeside.transformers.formats import AudioFormat
+from storeside.transformers.audio import libav_engine, native_engine, transcoding
+from storeside.transformers.audio.formats import AudioFormat
+from storeside.transformers.audio.limits import Limits
+from storeside.transformers.audio.transcoding import AudioError
 from tests.unit.test_audio import needs_native
 
-ENGINES = [audio_libav.transcode, pytest.param(audio_native.transcode, marks=needs_native)]
+ENGINES = [libav_engine.transcode, pytest.param(native_engine.transcode, marks=needs_native)]
 
 
 def tone(samples: int, hz: float, rate: int, channels: int = 1) -> np.ndarray[Any, Any]:
@@ -45,7 +45,7 @@ def test_vorbis_has_all_samples_and_no_padding(transcode: Callable[..., Any], ra
     content = vorbis(samples, rate)
     found = decoded(transcode, content, rate)
     assert len(found) == samples
-    facts = audio.probe(content)
+    facts = transcoding.probe(content)
     assert (facts.samples, facts.complete) == (samples, "yes")
     assert facts.declared_seconds == pytest.approx(samples / rate)
     difference = found[200:-200].astype(int) - tone(samples, 440, rate)[200:-200, 0]
@@ -55,9 +55,9 @@ def test_vorbis_has_all_samples_and_no_padding(transcode: Callable[..., Any], ra
 def test_each_link_of_a_vorbis_chain_has_its_length() -> None:
     lengths = (44_100, 1_000, 100_001)
     chain = b"".join(vorbis(samples, 44_100, hz) for samples, hz in zip(lengths, (330, 440, 550), strict=True))
-    facts = audio.probe(chain)
+    facts = transcoding.probe(chain)
     assert (facts.samples, facts.complete) == (sum(lengths), "yes")
-    found = decoded(audio.transcode, chain, 44_100)
+    found = decoded(transcoding.transcode, chain, 44_100)
     assert len(found) == sum(lengths)
     last = tone(lengths[2], 550, 44_100)[:, 0].astype(int)
     assert np.abs(found[-lengths[2] :] - last)[2_000:-2_000].max() < 2_500  # not shifted against the links before
@@ -66,8 +66,8 @@ def test_each_link_of_a_vorbis_chain_has_its_length() -> None:
 def test_a_link_without_audio_gives_no_samples() -> None:
     """Its packets have only padding, which ends at position 0."""
     empty, link = emptied(vorbis(100, 44_100)), vorbis(1_000, 44_100)
-    assert audio.probe(empty + link).samples == audio.probe(link + empty).samples == 1_000
-    for read in (audio.probe, lambda content: audio.transcode(content, AudioFormat())):
+    assert transcoding.probe(empty + link).samples == transcoding.probe(link + empty).samples == 1_000
+    for read in (transcoding.probe, lambda content: transcoding.transcode(content, AudioFormat())):
         with pytest.raises(AudioError, match="holds no audio samples"):
             read(empty)
 
@@ -83,7 +83,7 @@ def emptied(content: bytes) -> bytes:
 
 def test_a_vorbis_chain_whose_channels_change_is_refused_with_its_reason() -> None:
     with pytest.raises(AudioError, match="a change of channels within a chain of Ogg"):
-        audio.probe(vorbis(44_100, 44_100) + vorbis(44_100, 44_100, channels=2))
+        transcoding.probe(vorbis(44_100, 44_100) + vorbis(44_100, 44_100, channels=2))
 
 
 def flac(samples: int, hz: float, channels: int = 1, padding: bool = True) -> bytes:
@@ -129,13 +129,13 @@ def checksum(page: bytearray) -> int:
 def test_a_chain_of_flac_is_read_with_all_blocks_of_its_metadata(padding: bool) -> None:
     lengths, pitches = (16_000, 1, 5_000), (330, 440, 550)
     chain = b"".join(flac(n, hz, padding=padding) for n, hz in zip(lengths, pitches, strict=True))
-    facts = audio.probe(chain)
+    facts = transcoding.probe(chain)
     assert (facts.samples, facts.complete) == (sum(lengths), "yes")
-    found = decoded(audio.transcode, chain, 16_000)
+    found = decoded(transcoding.transcode, chain, 16_000)
     expected = np.concatenate([tone(n, hz, 16_000)[:, 0] for n, hz in zip(lengths, pitches, strict=True)])
     assert np.array_equal(found, expected)
 
 
 def test_a_chain_of_flac_whose_channels_change_is_refused() -> None:
     with pytest.raises(AudioError, match="changes its rate, channels or sample format after 16000 samples"):
-        audio.probe(flac(16_000, 330) + flac(16_000, 330, channels=2))
+        transcoding.probe(flac(16_000, 330) + flac(16_000, 330, channels=2))

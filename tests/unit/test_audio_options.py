@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from storeside.transformers.audio import AudioError, probe, transcode
-from storeside.transformers.audio_limits import Limits
-from storeside.transformers.audio_measure import measure
-from storeside.transformers.formats import AudioFormat
+from storeside.transformers.audio.formats import AudioFormat
+from storeside.transformers.audio.limits import Limits
+from storeside.transformers.audio.measure import measure
+from storeside.transformers.audio.transcoding import AudioError, probe, transcode
 from tests.unit.test_audio import SPEECH, decoded, s16, sine, wav
 
 LIMITS = Limits()

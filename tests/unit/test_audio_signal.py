@@ -15,12 +15,12 @@ import scipy.signal  # type: ignore[import-untyped]
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from storeside.transformers import audio, audio_libav, audio_native
-from storeside.transformers.audio import AudioError, probe
-from storeside.transformers.audio_limits import Limits
-from storeside.transformers.audio_signal import SignalFacts
+from storeside.transformers.audio import libav_engine, native_engine, transcoding
+from storeside.transformers.audio.formats import AudioFormat
+from storeside.transformers.audio.limits import Limits
+from storeside.transformers.audio.signal import SignalFacts
+from storeside.transformers.audio.transcoding import AudioError, probe
 from storeside.transformers.audio_transformers import AudioTranscodeProbe
-from storeside.transformers.formats import AudioFormat
 from tests.unit.test_audio import needs_native, s16, sine, transcode, wav
 
 LIMITS = Limits()
@@ -29,11 +29,11 @@ Reader = Callable[[bytes], SignalFacts]
 
 
 def by_pyav(content: bytes, rate: int = RATE) -> SignalFacts:
-    return audio_libav.transcode_and_measure(content, AudioFormat(sample_rate=rate), LIMITS)[1]
+    return libav_engine.transcode_and_measure(content, AudioFormat(sample_rate=rate), LIMITS)[1]
 
 
 def by_native(content: bytes, rate: int = RATE) -> SignalFacts:
-    return audio_native.transcode_and_measure(content, AudioFormat(sample_rate=rate), LIMITS)[1]
+    return native_engine.transcode_and_measure(content, AudioFormat(sample_rate=rate), LIMITS)[1]
 
 
 def by_probe(content: bytes) -> SignalFacts:
@@ -151,7 +151,7 @@ def test_no_samples_are_an_error(read: Reader) -> None:
 def test_values_beyond_full_scale_count_as_full_scale_and_nan_as_zero(value: float, kind: str) -> None:
     sound = sine(1).astype(kind)
     sound[1_000:2_000] = value
-    readers = [by_pyav, by_native] if audio_native.is_available() else [by_pyav]
+    readers = [by_pyav, by_native] if native_engine.is_available() else [by_pyav]
     for read in readers:
         facts = read(wav(sound))
         assert facts.clipped_share == (0 if np.isnan(value) else 1_000 / RATE)
@@ -190,8 +190,8 @@ def test_the_facts_of_a_segment_describe_this_segment(options: dict[str, Any]) -
 @needs_native
 def test_the_native_engine_measures_only_on_request() -> None:
     content = wav(s16(sine(1)))
-    assert audio.measuring_engine(AudioFormat()) == audio._native_measuring
-    data, pcm = audio_native._converted(content, AudioFormat(), LIMITS, measures=False)
+    assert transcoding.measuring_engine(AudioFormat()) == transcoding._native_measuring
+    data, pcm = native_engine._converted(content, AudioFormat(), LIMITS, measures=False)
     assert data[44:] == transcode(content, AudioFormat())[44:]
     assert pcm.signal == (0, 0, 0, 0)
 
@@ -275,5 +275,5 @@ def test_all_engines_compute_what_the_reference_computes(
     known = reference(values, rate, limit)
     assert_equals(by_probe(content), known)
     assert_equals(by_pyav(content, rate), known)
-    if audio_native.is_available():
+    if native_engine.is_available():
         assert_equals(by_native(content, rate), known)

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from storeside.transformers import audio_transformers
-from storeside.transformers.audio import AudioError, probe, transcode
-from storeside.transformers.audio_limits import Limits
-from storeside.transformers.audio_signal import SignalFacts
+from storeside.transformers.audio.formats import AudioFormat
+from storeside.transformers.audio.limits import Limits
+from storeside.transformers.audio.signal import SignalFacts
+from storeside.transformers.audio.transcoding import AudioError, probe, transcode
 from storeside.transformers.audio_transformers import AudioProbe, AudioTranscode, AudioTranscodeProbe
-from storeside.transformers.formats import AudioFormat
 from storeside.transformers.transformer import Result
 from tests.unit.test_audio import FORMS, SPEECH, riff, s16, sine, wav
 

@@ -26,7 +26,7 @@ BOUNDARIES = {
         {"operators/restrictions.py:FormOperator.pre_execute"},
     ),
     "object name": (
-        "storeside.transformers.names.unfit",
+        "storeside.transformers.contract.names.unfit",
         {
             "include/storeside/aistore/stored_objects.py:_found",
             "include/storeside/aistore/names.py:require_fit",
@@ -37,14 +37,14 @@ BOUNDARIES = {
             "include/storeside/transform/shard_plan.py:_Names.begins",
             "include/storeside/transform/shard_plan.py:_refusal",
             "include/storeside/transform/shard_plan.py:check_name",
-            "include/storeside/transformers/gathering.py:planned",
-            "include/storeside/transformers/sidecar.py:Sidecars.put",
+            "include/storeside/transformers/shards/gathering.py:planned",
+            "include/storeside/transformers/workers/sidecar.py:Sidecars.put",
             "plugins/pages/audio.py:listen",
         },
     ),
     "object content": (
-        "storeside.transformers.isolation.isolate",
-        {"include/storeside/transformers/decoder.py:run"},
+        "storeside.transformers.isolation.decoders.isolate",
+        {"include/storeside/transformers/workers/decoder.py:run"},
     ),
     "SQS message": (
         "storeside.events.notifications.parse",
@@ -52,15 +52,15 @@ BOUNDARIES = {
     ),
     "page address": ("storeside.plugins.pages.access.require_read", set()),  # a dependency of routes
     "ETL request": (
-        "storeside.transformers.sender.Senders.refusal",
+        "storeside.transformers.server.sender.Senders.refusal",
         {
-            "include/storeside/transformers/guard.py:Guard._refusal",
-            "include/storeside/transformers/server_threads.py:_Service.answer",
+            "include/storeside/transformers/server/guard.py:Guard._refusal",
+            "include/storeside/transformers/server/threads.py:_Service.answer",
         },
     ),
     "transformer's answer": (
-        "storeside.transformers.worker.Worker._deliver",
-        {"include/storeside/transformers/worker.py:Worker.work"},
+        "storeside.transformers.workers.worker.Worker._deliver",
+        {"include/storeside/transformers/workers/worker.py:Worker.work"},
     ),
     "ClickHouse's answer": (
         "storeside.sql.answers.whole_answers",
@@ -187,15 +187,16 @@ def test_no_name_of_the_product_is_unchecked() -> None:
 
 def test_only_isolated_decoders_load_code_that_decodes() -> None:
     """Servers and workers hold secrets and connections: libav, numpy and the transforms are not for them."""
-    modules = ("serve", "server_asgi", "worker", "worker_process", "shards", "gathering", "pool", "guard")
+    modules = ("serve", "server.asgi", "server.guard", "shards.shard_pool", "shards.gathering")
+    modules += ("workers.worker", "workers.worker_process", "workers.pool")
     script = f"import sys\nfor name in {modules}: __import__('storeside.transformers.' + name)\n"
-    script += "print(sorted({'av', 'numpy', 'storeside.transformers.audio'} & sys.modules.keys()))"
+    script += "print(sorted({'av', 'numpy', 'storeside.transformers.audio.transcoding'} & sys.modules.keys()))"
     run = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=CHECKOUT / "include"
     )
     assert run.stdout.strip() == "[]"
     assert callers("transform", of=".*/transformers/", without="(?!transformer$).*") == {
-        "include/storeside/transformers/decoder.py:_answer"
+        "include/storeside/transformers/workers/decoder.py:_answer"
     }
 
 
@@ -232,15 +233,15 @@ def test_no_transformer_serves_requests_without_the_guard() -> None:
         for _, call in calls(tree) if "/transformers/" in path else ():
             if ast.unparse(call.func) in ("uvicorn.Config", "uvicorn.run"):
                 assert ast.unparse(call.args[0]).startswith("Guard("), path
-    served = callers("answer", of=".*/server_threads.py", without="(?!service$).*")
+    served = callers("answer", of=".*/server/threads.py", without="(?!service$).*")
     assert served == {
-        "include/storeside/transformers/server_threads.py:_serve_flask.Server._handle_request",
-        "include/storeside/transformers/server_threads.py:_serve_http.Server.RequestHandler._answer",
+        "include/storeside/transformers/server/threads.py:_serve_flask.Server._handle_request",
+        "include/storeside/transformers/server/threads.py:_serve_http.Server.RequestHandler._answer",
     }
 
 
 def test_no_answer_of_a_decoder_is_used_without_the_check() -> None:
-    worker = "include/storeside/transformers/worker.py"
+    worker = "include/storeside/transformers/workers/worker.py"
     assert callers("transform", of=".*/transformers/", without="(?!_decoder$).*") == {f"{worker}:Worker.work"}
     assert callers("DecoderProcess") == {f"{worker}:run"}
 

@@ -448,10 +448,10 @@ def copied_to(place: Path, source: str) -> None:
                 "storeside.stack.podrunner.__main__",
                 "storeside.stack.podrunner.runtime_python",
                 "storeside.transformers.serve",
-                "storeside.transformers.worker",
+                "storeside.transformers.workers.worker",
             ],
         ),
-        ("transformer", ["storeside.transformers.serve", "storeside.transformers.worker"]),
+        ("transformer", ["storeside.transformers.serve", "storeside.transformers.workers.worker"]),
         ("s3", ["storeside.stack.servers.s3_server"]),
     ],
 )

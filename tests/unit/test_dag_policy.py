@@ -19,7 +19,7 @@ from storeside.aistore.buckets import PROVIDERS
 from storeside.aistore.spec import COMMUNICATION_TYPES
 from storeside.operators import restrictions
 from storeside.stack.settings import CHECKOUT
-from storeside.transformers.formats import CODECS, LAYOUTS, SAMPLE_RATES
+from storeside.transformers.audio.formats import CODECS, LAYOUTS, SAMPLE_RATES
 
 DAGS = tuple(sorted(path.stem for path in (CHECKOUT / "dags").glob("*.py")))
 PYPROJECT = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from storeside.transformers import audio, audio_native
-from storeside.transformers.audio_limits import Limits
-from storeside.transformers.formats import AudioFormat
+from storeside.transformers.audio import native_engine, transcoding
+from storeside.transformers.audio.formats import AudioFormat
+from storeside.transformers.audio.limits import Limits
 from tests.fuzz.differential import audio as family
 from tests.unit.test_audio_native import is_of_the_same_libraries
 
 pytestmark = pytest.mark.skipif(
-    not shutil.which("ffmpeg") or not audio_native.is_available() or not is_of_the_same_libraries(),
+    not shutil.which("ffmpeg") or not native_engine.is_available() or not is_of_the_same_libraries(),
     reason="no native library, or no ffmpeg command of the same libraries",
 )
 DIFFERENCES = Path(__file__).resolve().parents[2] / "docs" / "differences.md"
@@ -31,7 +31,7 @@ def test_no_difference_is_silent() -> None:
 @pytest.mark.exhaustive
 def test_a_planted_difference_is_found() -> None:
     def louder(content: bytes, target: AudioFormat, limits: Limits) -> Any:
-        made = bytearray(audio.transcode(content, target, limits))
+        made = bytearray(transcoding.transcode(content, target, limits))
         made[-2] ^= 1
         return made
 
@@ -44,8 +44,8 @@ def test_a_planted_difference_is_found() -> None:
 def test_a_planted_acceptance_is_found() -> None:
     def lenient(content: bytes, target: AudioFormat, limits: Limits) -> Any:
         try:
-            return audio.transcode(content, target, limits)
-        except audio.AudioError:
+            return transcoding.transcode(content, target, limits)
+        except transcoding.AudioError:
             return b"data0000" + bytes(2_000)
 
     outcome = family.compare(64, seed=3, engines={"native": lenient})

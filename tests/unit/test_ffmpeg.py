@@ -16,12 +16,12 @@ import pytest
 
 from storeside.stack.speech_corpus import make_bad
 from storeside.transformers import audio_transformers
-from storeside.transformers.audio import AudioError, probe, transcode
-from storeside.transformers.audio_limits import Limits
-from storeside.transformers.ffmpeg import AudioFfmpeg
-from storeside.transformers.ffmpeg_settings import FORMATS, FfmpegSettings
-from storeside.transformers.formats import AudioFormat
-from storeside.transformers.isolation import environment as decoders_environment
+from storeside.transformers.audio.ffmpeg import AudioFfmpeg
+from storeside.transformers.audio.ffmpeg_settings import FORMATS, FfmpegSettings
+from storeside.transformers.audio.formats import AudioFormat
+from storeside.transformers.audio.limits import Limits
+from storeside.transformers.audio.transcoding import AudioError, probe, transcode
+from storeside.transformers.isolation.decoders import environment as decoders_environment
 from storeside.transformers.settings import Settings
 from tests.unit.test_audio import FLAC, SPEECH, WAV, Watch, playlists, riff, s16, secret, sine, wav
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storeside.transformers.audio import probe, transcode
-from storeside.transformers.formats import CODECS, EXTENSIONS, LAYOUTS, SAMPLE_RATES, AudioFormat
+from storeside.transformers.audio.formats import CODECS, EXTENSIONS, LAYOUTS, SAMPLE_RATES, AudioFormat
+from storeside.transformers.audio.transcoding import probe, transcode
 from tests.unit.test_audio import FORMS, SPEECH, WAV
 
 LISTED_RATES = [

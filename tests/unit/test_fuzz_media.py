@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from storeside.transformers.audio import probe
+from storeside.transformers.audio.transcoding import probe
 from tests.fuzz import media, recordings
 from tests.fuzz.engines import MEMORY_LIMIT
 

@@ -15,13 +15,13 @@ from urllib.parse import unquote, urlsplit
 import psutil
 import pytest
 
-from storeside.transformers import gathering
-from storeside.transformers.gathering import Gathered, Gathering, planned
-from storeside.transformers.http_client import DeliveryError
-from storeside.transformers.job import Job
-from storeside.transformers.journal import Journal
-from storeside.transformers.pool import Delivered, Streamed
+from storeside.transformers.contract.job import Job
+from storeside.transformers.contract.journal import Journal
 from storeside.transformers.settings import Settings
+from storeside.transformers.shards import gathering
+from storeside.transformers.shards.gathering import Gathered, Gathering, planned
+from storeside.transformers.workers.http_client import DeliveryError
+from storeside.transformers.workers.pool import Delivered, Streamed
 from tests.shards import files, tar
 
 OBJECTS = {f"{n}.txt": str(n).encode() * n for n in range(6)}
@@ -191,7 +191,7 @@ def test_a_large_shard_needs_little_memory(aistore: AIStore, monkeypatch: pytest
             sent += len(piece)
         return 0
 
-    monkeypatch.setattr("storeside.transformers.pieces.DirectPut.deliver", deliver)
+    monkeypatch.setattr("storeside.transformers.shards.pieces.DirectPut.deliver", deliver)
     Path("/proc/self/clear_refs").write_text("5")
     before = psutil.Process().memory_info().rss
     job = Job("s.tar", "plans", pipeline="http://target/put")

@@ -16,7 +16,7 @@ import trustme
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from storeside.transformers.http_connection import Connection, ProtocolError, Response
+from storeside.transformers.workers.http_connection import Connection, ProtocolError, Response
 
 MOST = 1 << 20
 

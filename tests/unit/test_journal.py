@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from storeside.aistore import jobs
 from storeside.aistore.errors import AIStoreInputError
 from storeside.transform.journal import failures, readable
-from storeside.transformers.failures import Failure, Unlisted, parse
+from storeside.transformers.contract.failures import Failure, Unlisted, parse
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=60)
 

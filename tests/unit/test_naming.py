@@ -14,7 +14,7 @@ from storeside.speech.manifest import facts_naming, facts_prefix, facts_url
 from storeside.stack.speech_corpus import HOSTILE_NAMES
 from storeside.transform.naming import Naming
 from storeside.transform.reasons import _object_name
-from storeside.transformers.formats import CODECS, EXTENSIONS, AudioFormat
+from storeside.transformers.audio.formats import CODECS, EXTENSIONS, AudioFormat
 
 MP3 = {"flac": "wav", "mp3": ".wav", "two.part": "never"}
 

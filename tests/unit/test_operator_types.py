@@ -24,7 +24,7 @@ from storeside.operators.operators.transform_benchmark import SWITCHES, Switch
 from storeside.speech.export import FORMATS, ManifestFormat
 from storeside.transfer.request.named_options import NamedOptions, named_options
 from storeside.transfer.request.object_format import Csv
-from storeside.transformers.formats import CODECS, CodecName, Container
+from storeside.transformers.audio.formats import CODECS, CodecName, Container
 
 PUBLIC = [
     kind

@@ -53,8 +53,8 @@ from storeside.transform.in_place import InPlaceJob
 from storeside.transform.naming import Naming
 from storeside.transform.shard_plan import Packing
 from storeside.transform.state import Options, State
-from storeside.transformers.formats import CODECS, AudioFormat
-from storeside.transformers.members import Members
+from storeside.transformers.audio.formats import CODECS, AudioFormat
+from storeside.transformers.contract.members import Members
 
 CONTEXT: Any = {
     "dag_run": SimpleNamespace(dag_id="speech", run_id="manual__1"),

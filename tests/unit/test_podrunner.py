@@ -29,7 +29,7 @@ from storeside.stack.podrunner.kube_protobuf import MAGIC, MESSAGES, parse_body
 from storeside.stack.podrunner.pods import _at_port, quantity
 from storeside.stack.podrunner.settings import Image, Settings
 from storeside.stack.settings import Stack
-from storeside.transformers.formats import AudioFormat
+from storeside.transformers.audio.formats import AudioFormat
 from tests.support import probe_spec, transcode_spec, until
 
 # The request of a target of AIStore 5.0 (client-go 0.35.3) for etl.init(image, command=[...], MODE="x").

@@ -15,7 +15,7 @@ from storeside.aistore.errors import AIStoreInputError, AIStoreTransientError
 from storeside.aistore.stored_objects import StoredObject
 from storeside.transform import shard_plan
 from storeside.transform.shard_plan import Packing, ShardPlan, members_in, pack, version_of
-from storeside.transformers import gathering
+from storeside.transformers.shards import gathering
 
 
 def listed(*names: str, size: int = 1000) -> list[StoredObject]:

@@ -17,13 +17,14 @@ import pytest
 
 from storeside.aistore.errors import AIStoreInputError
 from storeside.aistore.spec import EtlSpec
-from storeside.transformers import shards, worker_process
-from storeside.transformers.failures import Failure, Shard, parse, parse_shards
-from storeside.transformers.job import Job
-from storeside.transformers.journal import Journal
-from storeside.transformers.members import Members, line
-from storeside.transformers.pool import Content, Outcome, Pool
+from storeside.transformers.contract.failures import Failure, Shard, parse, parse_shards
+from storeside.transformers.contract.job import Job
+from storeside.transformers.contract.journal import Journal
+from storeside.transformers.contract.members import Members, line
 from storeside.transformers.settings import Settings
+from storeside.transformers.shards import shard_pool
+from storeside.transformers.workers import worker_process
+from storeside.transformers.workers.pool import Content, Outcome, Pool
 from tests.shards import entry, files, tar
 
 TXT = Members(("*.txt",), {"txt": "out"})
@@ -62,7 +63,7 @@ def transform(
         name = f"tests.transformers:{function}"
         worker_process.prepare(name)
         given = Settings(**{"workers": 2, **settings})
-        pool = shards.ShardPool(Pool(name, given), members, given, journal or Told())
+        pool = shard_pool.ShardPool(Pool(name, given), members, given, journal or Told())
         running = asyncio.create_task(pool.run())
         await pool.ready()
         try:
@@ -251,7 +252,7 @@ def test_a_shard_that_changes_meanwhile_has_no_result(tmp_path: Path, monkeypatc
     job = Job("train.tar", "in", str(path), "ais/@#/in/train.tar")
     roots = {"roots": (str(tmp_path),)}
     assert files(result(transform(job, **roots))) == [("a.out", b"1")]
-    monkeypatch.setattr(shards, "_file", lambda _: _changed(path))
+    monkeypatch.setattr(shard_pool, "_file", lambda _: _changed(path))
     outcome = transform(job, **roots)
     assert isinstance(outcome, Failure)
     assert "the object changed while it was being transformed" in outcome.reason
@@ -281,7 +282,7 @@ def test_a_large_shard_needs_little_memory(tmp_path: Path, monkeypatch: pytest.M
             sent += len(piece)
         return 0
 
-    monkeypatch.setattr("storeside.transformers.pieces.DirectPut.deliver", deliver)
+    monkeypatch.setattr("storeside.transformers.shards.pieces.DirectPut.deliver", deliver)
     process = psutil.Process()
     Path("/proc/self/clear_refs").write_text("5")
     before = process.memory_info().rss

@@ -41,7 +41,7 @@ from storeside.transfer.base.errors import TransferInputError
 from storeside.transfer.request.source import WILD, Listed, Source, pattern
 from storeside.transfer.state.loads import Loads
 from storeside.transfer.state.plan import Plan
-from storeside.transformers.audio import AudioFacts
+from storeside.transformers.audio.transcoding import AudioFacts
 from tests import in_memory
 
 FOLDER = Path(sql.__file__).parent

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from storeside.transformers import tar_archive
-from storeside.transformers.tar_archive import BLOCK, END, Member, TarArchive, TarError
+from storeside.transformers.contract import tar_archive
+from storeside.transformers.contract.tar_archive import BLOCK, END, Member, TarArchive, TarError
 from tests.shards import entry, tar
 
 NAMES = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=300)

@@ -22,7 +22,7 @@ from storeside.operators import AISMeasureTransformsOperator, transformer_comman
 from storeside.operators.arguments import LiteralArgumentError
 from storeside.stack.settings import CHECKOUT
 from storeside.transformers import serve
-from storeside.transformers.formats import AudioFormat
+from storeside.transformers.audio.formats import AudioFormat
 from tests.support import task_context
 
 SPEC = EtlSpec("bench", "image", transformer_command("audio_transcode"))

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from storeside.stack.settings import CHECKOUT
-from storeside.transformers.failures import parse
+from storeside.transformers.contract.failures import parse
 
 TOLD = "tests.unit.transforms_for_tests:Told"
 TABULAR = "storeside.transformers.examples.tabular:ParquetToJsonLines"

@@ -15,12 +15,13 @@ from urllib.parse import quote
 
 import pytest
 
-from storeside.transformers import failures, settings
-from storeside.transformers.failures import Failure
-from storeside.transformers.job import BadRequestError, Job, from_control_message, from_pull, from_push
-from storeside.transformers.journal import Journal
+from storeside.transformers import settings
+from storeside.transformers.contract import failures
+from storeside.transformers.contract.failures import Failure
+from storeside.transformers.contract.job import BadRequestError, Job, from_control_message, from_pull, from_push
+from storeside.transformers.contract.journal import Journal
 from storeside.transformers.settings import Settings
-from storeside.transformers.wire import LARGEST_KEPT, Channel
+from storeside.transformers.workers.wire import LARGEST_KEPT, Channel
 
 
 def test_settings_have_defaults() -> None:
@@ -168,7 +169,7 @@ def test_the_journal_lists_failures_again_after_an_hour(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     journal, clock = Journal(most=1), [1e9]
-    monkeypatch.setattr("storeside.transformers.journal.time", SimpleNamespace(time=lambda: clock[0]))
+    monkeypatch.setattr("storeside.transformers.contract.journal.time", SimpleNamespace(time=lambda: clock[0]))
     for second in (0, 1, 1.5, 2.5, 3599, 3600, 3601):
         clock[0] = 1e9 + second
         journal.record(Failure(0, "", str(second), "", False))

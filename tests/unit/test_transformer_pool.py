@@ -9,13 +9,13 @@ from contextlib import suppress
 
 import pytest
 
-from storeside.transformers import wire
-from storeside.transformers.failures import Failure
-from storeside.transformers.job import Job
-from storeside.transformers.pool import Content, Pool
-from storeside.transformers.sender import Senders
-from storeside.transformers.server_threads import _Service
+from storeside.transformers.contract.failures import Failure
+from storeside.transformers.contract.job import Job
+from storeside.transformers.server.sender import Senders
+from storeside.transformers.server.threads import _Service
 from storeside.transformers.settings import Settings
+from storeside.transformers.workers import wire
+from storeside.transformers.workers.pool import Content, Pool
 
 
 def test_a_pool_that_ends_closes_its_sockets() -> None:

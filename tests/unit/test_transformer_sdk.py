@@ -14,7 +14,7 @@ from aistore.sdk.session_manager import resolve_ssl_config
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from storeside.transformers import pipeline
+from storeside.transformers.contract import pipeline
 from storeside.transformers.settings import Settings
 
 TEXT = st.text(st.characters(codec="utf-8"), max_size=20)
@@ -86,7 +86,7 @@ def test_tls_is_configured_as_for_the_sdk(variables: dict[str, str]) -> None:
         assert Settings.from_environment().tls == resolve_ssl_config()
 
 
-@pytest.mark.parametrize("module", ["serve", "server_asgi", "shards", "worker", "preload"])
+@pytest.mark.parametrize("module", ["serve", "server.asgi", "shards.shard_pool", "workers.worker", "workers.preload"])
 def test_servers_and_workers_start_without_the_sdk(module: str) -> None:
     code = f"import sys, storeside.transformers.{module}; print('aistore' in sys.modules, 'requests' in sys.modules)"
     environment = {**os.environ, "AIS_NODES": "target:8081", "STORESIDE_TRANSFORM": "audio_transcode"}

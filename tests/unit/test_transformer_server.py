@@ -28,9 +28,9 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
 from storeside.stack.settings import CHECKOUT
-from storeside.transformers import server_asgi
-from storeside.transformers.failures import Failure, parse
-from storeside.transformers.journal import Journal
+from storeside.transformers.contract.failures import Failure, parse
+from storeside.transformers.contract.journal import Journal
+from storeside.transformers.server import asgi
 from storeside.transformers.settings import Settings
 from tests.support import unique, until
 
@@ -472,9 +472,9 @@ def test_a_fault_of_the_server_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
             raise RuntimeError("a fault")
 
     ended: list[bool] = []
-    monkeypatch.setattr(server_asgi, "_end_process", lambda: ended.append(True))
+    monkeypatch.setattr(asgi, "_end_process", lambda: ended.append(True))
     faulty: Any = Faulty()
-    app = server_asgi.AsgiServer(faulty, Settings(), Journal()).app
+    app = asgi.AsgiServer(faulty, Settings(), Journal()).app
     messages: list[dict[str, Any]] = [{"type": "websocket.connect"}]
     messages += [{"type": "websocket.receive", "bytes": part} for part in (control("echo"), CONTENT)]
 

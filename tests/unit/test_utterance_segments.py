@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storeside.transformers.utterance_options import RATE, WINDOW, UtteranceOptions
-from storeside.transformers.utterance_segments import Utterance, utterances
+from storeside.transformers.audio.utterance_options import RATE, WINDOW, UtteranceOptions
+from storeside.transformers.audio.utterance_segments import Utterance, utterances
 
 PLAIN = UtteranceOptions(padding_seconds=0, merge_gap_seconds=0, min_seconds=0.05, max_seconds=600)
 

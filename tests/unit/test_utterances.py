@@ -14,18 +14,18 @@ import pytest
 import webdataset.tariterators as wds
 
 from storeside.stack import demo
-from storeside.transformers.audio import AudioError, probe, transcode
-from storeside.transformers.audio_limits import Limits
-from storeside.transformers.audio_signal import SignalFacts
-from storeside.transformers.audio_transformers import AudioUtterances, audio_utterances
-from storeside.transformers.formats import AudioFormat
-from storeside.transformers.utterance_options import (
+from storeside.transformers.audio.formats import AudioFormat
+from storeside.transformers.audio.limits import Limits
+from storeside.transformers.audio.signal import SignalFacts
+from storeside.transformers.audio.transcoding import AudioError, probe, transcode
+from storeside.transformers.audio.utterance_options import (
     UtteranceOptions,
     sample_name,
     shard_extensions,
     shard_name,
     utterance_format,
 )
+from storeside.transformers.audio_transformers import AudioUtterances, audio_utterances
 from tests.unit.test_audio import wav
 
 RATE = 16_000

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from storeside.aistore.errors import AIStoreInputError
-from storeside.transformers.names import unfit
+from storeside.transformers.contract.names import unfit
 
 __all__ = ["expand", "is_folder_marker", "require_fit", "require_fit_prefix", "unfit"]
 

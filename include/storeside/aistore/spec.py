@@ -14,7 +14,7 @@ from typing import Any, Literal, get_args
 
 from storeside.aistore.errors import AIStoreInputError
 from storeside.aistore.spec_file import read
-from storeside.transformers.names import unfit_extensions
+from storeside.transformers.contract.names import unfit_extensions
 
 Communication = Literal["ws", "hpush", "hpull"]
 COMMUNICATION_TYPES: tuple[Communication, ...] = get_args(Communication)
@@ -34,13 +34,13 @@ _UNMARKED = ("then", "payload", "etl_name", "is_existing")
 _QUEUE_SECONDS = 60
 # The same for a shard, of which each member has its own time-out in the transformer.
 _SHARD_SECONDS = 24 * 3600
-# Variables with which Storeside's server transforms members; `storeside.transformers.members` reads them.
+# Variables with which Storeside's server transforms members; `storeside.transformers.contract.members` reads them.
 _MEMBERS, _EXTENSIONS, _RESULTS, _OBJECTS = "SHARD_MEMBERS", "SHARD_EXTENSIONS", "SHARD_RESULTS", "objects"
 # The program of Storeside's servers; of them, only the first speaks WebSocket.
 _SERVE = "storeside.transformers.serve"
 Server = Literal["fastapi", "flask", "http"]
 SERVERS: tuple[Server, ...] = get_args(Server)
-# The variable with which it makes shards of objects; `storeside.transformers.gathering` reads it.
+# The variable with which it makes shards of objects; `storeside.transformers.shards.gathering` reads it.
 _SOURCE_URL = "SHARD_SOURCE_URL"
 
 

@@ -23,7 +23,7 @@ from storeside.speech.facts import PULLED, FactsTable
 from storeside.sql.answers import first_row
 from storeside.transfer.base.staging_tables import sweep
 from storeside.transform.naming import Naming
-from storeside.transformers.formats import CODECS
+from storeside.transformers.audio.formats import CODECS
 
 if TYPE_CHECKING:
     from clickhouse_connect.driver.httpclient import HttpClient

@@ -24,7 +24,7 @@ from storeside.stack.supervision.processes import marked
 from storeside.stack.supervision.proxies import direct
 from storeside.stack.supervision.supervisor import Supervisor
 from storeside.stack.tables import print_components, print_table
-from storeside.transformers import landlock
+from storeside.transformers.isolation import landlock
 
 STAGES = (("authn", "s3", "clickhouse", "podrunner", "celery"), ("aistore", *hsds.PARTS), ("airflow",))
 # The parts that start by default.

@@ -1,4 +1,4 @@
-"""Reads failed objects from the logs of transformers; see `storeside.transformers.failures`."""
+"""Reads failed objects from the logs of transformers; see `storeside.transformers.contract.failures`."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 from storeside.aistore import jobs
 from storeside.aistore.errors import AIStoreInputError
-from storeside.transformers.failures import Failure, Shard, Unlisted, parse, parse_shards, parse_unlisted
-from storeside.transformers.journal import MOST_LINES
+from storeside.transformers.contract.failures import Failure, Shard, Unlisted, parse, parse_shards, parse_unlisted
+from storeside.transformers.contract.journal import MOST_LINES
 
 if TYPE_CHECKING:
     from aistore.sdk import Client

@@ -2,9 +2,9 @@
 
 The task lists the source and writes a plan of each shard, a small object, into a work bucket. A bucket job transforms
 the plans: its transformers read the objects of a plan and send the shard to the destination (see
-`storeside.transformers.gathering`). A shard then counts only if AIStore lists exactly the planned members in it. The
-version of a plan is a hash of the names, sizes and versions of its members, so a later run makes only the shards
-whose objects have changed.
+`storeside.transformers.shards.gathering`). A shard then counts only if AIStore lists exactly the planned members in
+it. The version of a plan is a hash of the names, sizes and versions of its members, so a later run makes only the
+shards whose objects have changed.
 """
 
 from __future__ import annotations

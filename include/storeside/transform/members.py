@@ -15,8 +15,8 @@ from storeside.ledger.objects import Ledger
 from storeside.ledger.scope import Scope
 from storeside.transform.journal import readable, shards
 from storeside.transform.listings import Listings
-from storeside.transformers.failures import Failure, Shard
-from storeside.transformers.journal import MOST_LINES
+from storeside.transformers.contract.failures import Failure, Shard
+from storeside.transformers.contract.journal import MOST_LINES
 
 if TYPE_CHECKING:
     from aistore.sdk import Client

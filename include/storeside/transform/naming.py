@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from storeside.aistore.errors import AIStoreInputError
 from storeside.aistore.names import require_fit_prefix, unfit
-from storeside.transformers.names import unfit_extensions
+from storeside.transformers.contract.names import unfit_extensions
 
 
 @dataclass(frozen=True)

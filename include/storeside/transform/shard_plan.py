@@ -19,9 +19,9 @@ from storeside.aistore.errors import AIStoreInputError, AIStoreTransientError
 from storeside.aistore.markers import marker, named_by
 from storeside.aistore.names import is_folder_marker, unfit
 from storeside.aistore.stored_objects import StoredObject
-from storeside.transformers import tar_archive
-from storeside.transformers.tar_archive import Member
-from storeside.transformers.webdataset_names import unread
+from storeside.transformers.contract import tar_archive
+from storeside.transformers.contract.tar_archive import Member
+from storeside.transformers.contract.webdataset_names import unread
 
 SHARD_SIZE = 1 << 30
 # The rule of WebDataset: sample and extension (webdataset.tariterators.base_plus_ext).

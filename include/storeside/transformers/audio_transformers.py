@@ -8,13 +8,14 @@ import os
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
-from .audio_limits import Limits
-from .formats import AudioFormat
+from storeside.transformers.audio.formats import AudioFormat
+from storeside.transformers.audio.limits import Limits
+
 from .transformer import Data, Result, Source, Transformer
 
 if TYPE_CHECKING:
-    from .audio_facts import AudioFacts
-    from .utterance_options import UtteranceOptions
+    from storeside.transformers.audio.facts import AudioFacts
+    from storeside.transformers.audio.utterance_options import UtteranceOptions
 
 
 class AudioTranscode:
@@ -23,7 +24,7 @@ class AudioTranscode:
     opens_source = True
 
     def __init__(self, target: AudioFormat, limits: Limits) -> None:
-        from .audio import engine
+        from storeside.transformers.audio.transcoding import engine
 
         self.mime_type = target.mime_type
         self._target = target
@@ -42,8 +43,8 @@ class AudioProbe:
     mime_type = "application/json"
 
     def __init__(self, limits: Limits) -> None:
-        from . import audio_decoder  # noqa: F401 - loads libav before the first object
-        from .audio_facts import probe
+        from storeside.transformers.audio import libav_decoder  # noqa: F401 - loads libav before the first object
+        from storeside.transformers.audio.facts import probe
 
         self._limits = limits
         self._probe = probe
@@ -62,8 +63,8 @@ class AudioTranscodeProbe:
     opens_source = True
 
     def __init__(self, target: AudioFormat, limits: Limits) -> None:
-        from . import audio_facts
-        from .audio import measuring_engine
+        from storeside.transformers.audio import facts as audio_facts
+        from storeside.transformers.audio.transcoding import measuring_engine
 
         self._engine = measuring_engine(target)
         self.mime_type = target.mime_type
@@ -93,7 +94,7 @@ class AudioUtterances:
     mime_type = "application/x-tar"
 
     def __init__(self, target: AudioFormat, options: UtteranceOptions, limits: Limits) -> None:
-        from . import utterances
+        from storeside.transformers.audio import utterances
 
         self._detector = utterances.Detector()
         self._shard = utterances.shard
@@ -132,7 +133,7 @@ def audio_transcode_probe() -> Transformer:
 
 def audio_utterances() -> Transformer:
     """Cut recordings into utterances: ``AUDIO_UTTERANCE_*`` has the options, ``AUDIO_*`` the format."""
-    from .utterance_options import UtteranceOptions, utterance_format
+    from storeside.transformers.audio.utterance_options import UtteranceOptions, utterance_format
 
     options = UtteranceOptions.from_environment()
     target = utterance_format(AudioFormat.variables())
@@ -141,8 +142,9 @@ def audio_utterances() -> Transformer:
 
 def audio_ffmpeg() -> Transformer:
     """Run the ffmpeg command with the ``FFMPEG_*`` variables; see `FfmpegSettings`."""
-    from .ffmpeg import AudioFfmpeg
-    from .ffmpeg_settings import FfmpegSettings
+    from storeside.transformers.audio.ffmpeg import AudioFfmpeg
+    from storeside.transformers.audio.ffmpeg_settings import FfmpegSettings
+
     from .settings import Settings
 
     return AudioFfmpeg(FfmpegSettings.from_environment(), Limits.from_environment(), Settings.from_environment())

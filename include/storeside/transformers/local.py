@@ -19,11 +19,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from . import worker_process
-from .failures import Failure
-from .isolation import VARIABLES
-from .job import Job
-from .pool import BrokenTransformError, Content, Outcome, Pool
+from storeside.transformers.contract.failures import Failure
+from storeside.transformers.contract.job import Job
+from storeside.transformers.isolation.decoders import VARIABLES
+from storeside.transformers.workers import worker_process
+from storeside.transformers.workers.pool import BrokenTransformError, Content, Outcome, Pool
+
 from .settings import Settings
 
 

@@ -16,18 +16,19 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from . import worker_process
-from .gathering import Gathering
-from .journal import Journal
-from .members import Members
-from .sender import Senders
+from storeside.transformers.contract.journal import Journal
+from storeside.transformers.contract.members import Members
+from storeside.transformers.server.sender import Senders
+from storeside.transformers.shards.gathering import Gathering
+from storeside.transformers.workers import worker_process
+from storeside.transformers.workers.worker_process import BrokenTransformError
+
 from .settings import Settings
-from .worker_process import BrokenTransformError
 
 if TYPE_CHECKING:
     import uvicorn
 
-    from .shards import AnyPool
+    from storeside.transformers.shards.shard_pool import AnyPool
 
 SERVERS = ("fastapi", "flask", "http")
 # Seconds that running requests get after the pod must end.
@@ -56,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
                 runner.run(_serve(options, settings, senders))
         else:
-            from .server_threads import serve
+            from storeside.transformers.server.threads import serve
 
             serve(options.server, options.transform, settings, senders, (options.host, options.port))
     except BrokenTransformError as e:
@@ -69,9 +70,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 async def _serve(options: argparse.Namespace, settings: Settings, senders: Senders) -> None:
     import uvicorn
 
-    from .guard import Guard
-    from .server_asgi import AsgiServer
-    from .shards import pool_for
+    from storeside.transformers.server.asgi import AsgiServer
+    from storeside.transformers.server.guard import Guard
+    from storeside.transformers.shards.shard_pool import pool_for
 
     journal = Journal()
     pool = pool_for(options.transform, settings, journal)

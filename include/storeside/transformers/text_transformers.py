@@ -7,7 +7,8 @@ import json
 import re
 from pathlib import Path
 
-from .members import one_object
+from storeside.transformers.contract.members import one_object
+
 from .transformer import ObjectError, Source, utf8
 
 # Byte order marks: longer ones first, because that of UTF-32 begins with that of UTF-16.

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import numpy as np
 
-from storeside.transformers import audio, audio_libav
-from storeside.transformers.audio_engines import NATIVE, row
-from storeside.transformers.audio_errors import AudioError
-from storeside.transformers.audio_facts import stated_of
-from storeside.transformers.audio_limits import Limits
-from storeside.transformers.formats import AudioFormat
+from storeside.transformers.audio import libav_engine, transcoding
+from storeside.transformers.audio.engines import NATIVE, row
+from storeside.transformers.audio.errors import AudioError
+from storeside.transformers.audio.facts import stated_of
+from storeside.transformers.audio.formats import AudioFormat
+from storeside.transformers.audio.limits import Limits
 from storeside.transformers.transformer import Data
 from tests.fuzz.differential import audio_corpus as corpus
 from tests.fuzz.differential import audio_reference as reference
@@ -24,7 +24,7 @@ from tests.fuzz.differential.audio_corpus import Recording
 from tests.fuzz.differential.outcome import Outcome
 
 Engine = Callable[[bytes, AudioFormat, Limits], Data]
-ENGINES: dict[str, Engine] = {"native": audio.transcode, "PyAV": audio_libav.transcode}
+ENGINES: dict[str, Engine] = {"native": transcoding.transcode, "PyAV": libav_engine.transcode}
 _BATCH = 64
 # ffmpeg reads one refused recording of this number, because each may need a separate process.
 _REFUSED_EVERY = 20
@@ -166,7 +166,7 @@ def _is_beside(one: Tried, theirs: bytes | None) -> bool:
     if not (stated.ignored or stated.start) or one.recording.kind not in ("trailing", "tagged"):
         return False
     whole = corpus.encoded(one.recording.base)
-    return theirs != _samples(audio.transcode, whole, one.target) and all(
+    return theirs != _samples(transcoding.transcode, whole, one.target) and all(
         made == _samples(ENGINES[name], whole, one.target) for name, made in one.ours.items() if name in ENGINES
     )
 
@@ -227,7 +227,7 @@ def _missing(one: Tried) -> str:
     recording = one.recording
     if not recording.kind.startswith("cut") or stated_of(recording.content).complete != "yes":
         return ""
-    whole = audio.transcode(corpus.encoded(recording.base), one.target, _LIMITS)
+    whole = transcoding.transcode(corpus.encoded(recording.base), one.target, _LIMITS)
     made = next(samples for samples in one.ours.values() if isinstance(samples, bytes))
     left = len(whole) - bytes(whole).index(b"data") - 8 - len(made)
     return f"{left} bytes of samples are missing from a complete recording" if left > 0 else ""

@@ -39,7 +39,7 @@ from storeside.transform.journal import failures, readable
 from storeside.transform.naming import Naming
 from storeside.transform.reasons import object_errors
 from storeside.transform.state import Options
-from storeside.transformers.formats import EXTENSIONS, AudioFormat
+from storeside.transformers.audio.formats import EXTENSIONS, AudioFormat
 
 log = logging.getLogger(__name__)
 

@@ -74,10 +74,10 @@ def transcode(
 
 
 async def _transcode(given: Mapping[str, Any]) -> dict[str, Any]:
-    from storeside.transformers.failures import Failure
-    from storeside.transformers.job import Job
-    from storeside.transformers.pool import Content, Pool
+    from storeside.transformers.contract.failures import Failure
+    from storeside.transformers.contract.job import Job
     from storeside.transformers.settings import Settings, usable_cpus
+    from storeside.transformers.workers.pool import Content, Pool
 
     parallel = given["parallel"]
     workers = min(parallel, usable_cpus())
@@ -123,7 +123,7 @@ def main() -> None:
     from requests import RequestException
 
     from storeside.aistore.errors import said
-    from storeside.transformers import worker_process
+    from storeside.transformers.workers import worker_process
 
     given = json.load(sys.stdin)
     worker_process.prepare(_TRANSFORM)

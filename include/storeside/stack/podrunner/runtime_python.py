@@ -28,8 +28,8 @@ def load_app() -> Any:
     app = server_class(port=0).app
     if os.environ.get("AIS_ETL_PROOF") != "true":
         return app
-    from storeside.transformers.guard import Guard
-    from storeside.transformers.sender import Senders
+    from storeside.transformers.server.guard import Guard
+    from storeside.transformers.server.sender import Senders
     from storeside.transformers.settings import Settings
 
     return Guard(app, Senders(Settings.from_environment()))

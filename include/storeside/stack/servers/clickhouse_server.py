@@ -28,7 +28,7 @@ from storeside.stack.servers.clickhouse_users import DATA, DATABASE, USER, users
 from storeside.stack.settings import HOST, SOURCES, StackError
 from storeside.stack.supervision.probes import answers
 from storeside.stack.supervision.processes import listener
-from storeside.transformers.landlock import confine, drop_capabilities
+from storeside.transformers.isolation.landlock import confine, drop_capabilities
 
 PINNED = "26.9.0"
 CLUSTER = "storeside"  # contains only this server; lets users try statements with ON CLUSTER

@@ -23,7 +23,7 @@ from storeside.transfer.objects.streams import CHUNK, Pieces, gathered, limited,
 from storeside.transfer.objects.strict_json import checked, objects
 from storeside.transfer.request.known_formats import KNOWN, has_kind, is_array
 from storeside.transfer.request.object_format import Csv, compression_of, format_by_name
-from storeside.transformers.tar_archive import TarArchive, TarError
+from storeside.transformers.contract.tar_archive import TarArchive, TarError
 
 Kind = Literal["tar", "zip", ""]
 _NAME = re.compile(r"(?i)\.(?:(zip)|tar|tgz|tbz2?|txz|tzst|tar\.(?:gz|bz2|xz|zstd?|lz4))$")

@@ -49,7 +49,7 @@ class Status(IntEnum):
 class Target(ctypes.Structure):
     """The wanted result and the accepted input; sizes are in bytes and include `headroom`, the space for a header.
 
-    `cells` and `other_forms` are those of `audio_engines.native_cells`. With `measures`, the conversion also computes
+    `cells` and `other_forms` are those of `engines.native_cells`. With `measures`, the conversion also computes
     the source's `SignalFacts`.
     `channel` is the number of the only channel to convert, from 0, or -1 for all.
     `expected_seconds` is the exact length that the container declares, or 0. Damage after that length is not part of

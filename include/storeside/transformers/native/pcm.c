@@ -241,7 +241,7 @@ static int is_complete(const AVFormatContext *format)
     return form->codec_id == AV_CODEC_ID_FLAC && form->sample_rate > 0 && form->ch_layout.nb_channels > 0;
 }
 
-/* Whether the table of engines (audio_engines.py) gives this container and codec to this library. */
+/* Whether the table of engines (audio/engines.py) gives this container and codec to this library. */
 static int is_native(const Job *job, const AVCodecParameters *form, const char *codec)
 {
     const char *demuxer = job->format->iformat->name, *floating = strstr(codec, "float"); /* as in mp3float */

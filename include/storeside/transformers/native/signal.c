@@ -10,7 +10,7 @@
 
 #include "signal.h"
 
-/* audio_signal.py mirrors these definitions. */
+/* audio/signal.py mirrors these definitions. */
 enum {
     FRAMES_PER_SECOND = 50,
     CLIPPED_RUN = 3,

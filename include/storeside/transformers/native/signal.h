@@ -1,6 +1,6 @@
 /*
  * Facts of a decoded recording before it is mixed and resampled: silence, clipping, bandwidth, signal-to-noise ratio.
- * docs/audio.md defines them; audio_signal.py computes the same facts with numpy.
+ * docs/audio.md defines them; audio/signal.py computes the same facts with numpy.
  */
 #ifndef STORESIDE_SIGNAL_H
 #define STORESIDE_SIGNAL_H

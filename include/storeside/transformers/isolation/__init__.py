@@ -1,0 +1,1 @@
+"""Isolates processes with Landlock, seccomp and resource limits."""

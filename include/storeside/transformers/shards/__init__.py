@@ -1,0 +1,1 @@
+"""Tar shards: transforms their members, and makes shards of objects."""

@@ -1,0 +1,142 @@
+"""A pool of worker processes: each object goes to an idle worker, and no worker can harm another.
+
+The process that reads requests does not transform. A worker that dies or takes too long fails its object and is
+replaced.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from storeside.transformers.contract.failures import Failure
+from storeside.transformers.contract.job import Job
+from storeside.transformers.settings import Settings
+from storeside.transformers.transformer import Data
+
+from .worker_process import BrokenTransformError, WorkerDiedError, WorkerProcess
+
+# Objects per worker that wait in the queue; beyond them, senders wait.
+_WAITING = 4
+
+
+@dataclass(frozen=True)
+class Delivered:
+    """The result was stored by direct put; `size` is in bytes."""
+
+    size: int
+
+
+@dataclass(frozen=True)
+class Content:
+    """The result, or the content that a later ETL of the pipeline returned; of a member also its sidecar."""
+
+    data: bytes | memoryview
+    sidecar: bytes = b""
+
+
+@dataclass(frozen=True)
+class Streamed:
+    """The result while it is made. An error of the iterator must end the connection within the answer."""
+
+    pieces: Iterator[bytes]
+
+
+Outcome: TypeAlias = Delivered | Content | Streamed | Failure
+
+
+@dataclass(frozen=True)
+class _Task:
+    job: Job
+    content: Data
+    outcome: asyncio.Future[Outcome]
+
+
+class Pool:
+    """Worker processes that run one transform; all methods belong to the event loop of `run`."""
+
+    def __init__(self, transform: str, settings: Settings) -> None:
+        self._transform = transform
+        self._settings = settings
+        self._tasks: asyncio.Queue[_Task] = asyncio.Queue(_WAITING * settings.workers)
+        self._ready = asyncio.Event()
+        self._workers: dict[int, WorkerProcess] = {}
+        self.mime_type = ""
+
+    @property
+    def processes(self) -> list[int]:
+        """The process ids of the running workers."""
+        return [worker.pid for worker in self._workers.values() if worker.alive]
+
+    async def run(self) -> None:
+        """Keep the workers running until cancelled. Raises BrokenTransformError if no worker can start."""
+        places = [asyncio.create_task(self._keep(n)) for n in range(self._settings.workers)]
+        try:
+            await asyncio.gather(*places)
+        finally:
+            for place in places:
+                place.cancel()
+            for worker in self._workers.values():
+                worker.close()
+
+    async def ready(self) -> None:
+        """Wait until the first worker is ready."""
+        await self._ready.wait()
+
+    async def submit(self, job: Job, content: Data = b"") -> asyncio.Future[Outcome]:
+        """Queue an object and return a future of its outcome; waits while the queue is full.
+
+        An object is not transformed if its future is cancelled before a worker takes it.
+        """
+        task = _Task(job, content, asyncio.get_running_loop().create_future())
+        await self._tasks.put(task)
+        return task.outcome
+
+    async def _keep(self, place: int) -> None:
+        task: _Task | None = None
+        while True:
+            worker = self._workers[place] = WorkerProcess(self._transform, self._settings)
+            self.mime_type = await worker.ready()
+            self._ready.set()
+            while worker.alive:
+                task = task or await self._tasks.get()
+                if task.outcome.cancelled():
+                    task = None
+                elif worker.alive:  # an idle worker may have died
+                    task = await self._work(worker, task)
+
+    async def _work(self, worker: WorkerProcess, task: _Task) -> _Task | None:
+        """Pass a task to a worker; return the task if the worker had died before it received the task."""
+        try:
+            head, data = await worker.exchange(vars(task.job), task.content, self._settings.object_timeout)
+            outcome = _outcome(task.job, head, data)
+        except TimeoutError:
+            worker.kill()
+            seconds = f"{self._settings.object_timeout:g}"
+            outcome = task.job.failure(f"it took longer than {seconds} s (OBJECT_TIMEOUT) and was ended", final=False)
+        except WorkerDiedError as e:
+            outcome = task.job.failure(str(e), final=False)
+        except ValueError as e:
+            outcome = task.job.failure(str(e), final=True)
+        except ConnectionError:
+            worker.kill()
+            return task
+        except OSError as e:  # the node has no memory or descriptor for the content
+            worker.kill()
+            outcome = task.job.failure(f"its content cannot be passed to a worker: {e}", final=False)
+        if not task.outcome.done():
+            task.outcome.set_result(outcome)
+        return None
+
+
+def _outcome(job: Job, head: dict[str, Any], data: Any) -> Outcome:
+    if "failed" in head:
+        return job.failure(str(head["failed"]), bool(head["final"]))
+    if "content" in head:
+        return Content(data, str(head.get("sidecar", "")).encode("latin-1"))
+    return Delivered(int(head["delivered"]))
+
+
+__all__ = ["BrokenTransformError", "Content", "Delivered", "Outcome", "Pool"]
