@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from storeside.operators.operators.aistore import AISTransformObjectsOperator as AISTransformObjectsOperator
     from storeside.operators.operators.aistore import transformer_command as transformer_command
     from storeside.operators.operators.aistore_etl import AISDeleteEtlOperator as AISDeleteEtlOperator
-    from storeside.operators.operators.aistore_etl import AISGetObjectOperator as AISGetObjectOperator
     from storeside.operators.operators.aistore_etl import AISInitEtlOperator as AISInitEtlOperator
-    from storeside.operators.operators.aistore_etl import AISInspectBucketOperator as AISInspectBucketOperator
     from storeside.operators.operators.aistore_etl import AISStartEtlOperator as AISStartEtlOperator
     from storeside.operators.operators.aistore_etl import AISStopEtlOperator as AISStopEtlOperator
-    from storeside.operators.operators.aistore_etl import AISTransformObjectOperator as AISTransformObjectOperator
+    from storeside.operators.operators.aistore_inspect import AISInspectBucketOperator as AISInspectBucketOperator
+    from storeside.operators.operators.aistore_object import AISGetObjectOperator as AISGetObjectOperator
+    from storeside.operators.operators.aistore_object import AISTransformObjectOperator as AISTransformObjectOperator
     from storeside.operators.operators.clickhouse import S3ToClickHouseOperator as S3ToClickHouseOperator
     from storeside.operators.operators.doctor import CheckConnectionsOperator as CheckConnectionsOperator
     from storeside.operators.operators.hsds import HSDSExportDatasetOperator as HSDSExportDatasetOperator
@@ -52,9 +52,11 @@ if TYPE_CHECKING:
     from storeside.operators.operators.speech_export import (
         ClickHouseExportManifestOperator as ClickHouseExportManifestOperator,
     )
-    from storeside.operators.operators.storage import StorageBenchmarkOperator as StorageBenchmarkOperator
     from storeside.operators.operators.storage import StorageCopyBucketOperator as StorageCopyBucketOperator
-    from storeside.operators.operators.storage import StorageTuneOperator as StorageTuneOperator
+    from storeside.operators.operators.storage_measurements import (
+        StorageBenchmarkOperator as StorageBenchmarkOperator,
+    )
+    from storeside.operators.operators.storage_measurements import StorageTuneOperator as StorageTuneOperator
     from storeside.operators.operators.throughput import AISMeasureThroughputOperator as AISMeasureThroughputOperator
     from storeside.operators.operators.transform_benchmark import (
         AISMeasureTransformsOperator as AISMeasureTransformsOperator,
@@ -88,9 +90,10 @@ _NAMES = {
         "AISTransformObjectsOperator", "TRANSFORMER_IMAGE", "transformer_command",
     ),
     "operators.operators.aistore_etl": (
-        "AISDeleteEtlOperator", "AISGetObjectOperator", "AISInitEtlOperator", "AISInspectBucketOperator",
-        "AISStartEtlOperator", "AISStopEtlOperator", "AISTransformObjectOperator",
+        "AISDeleteEtlOperator", "AISInitEtlOperator", "AISStartEtlOperator", "AISStopEtlOperator",
     ),
+    "operators.operators.aistore_inspect": ("AISInspectBucketOperator",),
+    "operators.operators.aistore_object": ("AISGetObjectOperator", "AISTransformObjectOperator"),
     "operators.bases.charts": ("chart_url_pattern",),
     "operators.operators.clickhouse": ("S3ToClickHouseOperator",),
     "operators.operators.doctor": ("CheckConnectionsOperator",),
@@ -112,7 +115,8 @@ _NAMES = {
         "GXValidateManifestOperator", "SqsSettleSpeechEventsOperator",
     ),
     "operators.operators.speech_export": ("ClickHouseExportManifestOperator",),
-    "operators.operators.storage": ("StorageBenchmarkOperator", "StorageCopyBucketOperator", "StorageTuneOperator"),
+    "operators.operators.storage": ("StorageCopyBucketOperator",),
+    "operators.operators.storage_measurements": ("StorageBenchmarkOperator", "StorageTuneOperator"),
     "operators.operators.throughput": ("AISMeasureThroughputOperator",),
     "operators.operators.transform_benchmark": ("AISMeasureTransformsOperator", "AISRemoveMeasurementOperator"),
     "operators.triggers.s3_events": ("S3EventsTrigger",),

@@ -40,7 +40,7 @@ pytestmark = pytest.mark.usefixtures("no_etl_is_left")
 def task(stack: Stack, aistore: Any, clickhouse: Any, monkeypatch: pytest.MonkeyPatch) -> AISTransformBucketOperator:
     """A transform of three objects, each of which takes a second."""
     monkeypatch.setenv("AIRFLOW_CONN_AISTORE_DEFAULT", json.dumps(airflow.connections(stack)["AISTORE_DEFAULT"]))
-    for module in ("operators.aistore", "operators.aistore_etl", "bases.bucket_job", "operators.prefetch"):
+    for module in ("operators.aistore", "operators.aistore_inspect", "bases.bucket_job", "operators.prefetch"):
         monkeypatch.setattr(f"storeside.operators.{module}.ledger", lambda _: Ledger(clickhouse))
     monkeypatch.setattr(bucket_job, "RETRIES", 0)
     source = Bucket("ais", unique("in"))

@@ -11,7 +11,7 @@ from storeside.operators import AISGetObjectOperator
 from storeside.operators.bases.charts import chart_at, object_at
 from storeside.operators.entries import faults
 from storeside.operators.operators import storage, throughput
-from storeside.operators.operators.storage import StorageBenchmarkOperator
+from storeside.operators.operators.storage_measurements import StorageBenchmarkOperator
 from storeside.operators.operators.throughput import AISMeasureThroughputOperator
 from storeside.stack.settings import CHECKOUT
 

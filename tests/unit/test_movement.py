@@ -19,11 +19,8 @@ from storeside.operators.operators.s3_events import (
     SqsLeaseS3EventsOperator,
 )
 from storeside.operators.operators.speech import ClickHousePublishManifestOperator, SqsSettleSpeechEventsOperator
-from storeside.operators.operators.storage import (
-    StorageBenchmarkOperator,
-    StorageCopyBucketOperator,
-    StorageTuneOperator,
-)
+from storeside.operators.operators.storage import StorageCopyBucketOperator
+from storeside.operators.operators.storage_measurements import StorageBenchmarkOperator, StorageTuneOperator
 from storeside.operators.operators.throughput import AISMeasureThroughputOperator
 from storeside.operators.operators.transform_benchmark import AISMeasureTransformsOperator
 

@@ -34,14 +34,9 @@ from storeside.operators.operators.aistore import (
     AISTransformObjectsOperator,
     transformer_command,
 )
-from storeside.operators.operators.aistore_etl import (
-    AISDeleteEtlOperator,
-    AISGetObjectOperator,
-    AISInspectBucketOperator,
-    AISStartEtlOperator,
-    AISStopEtlOperator,
-    AISTransformObjectOperator,
-)
+from storeside.operators.operators.aistore_etl import AISDeleteEtlOperator, AISStartEtlOperator, AISStopEtlOperator
+from storeside.operators.operators.aistore_inspect import AISInspectBucketOperator
+from storeside.operators.operators.aistore_object import AISGetObjectOperator, AISTransformObjectOperator
 from storeside.operators.operators.shards import AISMakeShardsOperator, AISSplitShardsOperator
 from storeside.operators.operators.speech import AISProbeAudioOperator, GXValidateManifestOperator
 from storeside.operators.shared import as_bool, as_number, run_columns, run_key

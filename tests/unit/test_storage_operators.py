@@ -16,13 +16,10 @@ from storeside.copying.prefetch import Missing
 from storeside.measure import tuner
 from storeside.operators.errors import airflow_errors
 from storeside.operators.hooks import storage as hooks
-from storeside.operators.operators import prefetch, storage
+from storeside.operators.operators import prefetch, storage_measurements
 from storeside.operators.operators.prefetch import AISPrefetchBucketOperator
-from storeside.operators.operators.storage import (
-    StorageBenchmarkOperator,
-    StorageCopyBucketOperator,
-    StorageTuneOperator,
-)
+from storeside.operators.operators.storage import StorageCopyBucketOperator
+from storeside.operators.operators.storage_measurements import StorageBenchmarkOperator, StorageTuneOperator
 from storeside.operators.shared import only_when
 from storeside.operators.triggers.aistore import AISJobTrigger
 from tests.oci_double import config, new_key
@@ -54,8 +51,8 @@ def test_template_fields_are_arguments(operator: Any) -> None:
     ],
 )  # fmt: skip
 def test_a_number_that_is_none_is_named(monkeypatch: pytest.MonkeyPatch, kind: Any, name: str) -> None:
-    monkeypatch.setattr(storage, "backend", lambda text: SimpleNamespace())
-    monkeypatch.setattr(storage, "clickhouse", lambda conn_id: SimpleNamespace())
+    monkeypatch.setattr(storage_measurements, "backend", lambda text: SimpleNamespace())
+    monkeypatch.setattr(storage_measurements, "clickhouse", lambda conn_id: SimpleNamespace())
     monkeypatch.setattr(tuner, "migrate", lambda client: [])
     with pytest.raises(AirflowFailException, match=f"^{name} 'some' is not a "):
         kind(task_id="measure", backends=["s3://b"], **{name: "some"}).execute(CONTEXT)
@@ -323,8 +320,8 @@ def test_a_killed_measurement_is_stopped(monkeypatch: pytest.MonkeyPatch, operat
             self.sweep("")
 
     monkeypatch.setattr(f"storeside.measure.{engine}", Engine)
-    monkeypatch.setattr(storage, "backend", lambda text: SimpleNamespace())
-    monkeypatch.setattr(storage, "clickhouse", lambda conn_id: SimpleNamespace())
+    monkeypatch.setattr(storage_measurements, "backend", lambda text: SimpleNamespace())
+    monkeypatch.setattr(storage_measurements, "clickhouse", lambda conn_id: SimpleNamespace())
     monkeypatch.setattr(tuner, "migrate", lambda client: [])
     task = operator(task_id="measure", backends=["s3://b"])
     task.on_kill()  # before it begins: there is nothing to stop
