@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from airflow.sdk.exceptions import AirflowFailException
 
+from storeside.amounts import counted, others, rate, size
 from storeside.operators.errors import OperatorInputError
 from storeside.operators.shared import plain, run_key
 
@@ -36,12 +37,16 @@ def check_policy(value: str, name: str = "on_failed_objects") -> None:
 
 def log_load(log: Any, source: str, table: str, report: dict[str, Any]) -> None:
     """Log the outcome of a load, and its failures; `report` is the engine's `Report` as a dictionary."""
-    rate = report["rows"] / report["seconds"] if report["seconds"] else 0
+    not_loaded = others(
+        (report["failed"], "failed"),
+        (report["known_bad"], "failed for good before"),
+        (report["skipped"], "loaded before"),
+    )
+    not_rows = others((report["rejected"], "rejected"), (report["filtered"], "filtered"))
     log.info(
-        "%s -> %s: %d objects loaded, %d failed, %d failed for good before, %d loaded before; %d rows"
-        " (%d rejected, %d filtered), %.1f MB, %.1f s, %d rows/s",
-        source, table, report["loaded"], report["failed"], report["known_bad"], report["skipped"],
-        report["rows"], report["rejected"], report["filtered"], report["bytes"] / 1e6, report["seconds"], rate,
+        "%s -> %s: %s loaded%s; %s%s, %s, %.1f s%s",
+        source, table, counted(report["loaded"], "object"), not_loaded, counted(report["rows"], "row"), not_rows,
+        size(report["bytes"]), report["seconds"], rate(report["rows"], report["seconds"], "rows"),
     )  # fmt: skip
     _log_objects(log, "failed", report["failures"], report["failed"])
     _log_objects(log, _KNOWN, report["known_failures"], report["known_bad"])
@@ -73,7 +78,7 @@ def fail_for_objects(report: dict[str, Any], run: str) -> None:
     if report["left"]:
         key, reason = report["left_objects"][0]
         raise AirflowFailException(
-            f"{report['left']} objects are loaded and still unchanged in the source, such as {key!r}: {reason}."
+            f"{counted(report['left'], 'object')} loaded, but unchanged in the source, such as {key!r}: {reason}."
             " All of them: SELECT key, reason FROM storeside.source_objects FINAL WHERE state = 'failed' AND run_id ="
             f" '{run}'. Correct the cause; then clear this task, or wait for the next run. No object is loaded again."
         )
@@ -93,7 +98,7 @@ def _log_objects(log: Any, what: str, first: Sequence[Sequence[str]], count: int
     for name, reason in first:
         log.warning("%s: %r: %s", what, name, reason, object=name)
     if count > len(first):
-        log.warning("%s: %d more objects", what, count - len(first))
+        log.warning("%s: %s more", what, counted(count - len(first), "object"))
 
 
 def _known_failures(count: int, listed: int, known: Sequence[Sequence[str]], done: str) -> AirflowFailException:
@@ -134,10 +139,13 @@ def finish(
         },
         **told,
     )  # fmt: skip
+    not_done = others(
+        (summary.failed, "failed"), (summary.known_bad, "failed for good before"), (summary.skipped, "unchanged")
+    )
     operator.log.info(
-        "%s -> %s: %d %s, %d failed, %d failed for good before, %d unchanged; %.1f MB in, %.1f MB out, %.1f s",
-        summary.source, summary.destination, summary.done, done, summary.failed, summary.known_bad, summary.skipped,
-        summary.bytes_in / 1e6, summary.bytes_out / 1e6, summary.seconds,
+        "%s -> %s: %s %s%s; %s in, %s out, %.1f s%s",
+        summary.source, summary.destination, counted(summary.done, "object"), done, not_done, size(summary.bytes_in),
+        size(summary.bytes_out), summary.seconds, rate(summary.done, summary.seconds, "objects"),
     )  # fmt: skip
     if summary.ignored:
         operator.log.info("ignored markers: %s", ", ".join(f"{n} of {kind}" for kind, n in summary.ignored.items()))

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Unpack
 
+from storeside.amounts import counted, others, size
 from storeside.operators.bases.task import TaskArguments
 from storeside.operators.errors import airflow_errors
 from storeside.operators.hooks.hsds import HSDSHook
@@ -112,9 +113,9 @@ class HSDSExportDatasetOperator(MovementOperator):
             report = asdict(self._running.run())
         source, destination = f"hsds:/{self.domain}{self.dataset}", f"s3://{export.bucket}/{export.prefix}"
         self.log.info(
-            "%s -> %s: %d parts, %d of them from an earlier try, %d elements, %.1f MB read, %.1f MB written, %.1f s",
-            source, destination, report["parts"], report["present"], report["elements"], report["bytes_read"] / 1e6,
-            report["bytes_written"] / 1e6, report["seconds"],
+            "%s -> %s: %s%s, %s, %s read, %s written, %.1f s", source, destination, counted(report["parts"], "part"),
+            others((report["present"], "of them from an earlier try")), counted(report["elements"], "element"),
+            size(report["bytes_read"]), size(report["bytes_written"]), report["seconds"],
         )  # fmt: skip
         record(self, self.clickhouse_conn_id, context, "export", source, destination, report, report["parts"])
         return dict(plain(report))
@@ -200,9 +201,9 @@ class HSDSImportDatasetOperator(MovementOperator):
             report = asdict(self._running.run())
         destination = f"hsds:/{self.domain}{self.dataset}"
         self.log.info(
-            "%s -> %s: %d slabs, %d of them from an earlier try, %d elements, %.1f MB, %.1f s",
-            self.source, destination, report["slabs"], report["present"], report["elements"],
-            report["bytes_written"] / 1e6, report["seconds"],
+            "%s -> %s: %s%s, %s, %s, %.1f s", self.source, destination, counted(report["slabs"], "slab"),
+            others((report["present"], "of them from an earlier try")), counted(report["elements"], "element"),
+            size(report["bytes_written"]), report["seconds"],
         )  # fmt: skip
         record(self, self.clickhouse_conn_id, context, "import", self.source, destination, report, report["slabs"])
         return dict(plain(report))

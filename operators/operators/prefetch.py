@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from storeside.aistore.buckets import Bucket
+from storeside.amounts import counted, size
 from storeside.operators.arguments import check_literals, flag
 from storeside.operators.bases.following import FollowingArguments, FollowingOperator
 from storeside.operators.bases.selecting import SelectingOperator
@@ -94,7 +95,7 @@ class AISPrefetchBucketOperator(FollowingOperator, MovementOperator, SelectingOp
             prefetch = self.prefetch()
             prefetch.check()
             missing = prefetch.missing()
-            self.log.info("%s: %d objects, %.1f MB to fetch", self.bucket, missing.objects, missing.bytes / 1e6)
+            self.log.info("%s: %s, %s to fetch", self.bucket, counted(missing.objects, "object"), size(missing.bytes))
             if not missing.objects and not as_bool(self.latest, "latest"):
                 result = self._finish(context, missing, missing, time.time())
                 if prefetch.is_empty():
@@ -145,7 +146,7 @@ class AISPrefetchBucketOperator(FollowingOperator, MovementOperator, SelectingOp
         begun = {"objects": objects, "size": size, "started": started}
         if self._may_come(event["error"], left):
             if left.objects < before and rounds < ROUNDS:
-                self.log.info("%d objects are still missing: submitting another job", left.objects)
+                self.log.info("%s still missing: submitting another job", counted(left.objects, "object"))
                 return self._submit(context, prefetch, begun, left, rounds + 1)
             raise AirflowException(self._told(event["error"], left))
         return self._finish(context, Missing(objects, size), left, started)
@@ -159,7 +160,7 @@ class AISPrefetchBucketOperator(FollowingOperator, MovementOperator, SelectingOp
         what = "objects that have changed in the backend may not be fetched"
         if left.examples:
             name, reason = left.examples[0]
-            what = f"{left.objects} objects are still missing, such as {name!r}: {reason}"
+            what = f"{counted(left.objects, 'object')} still missing, such as {name!r}: {reason}"
         ended = f" (the job ended with: {error})" if error else ""
         return f"{self.bucket}: {what}{ended}. The other objects are in the cluster; a retry fetches the missing ones"
 
@@ -180,7 +181,7 @@ class AISPrefetchBucketOperator(FollowingOperator, MovementOperator, SelectingOp
             self.log.warning("not fetched: %r: %s", name, reason, object=name)
         if left.objects and self.on_failed_objects == "fail":
             raise AirflowFailException(
-                f"{left.objects} objects of {self.bucket} were not fetched, such as {left.examples[0][0]!r}:"
+                f"{counted(left.objects, 'object')} of {self.bucket} not fetched, such as {left.examples[0][0]!r}:"
                 f" {left.examples[0][1]}. The other objects are in the cluster; clear this task to fetch the rest."
             )
         return {**summary, "examples": plain(left.examples)}

@@ -12,6 +12,7 @@ from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowFailException
 from airflow.sdk.observability import stats
 
+from storeside.amounts import counted, others, size
 from storeside.operators.arguments import between, check_instant, check_literals
 from storeside.operators.bases.deprecated import without_effect
 from storeside.operators.bases.selecting import SelectingArguments, SelectingOperator
@@ -209,20 +210,21 @@ class S3EventsToClickHouseOperator(LoadOperator):
         queue = self.sqs_queue.rpartition("/")[2]
         stats.gauge("storeside.queue.oldest_seconds", report["oldest_seconds"], tags={"queue": queue})
         self.log.info(
-            "%d messages with %d events: %d loaded (%d rows, %.1f MB), %d skipped; %d messages released, %d sent to"
-            " the dead-letter queue; the oldest message waited %.1f s",
-            report["messages"], report["events"], report["loaded"], report["rows"], report["bytes"] / 1e6,
-            report["skipped"], report["released"], report["dead"], report["oldest_seconds"],
+            "%s with %s: %d loaded (%s, %s)%s%s; the oldest message waited %.1f s",
+            counted(report["messages"], "message"), counted(report["events"], "event"), report["loaded"],
+            counted(report["rows"], "row"), size(report["bytes"]), others((report["skipped"], "skipped")),
+            others((report["released"], "messages released"), (report["dead"], "sent to the dead-letter queue")),
+            report["oldest_seconds"],
         )  # fmt: skip
         if report["dead"] and self.on_failed_objects == "fail":
             raise AirflowFailException(
-                f"{report['dead']} messages went to the dead-letter queue of {self.sqs_queue}; storeside.events and"
-                " the messages' attributes contain the reasons: fix the cause, then send the messages back with"
-                " SqsRedriveDeadLettersOperator"
+                f"{counted(report['dead'], 'message')} went to the dead-letter queue of {self.sqs_queue};"
+                " storeside.events and the messages' attributes contain the reasons: fix the cause, then send the"
+                " messages back with SqsRedriveDeadLettersOperator"
             )
         if report["left"] and self.on_failed_objects == "fail":
             raise AirflowFailException(
-                f"{report['left']} objects are loaded and still unchanged in s3://{self.bucket}: correct the cause,"
+                f"{counted(report['left'], 'object')} loaded, but unchanged in s3://{self.bucket}: correct the cause,"
                 " and the next run tries again. Reasons: SELECT key, reason FROM storeside.source_objects FINAL WHERE"
                 " state = 'failed'"
             )
@@ -301,8 +303,8 @@ class QueueOperator(FormOperator):
                 return {"deleted": 0, "released": 0, "dead": 0}
             settled = settle(*found, s3_client_of(self.aws_conn_id))
         self.log.info(
-            "%d messages deleted, %d released, %d sent to the dead-letter queue",
-            settled.deleted, settled.released, settled.dead,
+            "%s deleted%s", counted(settled.deleted, "message"),
+            others((settled.released, "released"), (settled.dead, "sent to the dead-letter queue")),
         )  # fmt: skip
         return vars(settled)
 
@@ -349,7 +351,7 @@ class LeaseOperator(QueueOperator):
             count = take_or_receive(
                 queue, client, run_key(context), batches_of(context, queue), self.max_messages, self.lease_seconds
             )
-        self.log.info("%d messages of %s are leased for this run", count, queue.name)
+        self.log.info("%s of %s leased for this run", counted(count, "message"), queue.name)
         return {"messages": count}
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseHook
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
+from storeside import amounts
 from storeside.aistore.cluster import cluster_of
 from storeside.aistore.etl import release
 from storeside.aistore.jobs import Follower, Progress, abort
@@ -133,8 +134,9 @@ def describe(progress: Progress, total: int, seconds: float) -> str:
     """Return one log line: objects done and total, rate, remaining time."""
     seconds = progress.seconds or seconds
     rate = progress.objects / seconds if seconds > 0 else 0.0
-    of = f" of {total}" if total else ""
-    text = f"{progress.objects}{of} objects, {progress.bytes / 1e6:.1f} MB, {rate:.1f} objects/s"
+    of = f"{progress.objects:,} of " if total else ""
+    text = f"{of}{amounts.counted(total or progress.objects, 'object')}, {amounts.size(progress.bytes)}"
+    text += amounts.rate(progress.objects, seconds, "objects")
     if progress.finished:
         return f"{text}, finished after {seconds:.1f} s{f' with error: {progress.error}' if progress.error else ''}"
     if rate and total > progress.objects:

@@ -188,7 +188,7 @@ def test_a_known_failure_fails_each_run_until_it_is_accepted(
     for name, value in environment(stack).items():
         monkeypatch.setenv(name, value)
     assert main([f"{task.source}/b", task.destination, "--accept-failed", "ada"]) == 0
-    assert capsys.readouterr().out.endswith("\n1 failed objects are accepted by ada\n")
+    assert capsys.readouterr().out.endswith("\n1 failed object accepted by ada\n")
     assert numbers() == (0, 0, 0, 4)
     task.on_failed_objects = "report"
     assert numbers(object_timeout=299) == (0, 1, 0, 3)

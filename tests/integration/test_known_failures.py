@@ -35,7 +35,7 @@ def test_a_failure_is_stated_until_it_is_accepted_or_its_cause_is_corrected(load
     failed = command()
     assert failed.returncode == 1
     assert "failed before: 'b.csv'" in failed.stderr
-    assert "1 failed objects are accepted by ada" in command("--accept-failed", "ada").stdout
+    assert "1 failed object accepted by ada" in command("--accept-failed", "ada").stdout
     accepted = command("--json")
     assert accepted.returncode == 0, accepted.stderr
     assert json.loads(accepted.stdout.splitlines()[-1])["skipped"] == 2

@@ -33,4 +33,4 @@ def test_known_failures_fail_a_task_unless_it_only_reports_them(known: tuple[tup
     assert json.loads(rows[0]["detail"])["known_bad"] == 25
     said = "failed before, and not tried again: "
     named = [f"{said}{name!r}: {reason}" for name, reason in known]
-    assert warned[: len(known) + 1] == [*named, f"{said}{25 - len(known)} more objects"]
+    assert warned[: len(known) + 1] == [*named, f"{said}{25 - len(known)} objects more"]

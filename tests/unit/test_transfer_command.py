@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import argparse
 import json
+from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
+from clickhouse_connect.driver.exceptions import DatabaseError
 
-from storeside.transfer.__main__ import main, say_what_is_missing
-from storeside.transfer.base.errors import TransferInputError
-from storeside.transfer.cli import request, transfer_arguments
+from storeside.operators.bases.selecting import POLICIES
+from storeside.transfer.__main__ import main, say_what_is_missing, status
+from storeside.transfer.base.errors import TransferInputError, is_without_collection
+from storeside.transfer.cli import add_on_nothing, end_without, request, transfer_arguments
 from storeside.transfer.printing import report_text
 from storeside.transfer.request.request import Request
 from storeside.transfer.request.source import Source
 from storeside.transfer.run.engine import Report
+from storeside.transfer.run.preparation import Preparation
+from tests.statements import Engine
+from tests.transfers import request_of
 
 
 @pytest.fixture(autouse=True)
@@ -31,16 +39,72 @@ def test_defaults_are_the_engines() -> None:
 
 
 def test_reports_are_tables_for_people_and_json_for_programs() -> None:
-    report = Report(3, 1, 1, 1, 1_234_567, 0, 44_400_000, 1.26, (("a.csv", "it is empty"),))
-    lines = dict(line.split(maxsplit=1) for line in report_text(report, as_json=False).splitlines())
-    assert lines == {
-        "listed": "3", "skipped": "1", "loaded": "1", "failed": "1", "rows": "1,234,567", "rejected": "0",
-        "bytes": "44,400,000 (44.4 MB)", "seconds": "1.3", "filtered": "0",
-        "handled": "0", "left": "0", "removed": "0", "known": "bad  0",
+    """A table has no line for a number that is zero, and bytes have the unit that fits."""
+    report = Report(3, 1, 1, 1, 1_234_567, 0, 44_400_000, 1.26, (("a.csv", "it is empty"),), known_bad=1)
+    lines = [line.rsplit("  ", maxsplit=1) for line in report_text(report, as_json=False).splitlines()]
+    assert {name.strip(): number for name, number in lines} == {
+        "listed": "3", "skipped": "1", "loaded": "1", "failed": "1", "rows": "1,234,567", "bytes": "44.4 MB",
+        "seconds": "1.3", "failed before": "1",
     }  # fmt: skip
+    assert lines[-1][0].strip() == "failed before"
+    assert "listed         0" in report_text(Report(0, 0, 0, 0, 0, 0, 0, 0.0), as_json=False)
     found = json.loads(report_text(report, as_json=True))
-    assert found["rows"] == 1_234_567
+    assert (found["rows"], found["rejected"]) == (1_234_567, 0)
     assert found["failures"] == [["a.csv", "it is empty"]]
+
+
+@pytest.mark.parametrize(
+    ("on_nothing", "code", "said"),
+    [
+        ("succeed", 0, "no object matches s3://trips/2026/; 2 markers _* ignored\n"),
+        ("skip", 99, "no object matches s3://trips/2026/; 2 markers _* ignored\n"),
+        ("fail", 1, "error: no object matches s3://trips/2026/; 2 markers _* ignored\n"),
+    ],
+)
+def test_a_prefix_without_objects_says_so(
+    capsys: pytest.CaptureFixture[str], on_nothing: str, code: int, said: str
+) -> None:
+    given = argparse.Namespace(source="s3://trips/2026/", on_nothing=on_nothing)
+    nothing = Report(0, 0, 0, 0, 0, 0, 0, 0.1, ignored={"_*": 2})
+    assert status(nothing, given) == code
+    assert capsys.readouterr().err == said
+    assert status(replace(nothing, listed=1, skipped=1), given) == 0
+    assert status(replace(nothing, listed=1, failed=1), given) == 1
+    assert capsys.readouterr().err == ""
+
+
+def test_operator_and_command_have_the_same_choices() -> None:
+    parser = argparse.ArgumentParser()
+    add_on_nothing(parser)
+    for policy in POLICIES:
+        assert parser.parse_args(["--on-nothing", policy]).on_nothing == policy
+        end_without("nothing", policy)
+    assert parser.parse_args([]).on_nothing == "succeed"
+
+
+@pytest.mark.parametrize("loader", ["auto", "pull"])
+@pytest.mark.parametrize(
+    "source", [Source("trips", "2026/", "nosuch"), Source("ais://a", "", "nosuch", "http://p/s3")]
+)
+def test_a_collection_that_does_not_exist_turns_no_pull_into_a_push(source: Source, loader: str) -> None:
+    """ClickHouse's own error, from the engine in this process."""
+    wanted = request_of(source, "data.t", "csv", loader=loader)
+    preparation = Preparation(wanted, Engine(), None, SimpleNamespace(loads=None))  # type: ignore[arg-type]
+    with pytest.raises(TransferInputError, match="collection 'nosuch': ClickHouse has no named collection of this"):
+        _ = preparation.pulls
+
+
+def test_a_collection_without_a_right_is_refused_too() -> None:
+    said = "x: Not enough privileges. To execute this query, it's necessary to have the grant NAMED COLLECTION ON c"
+    assert is_without_collection(coded(497, said))
+    assert not is_without_collection(coded(497, "necessary to have the grant SELECT(a) ON data.t"))
+    assert not is_without_collection(coded(499, "There is no named collection"))
+
+
+def coded(code: int, text: str) -> DatabaseError:
+    error = DatabaseError(text)
+    error.code = code
+    return error
 
 
 @pytest.mark.parametrize("who", ["", " "])
@@ -63,9 +127,9 @@ def test_the_number_of_objects_that_are_not_named_is_told(capsys: pytest.Capture
     say_what_is_missing(Report(9, 0, 0, 1, 0, 0, 0, 0.0, named, known_bad=3, known_failures=named, left=2))
     assert capsys.readouterr().err.splitlines()[:4] == [
         "failed: 'a.csv': it is empty",
-        "left in the source: 2 more objects",
+        "left in the source: 2 objects more",
         "failed before: 'a.csv': it is empty",
-        "failed before: 2 more objects",
+        "failed before: 2 objects more",
     ]
 
 

@@ -17,6 +17,7 @@ from itertools import islice
 
 from storeside.aistore.names import is_folder_marker
 from storeside.aistore.stored_objects import StoredObject
+from storeside.amounts import byte_rate, counted, others, size
 from storeside.copying.claims import BEAT_SECONDS, Claims
 from storeside.copying.errors import CopyCancelled, CopyInputError, CopyObjectError, CopyTransientError, DeniedError
 from storeside.copying.mover import Mover, Outcome
@@ -51,8 +52,8 @@ class Progress:
     seconds: float
 
     def __str__(self) -> str:
-        rate = self.bytes / self.seconds if self.seconds else 0
-        text = f"{self.objects} of {self.total} objects, {self.bytes / 1e6:.1f} MB, {rate / 1e6:.1f} MB/s"
+        text = f"{self.objects:,} of {counted(self.total, 'object')}, {size(self.bytes)}"
+        text += byte_rate(self.bytes, self.seconds)
         if 0 < self.objects < self.total:
             text += f", {(self.total - self.objects) / self.objects * self.seconds:.0f} s to go"
         return text
@@ -146,15 +147,13 @@ class CopyJob:
         self._adopted = self.ledger.adopt(self.scope)
         self._total = plan.pending - self._adopted
         log.info(
-            "%s -> %s: %d objects listed, %d to process (%d of them exist), %d failed before, %d refused for names",
-            self.source.name,
-            self.destination.name,
-            plan.listed,
-            plan.pending,
-            self._adopted,
-            plan.known_bad,
-            plan.refused,
-        )
+            "%s -> %s: %s listed, %d to process%s", self.source.name, self.destination.name,
+            counted(plan.listed, "object"), plan.pending,
+            others(
+                (self._adopted, "of them exist"), (plan.known_bad, "failed before"),
+                (plan.refused, "refused for their names"),
+            ),
+        )  # fmt: skip
         return plan
 
     def _source_rows(self) -> Iterator[Row]:

@@ -14,8 +14,10 @@ from storeside.events.intake import Limits
 from storeside.events.load import EventLoad
 from storeside.events.queue import Queue
 from storeside.transfer.cli import (
+    add_on_nothing,
     aws,
     clickhouse,
+    end_without,
     exit_code,
     ledger,
     reader_of,
@@ -48,6 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         default=120,
         help="seconds until messages of a killed run are visible again; default: %(default)s",
     )
+    add_on_nothing(parser)
     given = parser.parse_args(arguments)
     return exit_code(lambda: _drain(given))
 
@@ -60,6 +63,8 @@ def _drain(given: argparse.Namespace) -> int:
     reader = reader_of(wanted.source, given.sse_kms_key_id)
     drained = EventLoad(queue, wanted, clickhouse(), reader, run_of(given), limits, ledger(), servers()).run()
     print(report_text(drained, as_json=given.json))
+    if not drained.messages and not drained.handled:
+        return end_without(f"the queue {given.queue} has no messages", given.on_nothing)
     return 1 if drained.dead or drained.left else 0
 
 

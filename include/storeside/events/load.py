@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from storeside.aistore.names import is_folder_marker
+from storeside.amounts import counted, others
 from storeside.events.batches import Batches
 from storeside.events.current import NOT_LISTED, Found, listed_around, look_at
 from storeside.events.deliveries import FOLDER, LOADED, MARKER, UNTRIED, Delivery, Outcome, conclude, oldest, sort_out
@@ -226,8 +227,8 @@ class EventLoad:
         with self._lock:
             self.drained.add(len(messages), processed.deliveries, settled, lag)
         log.info(
-            "%d messages: %d deleted, %d released, %d sent to the dead-letter queue; the oldest waited %.1f s",
-            len(messages), settled.deleted, settled.released, settled.dead, lag,
+            "%s: %d deleted%s; the oldest waited %.1f s", counted(len(messages), "message"), settled.deleted,
+            others((settled.released, "released"), (settled.dead, "sent to the dead-letter queue")), lag,
         )  # fmt: skip
 
     def _load_patiently(self, keys: Sequence[str], lane: int) -> dict[str, Outcome]:

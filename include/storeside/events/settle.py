@@ -65,6 +65,7 @@ def settle(
     let_go(delivery.message for delivery in released)
     by_delay: dict[int, list[Delivery]] = {}
     for delivery in released:
+        log.info("releasing message %s: %s", delivery.message.id, delivery.reason)
         by_delay.setdefault(delivery.delay_seconds, []).append(delivery)
     for delay, some in by_delay.items():
         queue.extend([delivery.message for delivery in some], delay)

@@ -16,11 +16,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from storeside.aistore.buckets import Bucket
+from storeside.amounts import counted
 from storeside.ledger.objects import Ledger
 from storeside.transfer.base.errors import TransferInputError, shown
 from storeside.transfer.cli import (
     S3_SOURCE,
+    add_on_nothing,
     clickhouse,
+    end_without,
     exit_code,
     ledger,
     reader_of,
@@ -35,6 +38,8 @@ from storeside.transfer.run.engine import Report, Transfer
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one transfer; return 1 when objects failed, or S3 refused to change them, and 2 when it cannot finish.
+
+    Without an object, --on-nothing decides.
 
     Objects that an earlier run could not load count as failed, unless their failure was accepted.
     """
@@ -56,6 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         default="",
         help="snapshot's id, version or metadata file to load, with --format iceberg or delta",
     )
+    add_on_nothing(parser)
     given = parser.parse_args(arguments)
     return exit_code(lambda: _transfer(given))
 
@@ -93,6 +99,15 @@ def _transfer(given: argparse.Namespace) -> int:
         print(f"expectations: {shown(report.verdict['summary'])}")
     if not given.json:
         say_what_is_missing(report)
+    return status(report, given)
+
+
+def status(report: Report, given: argparse.Namespace) -> int:
+    """Return the exit code of a load; say so if no object matches."""
+    # An earlier try of the run may have deleted or moved all objects that it loaded.
+    if not (report.listed or report.loaded or report.handled):
+        ignored = "".join(f"; {counted(n, 'marker')} {kind} ignored" for kind, n in report.ignored.items())
+        return end_without(f"no object matches {given.source}{ignored}", given.on_nothing)
     return 1 if report.failed or report.known_bad or report.left else 0
 
 
@@ -106,7 +121,7 @@ def say_what_is_missing(report: Report) -> None:
         for key, reason in first:
             print(f"{what}: {key!r}: {reason}", file=sys.stderr)
         if count > len(first):
-            print(f"{what}: {count - len(first)} more objects", file=sys.stderr)
+            print(f"{what}: {counted(count - len(first), 'object')} more", file=sys.stderr)
     if report.known_bad:
         print(
             "objects that failed before are not loaded: correct the cause and use --retry-failed, or let later runs"
@@ -127,7 +142,7 @@ def _accept_results(given: argparse.Namespace) -> int:
 
 
 def _accepted(count: int, who: str) -> int:
-    print(f"{count} failed objects are accepted by {who}")
+    print(f"{counted(count, 'failed object')} accepted by {who}")
     return 0
 
 

@@ -49,6 +49,21 @@ def run_of(given: argparse.Namespace) -> str:
     return given.run_id or f"cli/{uuid.uuid4().hex}"
 
 
+def add_on_nothing(parser: argparse.ArgumentParser) -> None:
+    """Add the argument whose value `end_without` gets."""
+    parser.add_argument(
+        "--on-nothing", choices=("succeed", "skip", "fail"), default="succeed",
+        help="if there is no object, or no message: exit with 0, with 99, which lets Airflow's BashOperator skip its"
+        " task, or with 1; default: %(default)s",
+    )  # fmt: skip
+
+
+def end_without(what: str, on_nothing: str) -> int:
+    """Say that a command found nothing, for the reason `what`, and return its exit code."""
+    print(f"{'error: ' if on_nothing == 'fail' else ''}{what}", file=sys.stderr)
+    return {"succeed": 0, "skip": 99, "fail": 1}[on_nothing]
+
+
 def transfer_arguments(module: str, description: str, source: str = S3_SOURCE) -> argparse.ArgumentParser:
     """Return a parser with the arguments that transfers from listings and from events share."""
     parser = argparse.ArgumentParser(prog=f"python -m {module}", description=description.split("\n", maxsplit=1)[0])

@@ -1,4 +1,4 @@
-"""Formats the report that a command prints: as a table, or as one JSON object."""
+"""Formats the report that a command prints: as a table of its numbers, or as one JSON object."""
 
 from __future__ import annotations
 
@@ -6,21 +6,29 @@ import dataclasses
 import json
 from typing import Any
 
+from storeside.amounts import size
+
+# Fields whose names are no plain words.
+_NAMES = {"known_bad": "failed before"}
+
 
 def report_text(report: Any, *, as_json: bool) -> str:
     """Return a report (a dataclass of numbers) as one line of JSON, or as one line per number.
 
-    The table leaves out fields that are not numbers, such as failures, which a command prints separately.
+    The table leaves out zeros, unless all numbers are, and fields that are not numbers, such as failures, which a
+    command prints separately.
     """
     fields = dataclasses.asdict(report)
     if as_json:
         return json.dumps(fields)
     numbers = {name: value for name, value in fields.items() if isinstance(value, int | float)}
-    width = max(map(len, numbers))
-    return "\n".join(f"{name.replace('_', ' '):<{width}}  {_number(name, value)}" for name, value in numbers.items())
+    numbers = {name: numbers[name] for name in sorted(numbers, key=_NAMES.__contains__) if numbers[name]} or numbers
+    names = {name: _NAMES.get(name, name.replace("_", " ")) for name in numbers}
+    width = max(map(len, names.values()))
+    return "\n".join(f"{names[name]:<{width}}  {_number(name, value)}" for name, value in numbers.items())
 
 
 def _number(name: str, value: float) -> str:
     if name.endswith("seconds"):
         return f"{value:,.1f}"
-    return f"{value:,}" if name != "bytes" or value < 1_000_000 else f"{value:,} ({value / 1e6:,.1f} MB)"
+    return size(value) if name == "bytes" else f"{value:,}"

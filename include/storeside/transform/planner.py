@@ -7,6 +7,7 @@ import time
 from dataclasses import asdict
 
 from storeside.aistore.errors import AIStoreInputError
+from storeside.amounts import counted, others
 from storeside.ledger import owners
 from storeside.ledger.objects import Ledger
 from storeside.ledger.scope import Plan, Scope
@@ -70,14 +71,10 @@ class Planner:
             self._ledger.distrust(self._scope)
         plan = self._decide(record=True)
         log.info(
-            "%s -> %s: %d objects listed, %d to process, %d failed for good before, %d refused for their names",
-            self._scope.source,
-            self._scope.destination,
-            plan.listed,
-            plan.pending,
-            plan.known_bad,
-            plan.refused,
-        )
+            "%s -> %s: %s listed, %d to process%s", self._scope.source, self._scope.destination,
+            counted(plan.listed, "object"), plan.pending,
+            others((plan.known_bad, "failed for good before"), (plan.refused, "refused for their names")),
+        )  # fmt: skip
         self._held.evict_stale()
         if self._options.sync:
             self._require_own_names()

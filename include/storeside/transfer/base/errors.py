@@ -134,6 +134,7 @@ THROWN = 395  # by a check of a row's values, whose text is ours
 ACCESS_DENIED = 497
 _HTTP_ERROR = 86  # of url(), with which ClickHouse reads AIStore
 _S3_ERROR = 499
+_NO_COLLECTION = 669
 OBJECT_CHANGED = 1009
 # Codes for unwritable files, timeouts, host names, memory, too many queries or parts, the network, a session in use,
 # a stopping server, lost or killed queries, and lack of space.
@@ -396,6 +397,12 @@ def is_of_storage(error: BaseException) -> bool:
 def names_unknown_column(text: str) -> bool:
     """Return whether the text of an error is about a column that the table lacks."""
     return bool(_UNKNOWN_COLUMN.match(text))
+
+
+def is_without_collection(error: BaseException) -> bool:
+    """Return whether a named collection does not exist, or the user has no right to it."""
+    code = code_of(error)
+    return code == _NO_COLLECTION or (code == ACCESS_DENIED and "NAMED COLLECTION" in str(error))
 
 
 def is_unlistable(error: BaseException) -> bool:

@@ -36,6 +36,7 @@ from typing import TYPE_CHECKING, Any
 from clickhouse_connect.driver.exceptions import DatabaseError, OperationalError
 
 from storeside.aistore.markers import NONE
+from storeside.amounts import byte_rate, counted, others, size
 from storeside.transfer.base import queries
 from storeside.transfer.base.errors import (
     DIFFERENT_STRUCTURE,
@@ -386,9 +387,8 @@ def describe(totals: Totals, reading: int, prepared: Prepared, seconds: float) -
     done = totals.loaded + totals.failed
     share = totals.bytes / prepared.bytes if prepared.bytes else 0.0
     text = (
-        f"{done} of {prepared.planned} objects, {totals.rows} rows (and {reading} being read),"
-        f" {totals.bytes / 1e6:.1f} of {prepared.bytes / 1e6:.1f} MB"
+        f"{done:,} of {counted(prepared.planned, 'object')}{others((totals.failed, 'failed'))},"
+        f" {counted(totals.rows, 'row')} (and {reading:,} being read),"
+        f" {size(totals.bytes)} of {size(prepared.bytes)}{byte_rate(totals.bytes, seconds)}"
     )
-    if share and seconds > 0:
-        text += f", {totals.bytes / seconds / 1e6:.1f} MB/s, {seconds / share - seconds:.0f} s to go"
-    return text
+    return f"{text}, {seconds / share - seconds:.0f} s to go" if share and seconds > 0 else text

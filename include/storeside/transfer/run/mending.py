@@ -101,7 +101,7 @@ class Mending:
             if isinstance(error, TransferTransientError) and not by_size(e):
                 raise error from e
         reason = f"{self._with_place(o, str(error))}{self._hint(o)}{self._remedy(str(error))}"
-        log.warning("%r: %s", o.key, reason)
+        log.debug("%r: %s", o.key, reason)  # the report at the end has it
         self.work.loads.record_failed([(o, kind_of(error), reason)])
         return None
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from clickhouse_connect.driver.exceptions import DatabaseError
 
+from storeside import amounts
 from storeside.sql.answers import first_row
 from storeside.sql.quoting import literal
 from storeside.transfer.base import queries
@@ -21,6 +22,7 @@ from storeside.transfer.base.errors import (
     classify,
     is_transient,
     is_unlistable,
+    is_without_collection,
     plain,
 )
 from storeside.transfer.base.schema import MOMENT, Column, bare, resolved
@@ -158,10 +160,10 @@ class Preparation:
         self._known = self._known_bad(listed - planned)
         if not is_whole:
             self.plan.forget("load_listings")
+        to_load = f"{planned:,} to load ({amounts.size(size)}), by {'push' if push else 'pull'}"
         log.info(
-            "%s: %d objects match, %d to load (%.1f MB), by %s",
-            self.request.source.uri, listed, planned, size / 1e6,
-            "push" if push else "pull",
+            "%s: %s listed, %s",
+            self.request.source.uri, amounts.counted(listed, "object"), to_load if planned else "none to load",
         )  # fmt: skip
         if self.snapshot is not None:
             return self._of_snapshot(
@@ -269,6 +271,12 @@ class Preparation:
         except DatabaseError as e:
             if is_unlistable(e) or (source.by_url and aistore_urls.is_absent(e)):
                 return True
+            if source.collection and is_without_collection(e):
+                raise TransferInputError(
+                    f"collection {source.collection!r}: ClickHouse has no named collection of this name, or its user"
+                    f" may not use it: correct the name, or GRANT NAMED COLLECTION ON {source.collection}. Without"
+                    f" one, ClickHouse reads with its own keys, or the worker pushes: {plain(e)}"
+                ) from e
             if self.request.loader == "pull":
                 raise TransferInputError(f"ClickHouse cannot read {bucket_uri(source.bucket)}: {plain(e)}") from e
             log.info("ClickHouse cannot read the bucket, so the worker pushes: %s", plain(e))
