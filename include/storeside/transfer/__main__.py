@@ -103,7 +103,7 @@ def _transfer(given: argparse.Namespace) -> int:
 
 
 def status(report: Report, given: argparse.Namespace) -> int:
-    """Return the exit code of a load; say so if no object matches."""
+    """Return the exit code of a load, and print a line if no object matches."""
     # An earlier try of the run may have deleted or moved all objects that it loaded.
     if not (report.listed or report.loaded or report.handled):
         ignored = "".join(f"; {counted(n, 'marker')} {kind} ignored" for kind, n in report.ignored.items())
