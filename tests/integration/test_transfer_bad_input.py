@@ -393,8 +393,9 @@ def test_requests_that_cannot_be_carried_out_say_why(loading: Loading) -> None:
     with pytest.raises(TransferInputError, match="engine Memory"):
         loading.load()
     loading.clickhouse.command(f"DROP TABLE {loading.table}")
-    with pytest.raises(TransferInputError, match="cannot read"):
-        loading.load(loader="pull", collection="absent")
+    for loader in ("auto", "pull"):
+        with pytest.raises(TransferInputError, match="collection 'absent': ClickHouse has no named collection of this"):
+            loading.load(loader=loader, collection="absent")
     loading.put({"b": b"\0\1\2"})
     with pytest.raises(TransferInputError, match=r"such as 'b': set `format`"):
         loading.load("b")
