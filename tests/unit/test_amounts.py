@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from storeside.amounts import byte_rate, counted, others, rate, size
+from storeside.transfer.run.plan_input import size_of_plan
 
 
 @pytest.mark.parametrize(
@@ -33,3 +34,8 @@ def test_a_rate_needs_a_second() -> None:
 def test_zeros_are_left_out() -> None:
     assert others((0, "failed"), (1, "loaded before"), (2000, "skipped")) == ", 1 loaded before, 2,000 skipped"
     assert others((0, "failed")) == ""
+
+
+def test_the_size_of_a_plan() -> None:
+    assert size_of_plan(3, 1, 824, push=False) == "3 objects listed, 1 to load (824 B), by pull"
+    assert size_of_plan(1, 0, 0, push=True) == "1 object listed, none to load"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
+from storeside.amounts import counted, size
 from storeside.transfer.lakes.snapshots import Snapshot
 from storeside.transfer.objects.aistore_objects import list_bucket
 from storeside.transfer.objects.content import s3_error
@@ -43,3 +44,9 @@ def record_source(plan: Plan, reader: Any, source: Source, after: str = "", snap
             plan.record_listing(chosen(list_objects(*place)))
     except (BotoCoreError, ClientError) as e:
         raise s3_error(e, source.bucket, source.prefix) from e
+
+
+def size_of_plan(listed: int, planned: int, bytes: int, *, push: bool) -> str:
+    """Return the size of a plan for the log: ``3 objects listed, 1 to load (824 B), by pull``."""
+    to_load = f"{planned:,} to load ({size(bytes)}), by {'push' if push else 'pull'}" if planned else "none to load"
+    return f"{counted(listed, 'object')} listed, {to_load}"

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from clickhouse_connect.driver.exceptions import DatabaseError
 
-from storeside import amounts
 from storeside.sql.answers import first_row
 from storeside.sql.quoting import literal
 from storeside.transfer.base import queries
@@ -38,7 +37,7 @@ from storeside.transfer.request.options import REST, SYSTEM_COLUMNS, refuse_own
 from storeside.transfer.request.request import Request
 from storeside.transfer.request.source import Listed, bucket_uri
 from storeside.transfer.run.looking import Look
-from storeside.transfer.run.plan_input import record_source
+from storeside.transfer.run.plan_input import record_source, size_of_plan
 from storeside.transfer.run.planned_columns import check_table, missing, of_new_table
 from storeside.transfer.run.samples import columns_of, recognise
 from storeside.transfer.state.loads import Unplanned
@@ -160,11 +159,7 @@ class Preparation:
         self._known = self._known_bad(listed - planned)
         if not is_whole:
             self.plan.forget("load_listings")
-        to_load = f"{planned:,} to load ({amounts.size(size)}), by {'push' if push else 'pull'}"
-        log.info(
-            "%s: %s listed, %s",
-            self.request.source.uri, amounts.counted(listed, "object"), to_load if planned else "none to load",
-        )  # fmt: skip
+        log.info("%s: %s", self.request.source.uri, size_of_plan(listed, planned, size, push=push))
         if self.snapshot is not None:
             return self._of_snapshot(
                 self.snapshot, destination, Prepared("parquet", push, listed, planned, size), since
