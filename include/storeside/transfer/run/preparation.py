@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from clickhouse_connect.driver.exceptions import DatabaseError
 
-from storeside.sql.answers import first_row
-from storeside.sql.quoting import literal
 from storeside.transfer.base import queries
 from storeside.transfer.base.errors import (
     LoadObjectError,
@@ -187,23 +185,13 @@ class Preparation:
     def _of_nothing(self, destination: Destination | None, prepared: Prepared) -> Prepared:
         """Return `prepared`, for an empty plan. Raises TransferInputError if loads of a missing table explain it."""
         if destination is None and prepared.listed:
-            self._check_never_loaded()
+            self.loads.require_no_rows()
         return prepared
-
-    def _check_never_loaded(self) -> None:
-        """Raise TransferInputError if the ledger has loads with rows in the table, which does not exist."""
-        if found := self.loads.with_rows():
-            table = self.request.table
-            raise TransferInputError(
-                f"{table} does not exist, but storeside.loads has {found} objects that were loaded into it, so no"
-                f" load takes them again: DELETE FROM storeside.loads WHERE destination = {literal(table)}, or create"
-                " the table without their rows"
-            )
 
     def _settle_and_ask_time(self, destination: Destination | None) -> int:
         """Settle interrupted loads; then return the time of the ledger's server in microseconds since the epoch."""
         settle_doubtful(destination, self.loads, self.s3)
-        return int(first_row(self.loads.client.query("SELECT toUnixTimestamp64Micro(now64(6))"))[0])
+        return self.loads.server_time()
 
     def _of_snapshot(
         self, snapshot: Snapshot, destination: Destination | None, prepared: Prepared, since: int

@@ -12,7 +12,7 @@ from storeside.sql.acceptance import accept
 from storeside.sql.answers import first_row
 from storeside.sql.migrate import migrate
 from storeside.sql.quoting import literal
-from storeside.transfer.base.errors import FailureKind, TransferTransientError
+from storeside.transfer.base.errors import FailureKind, TransferInputError, TransferTransientError
 from storeside.transfer.request.source import Source
 
 if TYPE_CHECKING:
@@ -331,6 +331,20 @@ class Loads:
             )
         )
         return int(row[0])
+
+    def require_no_rows(self) -> None:
+        """Raise TransferInputError if the ledger has loads with rows in the table, which does not exist."""
+        if found := self.with_rows():
+            table = self.destination
+            raise TransferInputError(
+                f"{table} does not exist, but storeside.loads has {found} objects that were loaded into it, so no"
+                f" load takes them again: DELETE FROM storeside.loads WHERE destination = {literal(table)}, or create"
+                " the table without their rows"
+            )
+
+    def server_time(self) -> int:
+        """Return the time of the ledger's server in microseconds since the epoch."""
+        return int(first_row(self.client.query("SELECT toUnixTimestamp64Micro(now64(6))"))[0])
 
     def last_totals(self, planned: int) -> Totals:
         """Return the totals at the end of a run, of which `planned` objects were planned.
