@@ -27,7 +27,7 @@ class FigureError(ValueError):
 
 def documents() -> list[Path]:
     """Return the documents that may contain figures."""
-    return [CHECKOUT / "README.md", *sorted(p for p in (CHECKOUT / "docs").glob("*.md") if p != BENCHMARKS)]
+    return [CHECKOUT / "README.md", *sorted(p for p in (CHECKOUT / "docs").rglob("*.md") if p != BENCHMARKS)]
 
 
 def measured(text: str) -> dict[str, float]:

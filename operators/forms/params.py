@@ -220,7 +220,7 @@ TABLE: Final = {
         section="More options",
         **form_choices("load options"),
         description='All other options of a load as JSON, such as {"csv.quote": "\'", "limits.rows": 1000000};'
-        " docs/transfer.md lists them",
+        " docs/transfer/arguments.md lists them",
     ),
 }
 EXPECTATIONS: Final = quality_fields.EXPECTATIONS

@@ -67,7 +67,7 @@ class LoadArguments(WaitingArguments, SelectingArguments, FlatArguments, total=F
     format: LoadFormat | Template
     """``auto``, ``parquet``, ``csv``, ``tsv``, ``jsonl``, ``avro``, ``orc``, ``arrow``, ``arrowstream``,
     ``protobuf``, ``protobufsingle``, ``protobuflist`` or ``msgpack``; in `S3ToClickHouseOperator` also ``iceberg`` or
-    ``delta`` for a table in S3, with the table's folder as `keys`, see docs/transfer.md
+    ``delta`` for a table in S3, with the table's folder as `keys`, see docs/transfer/snapshots.md
     """
     loader: Loader | Template
     """``auto``, ``pull`` or ``push``"""
@@ -95,13 +95,13 @@ class LoadArguments(WaitingArguments, SelectingArguments, FlatArguments, total=F
     """`LoadLimits`: limits for a single object; an object that exceeds one fails, and the others are loaded"""
     options: NamedOptions | str | None
     """options by name, such as ``{"csv.quote": "'"}``, which replace those of the other arguments; for forms, see
-    docs/transfer.md
+    docs/transfer/arguments.md
     """
     aws_conn_id: str
     """connection to S3. Its extras describe S3 to ClickHouse: ``clickhouse_collection`` is a named collection with
     the endpoint and its keys, ``clickhouse_endpoint`` is the endpoint if it differs from the worker's. Without a
     collection ClickHouse uses its own environment or role. With ``clickhouse_cluster`` all replicas of that cluster
-    read. For roles, public buckets and requester pays see docs/transfer.md
+    read. For roles, public buckets and requester pays see docs/transfer/clusters.md
     """
     clickhouse_conn_id: str
     """connection to ClickHouse"""

@@ -22,7 +22,7 @@ from storeside.stack.settings import CHECKOUT, SOURCES, Stack
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
 
-PAGES = [CHECKOUT / "README.md", *sorted((CHECKOUT / "docs").glob("*.md"))]
+PAGES = [CHECKOUT / "README.md", *sorted((CHECKOUT / "docs").rglob("*.md"))]
 RUN = {
     command: path.name
     for path in PAGES

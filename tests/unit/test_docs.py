@@ -19,8 +19,8 @@ import pytest
 import storeside.operators as public
 from storeside.stack.settings import CHECKOUT
 
-PAGES = [CHECKOUT / "README.md", *sorted((CHECKOUT / "docs").glob("*.md"))]
-IDS = [path.name for path in PAGES]
+PAGES = [CHECKOUT / "README.md", *sorted((CHECKOUT / "docs").rglob("*.md"))]
+IDS = [str(path.relative_to(CHECKOUT)) for path in PAGES]
 FENCE = re.compile(r"^ *```(\w*)(?: \w+)?\n(.*?)^ *```", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\((?!https?://)([^)#\s]*)(?:#([\w-]+))?\)")
 

@@ -139,7 +139,7 @@ def transfer_arguments(module: str, description: str, source: str = S3_SOURCE) -
     )  # fmt: skip
     parser.add_argument(
         "--set", action="append", default=[], metavar="NAME=VALUE",
-        help="any other option, such as limits.rows=1000 (docs/transfer.md lists them); may be repeated",
+        help="any other option, such as limits.rows=1000 (docs/transfer/arguments.md lists them); may be repeated",
     )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     parser.add_argument("--run-id", default="", help="name of the run; a run of the same name continues")

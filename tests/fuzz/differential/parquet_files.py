@@ -19,7 +19,7 @@ from tests.fuzz.differential.thrift import encoded, footer_of, with_footer
 # Types of flat columns, each with one of its values.
 Values = Callable[[random.Random], Any]
 # ClickHouse 26.9 may read forever from a damaged page that is compressed with gzip, zstd or brotli: see Bad input in
-# docs/transfer.md.
+# docs/transfer/formats.md.
 SAFE_CODECS = ("none", "snappy", "lz4")
 
 _DAY = 24 * 3600

@@ -1,4 +1,4 @@
-"""The rules by which values of text objects decide the type of a column: see "Types from text" in docs/transfer.md.
+"""The rules by which values of text objects decide the type of a column: "Types from text" in docs/transfer/text.md.
 
 Each form of a value has the types that hold it. A column has the first type, in the order of `TYPES`, that holds all
 of its values. So neither the order of rows nor that of objects matters.

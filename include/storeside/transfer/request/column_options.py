@@ -32,7 +32,7 @@ class Columns:
     :param drop: columns that are not loaded
     :param rename: columns of the table by columns of the objects, such as ``{"ts": "pickup_time"}``
     :param cast: ClickHouse types by column; a value that the type cannot hold fails its object
-    :param mask: ``sha256``, ``redact`` or ``last4`` by column; docs/transfer.md states their limits
+    :param mask: ``sha256``, ``redact`` or ``last4`` by column; docs/transfer/columns.md states their limits
     :param compute: expressions by column of the table, such as ``{"day": Expression("toDate(pickup_time)")}``
     :param where: an expression that is true for the rows to load
     """

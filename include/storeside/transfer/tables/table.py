@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 
 # The column with the load of each row: ``storeside.loads.load_id``. ``SELECT *`` omits it, as it is MATERIALIZED.
 LOAD_ID = "_storeside_load"
-# The comment of columns whose types come from a sample of text: see "Codes" in docs/transfer.md.
+# The comment of columns whose types come from a sample of text: see "Codes" in docs/transfer/text.md.
 INFERRED = "inferred from text"
 _COMMENT = f" COMMENT {literal(INFERRED)}"
 # The destination merges the published parts; merges before that only slow down the load.

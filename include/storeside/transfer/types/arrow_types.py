@@ -2,7 +2,7 @@
 
 Each Parquet type maps to the type in the table of DoubleCloud's connector
 (https://double.cloud/blog/posts/2023/10/native-s3-connector-vs-airbyte-s3-connector/), or to a more precise
-ClickHouse type if there is one. The table in docs/transfer.md lists all types, with the reasons.
+ClickHouse type if there is one. The table in docs/transfer/formats.md lists all types, with the reasons.
 """
 
 from __future__ import annotations
