@@ -10,7 +10,6 @@ from urllib.parse import quote, urlsplit
 
 from airflow.sdk import Asset, AssetAlias, BaseOperatorLink
 
-from storeside.ledger.objects import Ledger
 from storeside.operators.links import RunPageLink
 from storeside.operators.restrictions import FormOperator
 from storeside.operators.shared import run_columns
@@ -18,6 +17,8 @@ from storeside.operators.shared import run_columns
 if TYPE_CHECKING:
     from airflow.providers.openlineage.extractors import OperatorLineage
     from airflow.sdk import Context
+
+    from storeside.ledger.objects import Ledger
 
 # Stands for a task's destination in the DAG, because the destination's asset is known only after the task has run.
 DESTINATION = AssetAlias("storeside")

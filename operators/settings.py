@@ -6,9 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from airflow.sdk import Asset, AssetWatcher, CronTriggerTimetable, Variable
-from airflow.sdk.definitions.timetables.assets import AssetOrTimeSchedule
-from airflow.sdk.exceptions import AirflowTimetableInvalid
+from airflow.sdk import Asset, AssetWatcher, Variable
 
 from storeside.operators.errors import OperatorInputError
 
@@ -42,6 +40,9 @@ def dag_settings(dag_id: str, needs: Mapping[str, Sequence[str]] | None = None, 
             )
         _check_value(f"the Airflow Variable {name}: {setting}", value, defaults[setting])
     if given.get("schedule"):
+        from airflow.sdk import CronTriggerTimetable
+        from airflow.sdk.exceptions import AirflowTimetableInvalid
+
         try:
             CronTriggerTimetable(given["schedule"], timezone="UTC").validate()
         except AirflowTimetableInvalid as e:
@@ -74,9 +75,15 @@ def dag_schedule(settings: Mapping[str, Any]) -> Any:
     :param settings: what `dag_settings` returned; ``source``, if it is one of them, is the bucket of the events
     :raises OperatorInputError: there is a queue, and the source is no bucket of S3, which alone sends events
     """
-    times = CronTriggerTimetable(settings["schedule"], timezone="UTC") if settings["schedule"] else None
+    times = None
+    if settings["schedule"]:
+        from airflow.sdk import CronTriggerTimetable
+
+        times = CronTriggerTimetable(settings["schedule"], timezone="UTC")
     if not (queue := settings["queue"]):
         return times
+    from airflow.sdk.definitions.timetables.assets import AssetOrTimeSchedule
+
     from storeside.operators.arguments import check_event_source
     from storeside.operators.triggers.s3_events import S3EventsTrigger
 

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowSkipException
 
-from storeside.ledger.objects import Ledger
 from storeside.operators.errors import OperatorInputError
 from storeside.operators.hooks.transfer import clickhouse_client, ledger_connection
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
     from clickhouse_connect.driver.httpclient import HttpClient
+
+    from storeside.ledger.objects import Ledger
 
 N = TypeVar("N", int, float)
 
@@ -61,6 +62,8 @@ def clickhouse(conn_id: str) -> HttpClient:
 
 def ledger(clickhouse_conn_id: str) -> Ledger:
     """Return the ledger behind an Airflow connection to ClickHouse."""
+    from storeside.ledger.objects import Ledger
+
     return Ledger(clickhouse(clickhouse_conn_id))
 
 

@@ -8,31 +8,32 @@ from datetime import UTC, datetime
 from math import inf
 from typing import TYPE_CHECKING, Any, Required, TypeAlias, TypedDict
 
-from airflow.providers.standard.triggers.temporal import DateTimeTrigger
-
 from storeside.aistore.buckets import Bucket
-from storeside.aistore.spec import EtlSpec
-from storeside.aistore.stored_objects import StoredObject
 from storeside.operators.arguments import check_literals, flag
 from storeside.operators.bases.following import FollowingArguments, FollowingOperator
 from storeside.operators.bases.selecting import SelectingOperator
 from storeside.operators.errors import OperatorInputError, airflow_errors
 from storeside.operators.hooks.aistore import AIStoreHook
 from storeside.operators.movement import MovementOperator
-from storeside.operators.outcome import OnFailed, check_policy, finish
+from storeside.operators.outcome import check_policy, finish
 from storeside.operators.shared import as_bool, ledger, record_running, run_key
-from storeside.operators.triggers.aistore import AISJobTrigger
-from storeside.transfer.request.template import Template
-from storeside.transform.bucket_job import BucketJob
-from storeside.transform.in_place import InPlaceJob
-from storeside.transform.make_shards import ShardsJob
 from storeside.transform.naming import Naming
-from storeside.transform.state import Options, State
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-AnyJob: TypeAlias = BucketJob | InPlaceJob | ShardsJob
+    from storeside.aistore.spec import EtlSpec
+    from storeside.aistore.stored_objects import StoredObject
+    from storeside.operators.outcome import OnFailed
+    from storeside.operators.triggers.aistore import AISJobTrigger
+    from storeside.transfer.request.template import Template
+    from storeside.transform.bucket_job import BucketJob
+    from storeside.transform.in_place import InPlaceJob
+    from storeside.transform.make_shards import ShardsJob
+    from storeside.transform.state import Options, State
+
+    AnyJob: TypeAlias = BucketJob | InPlaceJob | ShardsJob
+
 # A deferral takes 3 to 8 s: Airflow starts a trigger, which follows the job from the beginning, and a process for the
 # rest of the task.
 BRIEF_SECONDS = 10.0
@@ -170,6 +171,8 @@ class BucketJobOperator(FollowingOperator, MovementOperator, SelectingOperator):
 
         Raises OperatorInputError for invalid arguments.
         """
+        from storeside.transform.bucket_job import BucketJob
+
         for name in ("source", "destination"):
             if not getattr(self, name):
                 raise OperatorInputError(f"{name} is empty: set it to the URI of a bucket, such as ais://results")
@@ -192,6 +195,8 @@ class BucketJobOperator(FollowingOperator, MovementOperator, SelectingOperator):
 
     def options(self) -> Options:
         """Return the job's options. Raises OperatorInputError for arguments that contradict each other."""
+        from storeside.transform.state import Options
+
         return Options(
             prefix=self.prefix,
             retry_failed=as_bool(self.retry_failed, "retry_failed"),
@@ -217,6 +222,8 @@ class BucketJobOperator(FollowingOperator, MovementOperator, SelectingOperator):
 
     def resume(self, context: Context, event: dict[str, Any], state: dict[str, Any]) -> dict[str, Any]:
         """Continue after an AIStore job ended: reconcile, retry missing objects, or finish."""
+        from storeside.transform.state import State
+
         with airflow_errors():
             self._log_end(event)
             job = self.job(context)
@@ -231,6 +238,8 @@ class BucketJobOperator(FollowingOperator, MovementOperator, SelectingOperator):
 
     def after_delay(self, context: Context, event: Any, state: dict[str, Any]) -> dict[str, Any]:
         """Continue when the delay before the next attempt is over."""
+        from storeside.transform.state import State
+
         with airflow_errors():
             return self._go_on(context, self.job(context), State(**state))
 
@@ -264,10 +273,14 @@ class BucketJobOperator(FollowingOperator, MovementOperator, SelectingOperator):
         if not self.deferrable:
             time.sleep(max(state.not_before - time.time(), 0))
             return
+        from airflow.providers.standard.triggers.temporal import DateTimeTrigger
+
         moment = datetime.fromtimestamp(state.not_before, UTC)
         self.defer(trigger=DateTimeTrigger(moment), method_name="after_delay", kwargs={"state": state.to_dict()})
 
     def _trigger(self, job: AnyJob, state: State) -> AISJobTrigger:
+        from storeside.operators.triggers.aistore import AISJobTrigger
+
         return AISJobTrigger(
             aistore_conn_id=self.aistore_conn_id,
             job_id=state.job_id,

@@ -7,16 +7,16 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from storeside.aistore.jobs import Follower
 from storeside.operators.bases.deferring import WaitingArguments, WaitingOperator
 from storeside.operators.bases.selecting import SelectingArguments
 from storeside.operators.errors import is_final
 from storeside.operators.hooks.aistore import AIStoreHook
-from storeside.operators.triggers.aistore import REPORT_SECONDS, AISJobTrigger, cancel, describe, ended
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
     from aistore.sdk import Client
+
+    from storeside.operators.triggers.aistore import AISJobTrigger
 
 
 class FollowingArguments(WaitingArguments, SelectingArguments, total=False):
@@ -46,9 +46,14 @@ class FollowingOperator(WaitingOperator):
 
     def stop_on_kill(self, client: Client, trigger: AISJobTrigger) -> None:
         """Let `on_kill` abort the trigger's job, unless the job belongs to another task."""
+        from storeside.operators.triggers.aistore import cancel
+
         self._stop_job = partial(cancel, client, trigger.job_id, trigger.etl_names) if trigger.own else None
 
     def _follow(self, client: Client, trigger: AISJobTrigger, seconds: float) -> dict[str, Any] | None:
+        from storeside.aistore.jobs import Follower
+        from storeside.operators.triggers.aistore import REPORT_SECONDS, describe, ended
+
         follower = Follower(client, trigger.job_id, trigger.stall_seconds, is_final, trigger.own, trigger.started)
         reported = time.time()
         while time.time() - trigger.started < seconds:

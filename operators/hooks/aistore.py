@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 from airflow.sdk import BaseHook
 
-from storeside.aistore.cluster import Cluster, cluster_of
 from storeside.aistore.errors import AIStoreInputError
-from storeside.aistore.pods import PodWatch
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
     from aistore.sdk import Client
 
+    from storeside.aistore.cluster import Cluster
+    from storeside.aistore.pods import PodWatch
     from storeside.measure.throughput.group import Loaders
 
 
@@ -59,6 +59,8 @@ class AIStoreHook(BaseHook):
     @cached_property
     def cluster(self) -> Cluster:
         """The cluster of the connection. Raises AIStoreInputError when the connection has no host."""
+        from storeside.aistore.cluster import cluster_of
+
         return cluster_of(self._connection)
 
     @property
@@ -110,6 +112,8 @@ class AIStoreHook(BaseHook):
     @cached_property
     def pods(self) -> PodWatch | None:
         """The watcher of the pods of starting ETLs; None if the connection has no ``kube_config``."""
+        from storeside.aistore.pods import PodWatch
+
         extra = self._connection.extra_dejson
         if not extra.get("kube_config"):
             return None

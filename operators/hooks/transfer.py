@@ -8,8 +8,6 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, cast
 
 from storeside.sql import roles
-from storeside.sql.answers import whole_answers
-from storeside.sql.inserts import lean_inserts
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
@@ -125,6 +123,8 @@ def clickhouse_client(connection: Connection) -> HttpClient:
 def _client_of(given: Connection, server: str) -> HttpClient:
     from airflow.providers.clickhousedb.hooks.clickhouse import ClickHouseHook
 
+    from storeside.sql.answers import whole_answers
+    from storeside.sql.inserts import lean_inserts
     from storeside.transfer.tables.servers import address
 
     connection = copy.copy(given)

@@ -9,10 +9,8 @@ from typing import TYPE_CHECKING, Literal, TypedDict, Unpack, cast
 from storeside.aistore.buckets import Bucket
 from storeside.aistore.names import expand
 from storeside.aistore.spec import EtlSpec, check_communication, check_direct_put, served_by
-from storeside.aistore.stored_objects import StoredObject
 from storeside.operators.arguments import check_literals, flag, is_literal, literal_errors
 from storeside.operators.bases.bucket_job import (
-    AnyJob,
     BucketArguments,
     BucketJobOperator,
     CopyArguments,
@@ -24,17 +22,17 @@ from storeside.operators.hooks.aistore import AIStoreHook
 from storeside.operators.hooks.transfer import listed_by_s3
 from storeside.operators.outcome import check_policy
 from storeside.operators.shared import as_bool, as_list, as_mapping, as_object, as_seconds, ledger, run_key
-from storeside.speech.manifest import facts_url
-from storeside.transform.in_place import InPlaceJob
 from storeside.transform.naming import Naming
-from storeside.transform.state import Options
 from storeside.transformers.audio.formats import AudioFormat
 
 if TYPE_CHECKING:
     from airflow.sdk import Context, XComArg
 
     from storeside.aistore.spec import Communication, Server
+    from storeside.aistore.stored_objects import StoredObject
+    from storeside.operators.bases.bucket_job import AnyJob
     from storeside.transfer.request.template import Template
+    from storeside.transform.state import Options
     from storeside.transformers.audio.formats import CodecName, Container
 
 TRANSFORMER_IMAGE = "storeside/transformer-audio:0.1.0"
@@ -258,6 +256,8 @@ class AISTransformBucketOperator(BucketJobOperator):
         """Build the engine's job: an `InPlaceJob` when objects are replaced."""
         if not as_bool(self.in_place, "in_place"):
             return super().job(context)
+        from storeside.transform.in_place import InPlaceJob
+
         bucket = Bucket.parse(self.source)
         if Bucket.parse(self.destination) != bucket:
             raise OperatorInputError(
@@ -416,6 +416,8 @@ class AISTranscodeAudioOperator(AISTransformBucketOperator):
         tuning = dict(spec.tuning)
         if self.facts:
             endpoint = AIStoreHook(self.aistore_conn_id).transformer_endpoint
+            from storeside.speech.manifest import facts_url
+
             tuning["SIDECAR_URL"] = facts_url(
                 endpoint, Bucket.parse(self.facts), run_key(context), Bucket.parse(self.destination), self.prepend
             )  # fmt: skip

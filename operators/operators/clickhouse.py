@@ -33,7 +33,6 @@ from storeside.operators.outcome import (
     with_short_verdict,
 )
 from storeside.operators.shared import as_bool, as_object, ledger, plain, record_running, run_columns, run_key
-from storeside.operators.triggers.clickhouse import S3ToClickHouseTrigger
 from storeside.transfer.base.errors import ExpectationsError
 from storeside.transfer.request.after_load import AfterLoad
 from storeside.transfer.request.options import Batches, Expectations, LoadLimits
@@ -358,6 +357,8 @@ class S3ToClickHouseOperator(LoadOperator):
             # A triggerer has neither the suite's file nor its module.
             stays = prepared.push or prepared.is_brief or self.suite
             if prepared.planned and self.deferrable and not stays:
+                from storeside.operators.triggers.clickhouse import S3ToClickHouseTrigger
+
                 trigger = S3ToClickHouseTrigger(
                     request.to_dict(), asdict(prepared), run_key(context), started,
                     self.aws_conn_id, self.clickhouse_conn_id, self.aistore_conn_id,

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from airflow.sdk.exceptions import AirflowFailException
 
+from storeside.operators.bases.queue import QueueArguments, QueueOperator
 from storeside.operators.errors import airflow_errors
-from storeside.operators.operators.s3_events import QueueArguments, QueueOperator
 from storeside.operators.shared import as_bool, as_list
 
 if TYPE_CHECKING:

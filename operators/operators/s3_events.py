@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, Required, Unpack, cast
+from typing import TYPE_CHECKING, Any, Unpack, cast
 
 from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowFailException
@@ -15,33 +14,27 @@ from airflow.sdk.observability import stats
 from storeside.amounts import counted, others, size
 from storeside.operators.arguments import between, check_instant, check_literals
 from storeside.operators.bases.deprecated import without_effect
+from storeside.operators.bases.queue import QueueArguments, QueueOperator
 from storeside.operators.bases.selecting import SelectingArguments, SelectingOperator
-from storeside.operators.bases.task import TaskArguments
 from storeside.operators.errors import airflow_errors
 from storeside.operators.hooks.transfer import (
-    clickhouse_client,
     clients,
     ledger_client,
     ledger_connection,
     other_servers,
-    s3_client_of,
     sqs_client,
 )
 from storeside.operators.links import QueuePageLink
 from storeside.operators.operators.clickhouse import LoadArguments, LoadOperator
 from storeside.operators.outcome import with_short_verdict
-from storeside.operators.restrictions import FormOperator
 from storeside.operators.shared import as_number, ledger, plain, run_key
-from storeside.operators.triggers.s3_events import S3EventsToClickHouseTrigger
 from storeside.transfer.request.after_load import AfterLoad
 from storeside.transfer.request.options import Expectations
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
-    from clickhouse_connect.driver.httpclient import HttpClient
 
     from storeside.events.queue import Queue
-    from storeside.events.settle import Settled
     from storeside.transfer.request.options import OnFailedExpectations
     from storeside.transfer.request.template import Template
 
@@ -174,6 +167,8 @@ class S3EventsToClickHouseOperator(LoadOperator):
             self._record_running(context, "events", time.time(), self.table)
             # A triggerer has neither the suite's file nor its module.
             if self.deferrable and not self.suite and load.pulls:
+                from storeside.operators.triggers.s3_events import S3EventsToClickHouseTrigger
+
                 self.defer(
                     trigger=S3EventsToClickHouseTrigger(
                         queue.url, request.to_dict(), asdict(limits), batches, run_key(context), self.aws_conn_id,
@@ -246,67 +241,6 @@ def batches_of(context: Context, queue: Queue) -> list[str]:
 
 # The limit of SQS is twelve hours; a lease needs time for its extensions.
 lease_time = between("lease_seconds", 3, 43_200)
-
-
-class QueueArguments(TaskArguments, total=False):
-    """Arguments of the operators for one queue."""
-
-    sqs_queue: Required[str]
-    """name or URL of an SQS queue with a dead-letter queue"""
-    aws_conn_id: str
-    """connection to S3 and SQS"""
-    clickhouse_conn_id: str
-    """connection to ClickHouse"""
-
-
-class QueueOperator(FormOperator):
-    """Base class of the operators for one queue."""
-
-    template_fields: Sequence[str] = ("sqs_queue",)
-    ui_color = "#f7e1d7"
-    operator_extra_links = (QueuePageLink(),)
-
-    def __init__(
-        self,
-        *,
-        sqs_queue: str,
-        aws_conn_id: str = "aws_default",
-        clickhouse_conn_id: str = "clickhouse_default",
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(**kwargs)
-        self.sqs_queue = sqs_queue
-        self.aws_conn_id = aws_conn_id
-        self.clickhouse_conn_id = clickhouse_conn_id
-
-    def conn(self) -> tuple[Queue, HttpClient]:
-        """Return the queue and a ClickHouse client for the ledger."""
-        from storeside.events.queue import Queue
-
-        client = clickhouse_client(ledger_connection(BaseHook.get_connection(self.clickhouse_conn_id)))
-        return Queue.find(sqs_client(BaseHook.get_connection(self.aws_conn_id)), self.sqs_queue), client
-
-    def conn_if_any(self) -> tuple[Queue, HttpClient] | None:
-        """Return the result of `conn`, or None if the queue does not exist: the run then has no events."""
-        from storeside.events.errors import NoQueueError
-
-        try:
-            return self.conn()
-        except NoQueueError as e:
-            self.log.warning("%s: this run has no events", e)
-            return None
-
-    def settled(self, settle: Callable[[Queue, HttpClient, Any], Settled]) -> dict[str, int]:
-        """Call `settle` with the queue and the clients of ledger and S3; log and return its numbers of messages."""
-        with airflow_errors():
-            if (found := self.conn_if_any()) is None:
-                return {"deleted": 0, "released": 0, "dead": 0}
-            settled = settle(*found, s3_client_of(self.aws_conn_id))
-        self.log.info(
-            "%s deleted%s", counted(settled.deleted, "message"),
-            others((settled.released, "released"), (settled.dead, "sent to the dead-letter queue")),
-        )  # fmt: skip
-        return vars(settled)
 
 
 class LeaseArguments(QueueArguments, total=False):

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Unpack
 
 from storeside.aistore.buckets import Bucket
 from storeside.operators.arguments import check_event_source, check_literals, flag, is_literal, literal_errors
+from storeside.operators.bases.queue import QueueArguments, QueueOperator
 from storeside.operators.errors import OperatorInputError, airflow_errors
-from storeside.operators.operators.s3_events import QueueArguments, QueueOperator
 from storeside.operators.shared import as_bool, as_mapping, run_key
 from storeside.transfer.request.request import require_table
 

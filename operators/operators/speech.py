@@ -13,29 +13,27 @@ from airflow.sdk import BaseOperatorLink
 from airflow.sdk.exceptions import AirflowFailException
 
 from storeside.aistore.buckets import Bucket
-from storeside.ledger.objects import Ledger
-from storeside.ledger.scope import Scope
 from storeside.operators.arguments import check_event_source, check_literals, flag
+from storeside.operators.bases.queue import QueueArguments, QueueOperator
 from storeside.operators.bases.task import TaskArguments
 from storeside.operators.errors import airflow_errors
 from storeside.operators.hooks.aistore import AIStoreHook
 from storeside.operators.links import RunPageLink
 from storeside.operators.movement import Movement, MovementOperator
 from storeside.operators.operators.aistore import AISTransformBucketOperator, ProbeArguments, transformer_command
-from storeside.operators.operators.s3_events import QueueArguments, QueueOperator
 from storeside.operators.outcome import check_policy
 from storeside.operators.restrictions import FormOperator
 from storeside.operators.shared import as_bool, as_number, clickhouse, ledger, plain, run_columns, run_key
-from storeside.speech.manifest import SpeechManifest, facts_naming
-from storeside.transform.bucket_job import acknowledge
-from storeside.transform.naming import Naming
-from storeside.transform.state import Options
 
 if TYPE_CHECKING:
     from airflow.sdk import Context, XComArg
 
+    from storeside.ledger.scope import Scope
     from storeside.operators.outcome import OnFailed
+    from storeside.speech.manifest import SpeechManifest
     from storeside.transfer.request.template import Template
+    from storeside.transform.naming import Naming
+    from storeside.transform.state import Options
 
 
 class AISProbeAudioOperator(AISTransformBucketOperator):
@@ -54,6 +52,8 @@ class AISProbeAudioOperator(AISTransformBucketOperator):
 
     def naming(self, context: Context) -> Naming:
         """Return the names of facts, which are the same for the transcode of the same run."""
+        from storeside.speech.manifest import facts_naming
+
         return facts_naming(run_key(context), Bucket.parse(self.source))
 
     def options(self) -> Options:
@@ -99,10 +99,14 @@ class _ManifestOperator(FormOperator):
 
     def scope(self, context: Context, effect: str) -> Scope:
         """Return the scope of this run's probes with this effect, which select the objects of the facts."""
+        from storeside.ledger.scope import Scope
+
         return Scope(str(Bucket.parse(self.bucket)), str(Bucket.parse(self.facts)), effect, run_key(context))
 
     def manifest(self, context: Context) -> SpeechManifest:
         """Build the engine's manifest from the rendered arguments."""
+        from storeside.speech.manifest import SpeechManifest
+
         return SpeechManifest(
             clickhouse(self.clickhouse_conn_id),
             Bucket.parse(self.bucket),
@@ -284,6 +288,9 @@ class ClickHousePublishManifestOperator(_ManifestOperator, MovementOperator):
 
     def execute(self, context: Context) -> dict[str, int]:
         """Publish the rows, record their objects as done, and remove staging tables and facts."""
+        from storeside.ledger.objects import Ledger
+        from storeside.transform.bucket_job import acknowledge
+
         with airflow_errors():
             manifest = self.manifest(context)
             scope = self.scope(context, self.effect)

@@ -19,7 +19,7 @@ from storeside.doctor.connections import Connection, systems
 from storeside.doctor.examination import examine
 from storeside.events.settle import Settled
 from storeside.operators import AISCopyBucketOperator, HSDSExportDatasetOperator
-from storeside.operators.operators.s3_events import QueueOperator
+from storeside.operators.bases.queue import QueueOperator
 from storeside.transfer import cli
 from storeside.transfer.base.errors import TransferInputError
 from storeside.transfer.request.request import Request

@@ -23,10 +23,11 @@ from storeside.operators import (
     SqsSettleS3EventsOperator,
     SqsSettleSpeechEventsOperator,
 )
+from storeside.operators.bases.queue import QueueOperator
 from storeside.operators.errors import OperatorInputError
 from storeside.operators.operators import s3_events
 from storeside.operators.operators.redrive import SqsRedriveDeadLettersOperator
-from storeside.operators.operators.s3_events import QueueOperator, S3EventsToClickHouseOperator
+from storeside.operators.operators.s3_events import S3EventsToClickHouseOperator
 from storeside.speech import recordings
 from tests.support import task_context
 

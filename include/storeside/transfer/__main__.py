@@ -14,10 +14,9 @@ import argparse
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from storeside.aistore.buckets import Bucket
 from storeside.amounts import counted
-from storeside.ledger.objects import Ledger
 from storeside.transfer.base.errors import TransferInputError, shown
 from storeside.transfer.cli import (
     S3_SOURCE,
@@ -33,7 +32,9 @@ from storeside.transfer.cli import (
     transfer_arguments,
 )
 from storeside.transfer.printing import report_text
-from storeside.transfer.run.engine import Report, Transfer
+
+if TYPE_CHECKING:
+    from storeside.transfer.run.engine import Report
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -75,6 +76,8 @@ def _transfer(given: argparse.Namespace) -> int:
                 " --accept-failed WHO, this command accepts the failures of such a transform"
             )
         return _accepted(_accept_results(given), given.accept_failed)
+    from storeside.transfer.run.engine import Transfer
+
     wanted = request(given)
     wanted = replace(
         wanted,
@@ -135,6 +138,9 @@ def _accept_results(given: argparse.Namespace) -> int:
 
     Raises AIStoreInputError for a URI without a bucket.
     """
+    from storeside.aistore.buckets import Bucket
+    from storeside.ledger.objects import Ledger
+
     (source, prefix), (to, prepend) = Bucket.split(given.source), Bucket.split(given.table)
     tables = Ledger(ledger() or clickhouse())
     tables.create()

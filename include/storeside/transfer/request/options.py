@@ -12,7 +12,6 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal, get_args
 
-from storeside.quality.given import check_suite
 from storeside.transfer.base.errors import LoadObjectError, TransferInputError
 from storeside.transfer.request.column_options import Columns
 from storeside.transfer.request.object_format import Csv, MessageSchema, Ranges
@@ -330,4 +329,6 @@ class Expectations:
         """Raise BadInput for invalid options."""
         require_choice("on_failed_expectations", self.on_failed, self.CHOICES["on_failed"])
         if self.suite:
+            from storeside.quality.given import check_suite
+
             check_suite(self.suite)
