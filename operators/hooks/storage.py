@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING
 from airflow.sdk import BaseHook
 
 from storeside.aistore.buckets import Bucket
-from storeside.aistore.cluster import cluster_of
-from storeside.copying.multipart import Profile, Settings
 from storeside.operators.errors import OperatorInputError
 from storeside.operators.hooks.transfer import bound_to
 
@@ -16,7 +14,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Connection
     from clickhouse_connect.driver.client import Client
 
-    from storeside.copying.multipart import PartSettings
+    from storeside.copying.multipart import PartSettings, Profile
     from storeside.copying.store import Store
     from storeside.measure.through import Through
 
@@ -57,6 +55,7 @@ def through(text: str, *, change_parts: bool) -> Through:
 
     Raises BadInput for an ``ais://`` bucket, or for a connection that is not one to AIStore.
     """
+    from storeside.aistore.cluster import cluster_of
     from storeside.measure.through import Through
 
     uri, _, conn_id = text.partition("@")
@@ -81,6 +80,7 @@ def store(uri: str, connection: Connection) -> Store:
         return _s3(bucket.name, connection)
     if bucket.scheme == "oci":
         return _oci(bucket.name, connection)
+    from storeside.aistore.cluster import cluster_of
     from storeside.copying.s3 import AIStoreStore
 
     return AIStoreStore(cluster_of(connection), bucket.name, CONNECTIONS)
@@ -119,6 +119,7 @@ def profile(client: Client, found: Store, connection: Connection, given: PartSet
 
     Raises CopyInputError for invalid settings.
     """
+    from storeside.copying.multipart import Profile, Settings
     from storeside.measure.tuner import Recommendations
 
     if values := given or connection.extra_dejson.get("multipart"):

@@ -8,19 +8,17 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack, get_args
 from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowFailException, AirflowNotFoundException
 
-from storeside.doctor.connections import roles_of
-from storeside.doctor.findings import Finding
 from storeside.operators.arguments import check_literals, check_s3_bucket, flag
 from storeside.operators.bases.deferring import DeferringOperator
 from storeside.operators.bases.task import TaskArguments
 from storeside.operators.errors import OperatorInputError, airflow_errors
 from storeside.operators.hooks.aistore import AIStoreHook
-from storeside.operators.hooks.doctor import lines, look
 from storeside.operators.shared import as_bool
-from storeside.operators.triggers.doctor import CheckConnectionsTrigger
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
+
+    from storeside.doctor.findings import Finding
 
 
 Where = Literal["worker", "triggerer"]
@@ -78,6 +76,9 @@ class CheckConnectionsOperator(DeferringOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Check from the worker, or defer to the triggerer."""
+        from storeside.doctor.connections import roles_of
+        from storeside.operators.hooks.doctor import look
+
         connections = {system: conn_id for system, conn_id in self._ids().items() if self._is_there(conn_id)}
         if house := connections.get("clickhouse"):
             named = roles_of(BaseHook.get_connection(house).extra_dejson)
@@ -85,6 +86,8 @@ class CheckConnectionsOperator(DeferringOperator):
         with airflow_errors():
             write = as_bool(self.write, "write")
         if self.where == "triggerer":
+            from storeside.operators.triggers.doctor import CheckConnectionsTrigger
+
             trigger = CheckConnectionsTrigger(connections, self.bucket, self.sqs_queue, write)
             self.defer(trigger=trigger, method_name="finish")
         found = {system: BaseHook.get_connection(conn_id) for system, conn_id in connections.items()}
@@ -96,6 +99,8 @@ class CheckConnectionsOperator(DeferringOperator):
         """Report the triggerer's findings."""
         if "error" in event:
             raise AirflowFailException(event["error"])
+        from storeside.doctor.findings import Finding
+
         return self._report([Finding(**finding) for finding in event["findings"]])
 
     def _ids(self) -> dict[str, str]:
@@ -120,6 +125,8 @@ class CheckConnectionsOperator(DeferringOperator):
         return True
 
     def _report(self, findings: list[Finding]) -> dict[str, Any]:
+        from storeside.operators.hooks.doctor import lines
+
         self.log.info("checks from the %s:\n%s", self.where, lines(findings))
         failed = [f"{f.system} {f.check}: {f.found} -> {f.remedy}" for f in findings if f.state == "failed"]
         if failed:

@@ -18,7 +18,6 @@ from storeside.operators.hooks.aistore import AIStoreHook
 from storeside.operators.movement import MovementOperator
 from storeside.operators.outcome import check_policy
 from storeside.operators.shared import as_bool, ledger, plain
-from storeside.operators.triggers.aistore import AISJobTrigger
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -112,6 +111,8 @@ class AISPrefetchBucketOperator(FollowingOperator, MovementOperator, SelectingOp
             job_id = prefetch.submit(
                 latest=as_bool(self.latest, "latest"), workers=self.workers, blob_threshold=self.blob_threshold
             )
+        from storeside.operators.triggers.aistore import AISJobTrigger
+
         trigger = AISJobTrigger(
             aistore_conn_id=self.aistore_conn_id,
             job_id=job_id,

@@ -22,7 +22,6 @@ from storeside.doctor.connections import Connection
 from storeside.doctor.examination import Systems, examine
 from storeside.doctor.findings import Finding, System, without_secrets
 from storeside.doctor.remedies import TIME_OUT, answered, reach
-from storeside.operators.operators import doctor
 from storeside.operators.operators.doctor import CheckConnectionsOperator
 from storeside.operators.triggers import doctor as triggers
 from storeside.operators.triggers.doctor import CheckConnectionsTrigger
@@ -207,7 +206,7 @@ def test_the_task_fails_with_what_to_mend(known: Any, monkeypatch: pytest.Monkey
         asked.update(found=list(found), bucket=bucket, queue=queue, write=write)
         return [GOOD, *([BAD] if write else [])]
 
-    monkeypatch.setattr(doctor, "look", look)
+    monkeypatch.setattr("storeside.operators.hooks.doctor.look", look)
     assert operator(write="False").execute({}) == {"checks": 1, "skipped": 0}
     assert asked == {"found": ["clickhouse", "aws", "aistore"], "bucket": "bbb", "queue": "", "write": False}
     with pytest.raises(AirflowFailException, match="1 of 2 checks failed: S3 put: denied -> allow it"):

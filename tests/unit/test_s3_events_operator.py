@@ -184,7 +184,7 @@ def test_the_bucket_of_a_speech_run_is_that_of_its_events(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(recordings, "settle_run", settle_run)
     monkeypatch.setattr(SqsSettleSpeechEventsOperator, "conn_if_any", lambda _: (None, None))
-    monkeypatch.setattr(s3_events, "s3_client_of", lambda _: None)
+    monkeypatch.setattr("storeside.operators.bases.queue.s3_client_of", lambda _: None)
     settle = SqsSettleSpeechEventsOperator(task_id="settle", sqs_queue="q", source="s3://recordings/")
     settle.execute(task_context())
     assert asked == [("s3://recordings", "", True)]

@@ -10,9 +10,6 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from storeside.events.intake import Limits
-from storeside.events.load import EventLoad
-from storeside.events.queue import Queue
 from storeside.transfer.cli import (
     add_on_nothing,
     aws,
@@ -56,6 +53,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _drain(given: argparse.Namespace) -> int:
+    from storeside.events.intake import Limits
+    from storeside.events.load import EventLoad
+    from storeside.events.queue import Queue
+
     names = ("messages", "bytes", "seconds", "idle_seconds", "batch_messages", "lease_seconds")
     limits = Limits(**{name: getattr(given, name) for name in names})
     queue = Queue.find(aws("sqs"), given.queue)
