@@ -8,7 +8,7 @@ import time
 from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import boto3
 import pytest
@@ -22,7 +22,6 @@ from storeside.aistore.buckets import Bucket
 from storeside.aistore.errors import AIStoreInputError, AIStoreTransientError
 from storeside.aistore.spec import EtlSpec
 from storeside.copying.errors import CopyObjectError
-from storeside.operators.bases.bucket_job import AnyJob
 from storeside.operators.errors import OperatorInputError, airflow_errors
 from storeside.operators.hooks import transfer
 from storeside.operators.hooks.aistore import AIStoreHook
@@ -50,6 +49,9 @@ from storeside.transform.shard_plan import Packing
 from storeside.transform.state import Options, State
 from storeside.transformers.audio.formats import CODECS, AudioFormat
 from storeside.transformers.contract.members import Members
+
+if TYPE_CHECKING:
+    from storeside.operators.bases.bucket_job import AnyJob
 
 CONTEXT: Any = {
     "dag_run": SimpleNamespace(dag_id="speech", run_id="manual__1"),
