@@ -1,4 +1,4 @@
-"""Write docs/reference.md, the reference of the public API, from its docstrings: ``make docs``."""
+"""Write docs/reference.md, the reference of the public API, from its docstrings and examples: ``make docs``."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import dataclasses
 import inspect
 import itertools
 import re
+import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import import_module
@@ -16,6 +17,7 @@ import storeside.operators as public
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "reference.md"
+EXAMPLES = ROOT / "docs" / "reference_examples.py"
 KINDS = ("Operator", "Sensor", "Trigger", "Hook")
 # Classes that group arguments.
 OPTIONS = (
@@ -32,7 +34,9 @@ OPTIONS = (
 HEAD = """\
 # Reference
 
-This page describes the classes that `storeside.operators` exports. `make docs` generates it from the docstrings.
+This page describes the classes that `storeside.operators` exports. `make docs` generates it from the docstrings, and
+takes the examples from `docs/reference_examples.py`, whose DAGs a test builds. `facts` in an example is an
+[`EtlSpec`](#etlspec).
 
 Operators also accept Airflow's own arguments (`task_id`, `retries`, `outlets`, …). Their `execution_timeout` also
 applies while they are deferred, and starts again with each deferral. After this time the operator ends AIStore's job
@@ -62,6 +66,20 @@ class Described:
     defaults: dict[str, str]
     given: frozenset[str]
     shared: str
+
+
+def examples() -> dict[str, str]:
+    """Return the source of the first call of each class in `EXAMPLES`, by its name."""
+    text = EXAMPLES.read_text()
+    found: dict[str, str] = {}
+    calls = [
+        node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+    ]
+    for call in sorted(calls, key=lambda node: node.lineno):
+        # The segment begins with the call, also if a name precedes it on its line.
+        first, _, rest = (ast.get_source_segment(text, call) or "").partition("\n")
+        found.setdefault(ast.unparse(call.func), f"{first}\n{textwrap.dedent(rest)}".rstrip())
+    return found
 
 
 def classes() -> dict[str, Described]:
@@ -173,6 +191,8 @@ def _section(ancestry: list[Described], found: dict[str, Described]) -> str:
     described = ancestry[0]
     lines = [f"### {described.name}\n", f"`from storeside.operators import {described.name}`\n"]
     lines.append(_markdown(_PARAM.sub("", described.text)) + "\n")
+    if example := examples().get(described.name):
+        lines.append(f"```python\n{example}\n```\n")
     meanings = meanings_of(found, described.name)
     defaults: dict[str, str] = {}
     for d in reversed(ancestry):

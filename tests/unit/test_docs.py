@@ -15,6 +15,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from airflow.sdk import DAG
 
 import storeside.operators as public
 from storeside.stack.settings import CHECKOUT
@@ -221,6 +222,16 @@ def test_the_reference_has_every_public_class() -> None:
     classes = [name for name in public.__all__ if isinstance(getattr(public, name), type)]
     assert len(classes) > 15
     assert [name for name in classes if f"### {name}\n" not in text] == []
+
+
+def test_each_operator_has_an_example_that_airflow_accepts() -> None:
+    """The DAGs are built here, so each operator checks its arguments; the reference is made of the same source."""
+    built = runpy.run_path(str(CHECKOUT / "docs" / "reference_examples.py"))
+    dags = [found for found in built.values() if isinstance(found, DAG)]
+    shown = {type(task).__name__ for dag in dags for task in dag.tasks}
+    assert shown == {name for name in public.__all__ if name.endswith(("Operator", "Sensor"))}
+    text = (CHECKOUT / "docs" / "reference.md").read_text()
+    assert [name for name in shown if f"```python\n{name}(" not in text] == []
 
 
 def test_every_proof_exists() -> None:
