@@ -65,7 +65,11 @@ with DAG("transforms", schedule=None) as transforms:
         task_id="some", source="ais://texts", destination="ais://facts", objects="part-{0001..0100}.txt", etl=facts
     )
     AISTransformObjectOperator(
-        task_id="one", source="ais://texts", name="a.txt", destination="ais://facts", etl=facts
+        task_id="one",
+        source="ais://texts",
+        name="a.txt",
+        destination="ais://facts",
+        etl=facts,
     )
     AISGetObjectOperator(
         task_id="sample", source="ais://texts", name="a.txt", path="s3://aws_default@samples/a.json", etl=facts
@@ -151,11 +155,18 @@ with DAG("loads", schedule=None) as loads:
 
 with DAG("waiting", schedule="@daily", max_active_runs=1) as waiting:
     wait = SqsS3EventsSensor(
-        task_id="wait", sqs_queue="texts-events", timeout=3600, soft_fail=True, lease_seconds=1800
+        task_id="wait",
+        sqs_queue="texts-events",
+        timeout=3600,
+        soft_fail=True,
+        lease_seconds=1800,
     )
     waited = AISTransformBucketOperator(task_id="then", source="s3://texts", destination="ais://facts", etl=facts)
     done = SqsSettleS3EventsOperator(
-        task_id="settle", sqs_queue="texts-events", source="s3://texts", destination="ais://facts"
+        task_id="settle",
+        sqs_queue="texts-events",
+        source="s3://texts",
+        destination="ais://facts",
     )
     wait >> waited >> done.as_teardown(setups=wait)
 
