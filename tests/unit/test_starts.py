@@ -85,6 +85,14 @@ def test_a_load_has_the_clients_and_nothing_heavy_besides() -> None:
     assert packages(modules) & HEAVY == {"boto3", "clickhouse_connect"}
 
 
+def test_text_is_read_without_pyarrow() -> None:
+    """Text without compression, and in gzip; decoders of pyarrow open the others."""
+    read = "import gzip, io; from storeside.transfer.objects.streams import opened"
+    read += "; assert opened(io.BytesIO(gzip.compress(b'a')), 'gzip').read(9) == opened(io.BytesIO(b'a'), '').read(9)"
+    (modules,) = seen(f"{SEEN}; {read}")
+    assert packages(modules) & {"numpy", "pyarrow"} == set()
+
+
 def test_a_dag_file_imports_operators_without_the_engine() -> None:
     found = {name: modules for name, modules in seen(PARSE)}
     assert set(found) == set(DAGS)

@@ -25,8 +25,6 @@ def opened(file: Any, kind: str) -> Any:
 
     A read raises OSError if the content is corrupt or truncated.
     """
-    import pyarrow as pa
-
     if not kind:
         return file
     if kind == "xz":
@@ -37,7 +35,9 @@ def opened(file: Any, kind: str) -> Any:
         return _Decompressed(bz2.open(file))
     if kind in ("snappy", "hadoop-snappy"):
         return Snappy(file, kind)
-    return _Decompressed(pa.CompressedInputStream(pa.PythonFile(file, mode="r"), kind))
+    import pyarrow as pa
+
+    return _Decompressed(pa.CompressedInputStream(pa.PythonFile(file, mode="r"), kind), pa.ArrowException)
 
 
 def unpacked(packed: bytes, kind: str, most: int) -> bytes:
@@ -69,20 +69,19 @@ class _Readable:
 
 
 class _Decompressed(_Readable):
-    """A decompressing file, which raises OSError for all decoders' errors."""
+    """A decompressing file, which raises OSError for all decoders' errors; `errors` are those of its own decoder."""
 
-    def __init__(self, file: Any) -> None:
+    def __init__(self, file: Any, *errors: type[Exception]) -> None:
         self._file = file
+        self._errors = (lzma.LZMAError, zlib.error, EOFError, ValueError, *errors)
 
     def read(self, size: int) -> bytes:
         """Return up to `size` bytes; none at the end."""
-        import pyarrow as pa
-
         try:
             return bytes(self._file.read(size))
         except TransferError:
             raise
-        except (lzma.LZMAError, zlib.error, EOFError, ValueError, pa.ArrowException) as e:
+        except self._errors as e:
             raise OSError(str(e)) from e
 
 
