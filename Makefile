@@ -265,6 +265,10 @@ bench-transfer: $(STAMP) ## compare loads from S3 with ClickHouse's own, Airbyte
 bench-small: $(STAMP) ## measure statements and CPU of loads of one small object; ARGS="--before DIR" compares with another checkout
 	@$(PYTHON) -m tests.benchmarks.small $(ARGS)
 
+.PHONY: bench-starts
+bench-starts: $(STAMP) ## measure the CPU of starts: the command for a small load, --help, DAG files in a parse; ARGS="--before DIR"
+	@$(PYTHON) -m tests.benchmarks.starts $(ARGS)
+
 .PHONY: bench-quality
 bench-quality: $(STAMP) ## measure loads of ten million rows that a Great Expectations suite checks; ARGS="--rows 1000000"
 	@$(PYTHON) -m tests.benchmarks.quality $(ARGS)

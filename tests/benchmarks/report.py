@@ -29,6 +29,7 @@ BENCHMARKS = (
     "authn",
     "transfer",
     "small",
+    "starts",
     "quality",
     "events",
     "speech_run",
