@@ -28,8 +28,8 @@ from storeside.stack.settings import CHECKOUT
 from tests.benchmarks import measure, stacks
 from tests.benchmarks.measure import bench, spread
 
-# Prints the milliseconds of CPU of each DAG file's import. The first import of a file, in a process of its own, only
-# finds the modules of others that it needs.
+# Prints the milliseconds of CPU of each DAG file's import. The first import of a file, in another process, only
+# finds the modules of Airflow that it needs.
 PARSE = """
 import gc, importlib, json, os, pathlib, sys, time
 import airflow.sdk

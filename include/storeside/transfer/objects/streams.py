@@ -73,7 +73,7 @@ class _Decompressed(_Readable):
 
     def __init__(self, file: Any, *errors: type[Exception]) -> None:
         self._file = file
-        self._errors = (lzma.LZMAError, zlib.error, EOFError, ValueError, *errors)
+        self._errors: tuple[type[Exception], ...] = (lzma.LZMAError, zlib.error, EOFError, ValueError, *errors)
 
     def read(self, size: int) -> bytes:
         """Return up to `size` bytes; none at the end."""
