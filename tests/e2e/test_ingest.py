@@ -45,7 +45,7 @@ def test_objects_come_in_through_the_worker_and_by_prefetch(
     assert sizes(aistore, Bucket("ais", to)) == {key: len(body) for key, body in bodies.items()}
     assert read(aistore, Bucket("ais", to), "in/large") == bodies["in/large"]
     log = api.log(INGEST, worker, "copy_through_worker")
-    assert "4 copied, 1 failed" in log
+    assert "4 objects copied, 1 failed" in log
     assert "empty component" in log
     assert airflow.secrets["s3_secret_key"] not in log
     assert api.wait(INGEST, prefetched)["state"] == "success"

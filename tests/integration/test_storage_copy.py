@@ -232,7 +232,7 @@ def test_what_cannot_be_reached_for_now_is_left_for_another_try(copying: Copying
             patch.setattr("storeside.copying.mover.ATTEMPTS", 1)
             a.client.retry_strategy = NoneRetryStrategy()
             with pytest.raises(
-                CopyTransientError, match=r"1 objects could not be copied for now, such as '1'.*2 others were copied"
+                CopyTransientError, match=r"1 object could not be copied for now, such as '1'.*2 others were copied"
             ):
                 copying.copy(a, b, run_id=run)
     finally:

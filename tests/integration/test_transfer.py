@@ -119,11 +119,11 @@ def test_all_or_nothing(loading: Loading, loader: str) -> None:
     loading.put({f"{n}.csv": csv(n) for n in range(6)})
     loading.put({"5.csv": b"n\nfive\n"})
     loading.create("n UInt32")
-    with pytest.raises(TransferInputError, match=r"1 objects cannot be loaded, so none is: 5.csv"):
+    with pytest.raises(TransferInputError, match=r"1 object cannot be loaded, so none is: 5.csv"):
         loading.load(loader=loader, format="csv", all_or_nothing=True, batch_objects=2)
     assert loading.rows() == []
     assert [state for state, *_ in loading.ledger().values()] == ["failed"]
-    with pytest.raises(TransferInputError, match=r"1 objects cannot be loaded, so none is: 5.csv"):
+    with pytest.raises(TransferInputError, match=r"1 object cannot be loaded, so none is: 5.csv"):
         loading.load(loader=loader, format="csv", all_or_nothing=True, batch_objects=2)
     assert loading.rows() == []
     loading.put({"5.csv": csv(5)})

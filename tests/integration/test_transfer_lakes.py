@@ -226,7 +226,7 @@ def test_old_rows_stay_if_no_new_file_can_be_loaded(lake: Lake) -> None:
     lake.load()
     lake.widen()
     for _ in range(2):
-        with pytest.raises(TransferInputError, match=r"1 objects cannot be loaded, so none is: .*price"):
+        with pytest.raises(TransferInputError, match=r"1 object cannot be loaded, so none is: .*price"):
             lake.load(on_overwrite="replace")
         assert lake.numbers() == [1, 2, 3, 4, 5]
     report = lake.load(on_overwrite="replace", on_drift="add")

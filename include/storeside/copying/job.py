@@ -125,7 +125,7 @@ class CopyJob:
             summary = self._settle(plan)
         if self._passing:
             raise CopyTransientError(
-                f"{self._passing} objects could not be copied for now, such as {self._first_passing};"
+                f"{counted(self._passing, 'object')} could not be copied for now, such as {self._first_passing};"
                 f" {summary.done} others were copied, a retry copies the rest"
             )
         if self.stop.is_set():

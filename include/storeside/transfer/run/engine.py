@@ -291,7 +291,8 @@ class Transfer:
             for load, staged in kept:
                 load.staging.drop(staged.table)
             raise TransferInputError(
-                f"{failed} objects cannot be loaded, so none is: {_listed(self.loads.failures(MOST_FAILURES))}"
+                f"{counted(failed, 'object')} cannot be loaded, so none is:"
+                f" {_listed(self.loads.failures(MOST_FAILURES))}"
             )
         if not kept:
             return
