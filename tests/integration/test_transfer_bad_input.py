@@ -404,7 +404,7 @@ def test_requests_that_cannot_be_carried_out_say_why(loading: Loading) -> None:
 def test_all_or_nothing_loads_nothing_beside_a_bad_object(loading: Loading) -> None:
     loading.create("n Int64")
     loading.put({"a.csv": b"n\n1\n", "b.csv": b"n\nx\n", "c.csv": b"n\n3\n"})
-    with pytest.raises(TransferInputError, match=r"1 objects cannot be loaded.*b\.csv"):
+    with pytest.raises(TransferInputError, match=r"1 object cannot be loaded.*b\.csv"):
         loading.load(all_or_nothing=True)
     assert loading.rows() == []
     loading.put({"b.csv": b"n\n2\n"})
