@@ -549,8 +549,8 @@ BREAKS = (
         (
             Edit(
                 f"{ENGINE}/transfer/run/mending.py",
-                'log.warning("%r: %s", o.key, reason)',
-                'log.warning("%s: %s", o.key, reason)',
+                'log.debug("%r: %s", o.key, reason)',
+                'log.debug("%s: %s", o.key, reason)',
             ),
         ),
     ),
