@@ -33,24 +33,26 @@ if TYPE_CHECKING:
     from storeside.operators.operators.doctor import CheckConnectionsOperator as CheckConnectionsOperator
     from storeside.operators.operators.hsds import HSDSExportDatasetOperator as HSDSExportDatasetOperator
     from storeside.operators.operators.hsds import HSDSImportDatasetOperator as HSDSImportDatasetOperator
+    from storeside.operators.operators.lease_events import SqsLeaseS3EventsOperator as SqsLeaseS3EventsOperator
     from storeside.operators.operators.prefetch import AISPrefetchBucketOperator as AISPrefetchBucketOperator
     from storeside.operators.operators.redrive import SqsRedriveDeadLettersOperator as SqsRedriveDeadLettersOperator
     from storeside.operators.operators.s3_events import S3EventsToClickHouseOperator as S3EventsToClickHouseOperator
-    from storeside.operators.operators.s3_events import SqsLeaseS3EventsOperator as SqsLeaseS3EventsOperator
     from storeside.operators.operators.settle_events import SqsSettleS3EventsOperator as SqsSettleS3EventsOperator
     from storeside.operators.operators.shards import AISMakeShardsOperator as AISMakeShardsOperator
     from storeside.operators.operators.shards import AISSplitShardsOperator as AISSplitShardsOperator
     from storeside.operators.operators.speech import AISProbeAudioOperator as AISProbeAudioOperator
-    from storeside.operators.operators.speech import (
-        ClickHousePublishManifestOperator as ClickHousePublishManifestOperator,
-    )
-    from storeside.operators.operators.speech import (
-        ClickHouseStageManifestOperator as ClickHouseStageManifestOperator,
-    )
-    from storeside.operators.operators.speech import GXValidateManifestOperator as GXValidateManifestOperator
     from storeside.operators.operators.speech import SqsSettleSpeechEventsOperator as SqsSettleSpeechEventsOperator
     from storeside.operators.operators.speech_export import (
         ClickHouseExportManifestOperator as ClickHouseExportManifestOperator,
+    )
+    from storeside.operators.operators.speech_manifest import (
+        ClickHousePublishManifestOperator as ClickHousePublishManifestOperator,
+    )
+    from storeside.operators.operators.speech_manifest import (
+        ClickHouseStageManifestOperator as ClickHouseStageManifestOperator,
+    )
+    from storeside.operators.operators.speech_manifest import (
+        GXValidateManifestOperator as GXValidateManifestOperator,
     )
     from storeside.operators.operators.storage import StorageCopyBucketOperator as StorageCopyBucketOperator
     from storeside.operators.operators.storage_measurements import (
@@ -104,17 +106,18 @@ _NAMES = {
     "operators.operators.hsds": ("HSDSExportDatasetOperator", "HSDSImportDatasetOperator"),
     "operators.operators.prefetch": ("AISPrefetchBucketOperator",),
     "operators.operators.redrive": ("SqsRedriveDeadLettersOperator",),
-    "operators.operators.s3_events": ("S3EventsToClickHouseOperator", "SqsLeaseS3EventsOperator"),
+    "operators.operators.lease_events": ("SqsLeaseS3EventsOperator",),
+    "operators.operators.s3_events": ("S3EventsToClickHouseOperator",),
     "operators.sensors.s3_events": ("SqsS3EventsSensor",),
     "operators.settings": ("dag_schedule", "dag_settings"),
     "operators.operators.settle_events": ("SqsSettleS3EventsOperator",),
     "operators.operators.shards": ("AISMakeShardsOperator", "AISSplitShardsOperator"),
     "operators.shared": ("only_when",),
-    "operators.operators.speech": (
-        "AISProbeAudioOperator", "ClickHousePublishManifestOperator", "ClickHouseStageManifestOperator",
-        "GXValidateManifestOperator", "SqsSettleSpeechEventsOperator",
-    ),
+    "operators.operators.speech": ("AISProbeAudioOperator", "SqsSettleSpeechEventsOperator"),
     "operators.operators.speech_export": ("ClickHouseExportManifestOperator",),
+    "operators.operators.speech_manifest": (
+        "ClickHousePublishManifestOperator", "ClickHouseStageManifestOperator", "GXValidateManifestOperator",
+    ),
     "operators.operators.storage": ("StorageCopyBucketOperator",),
     "operators.operators.storage_measurements": ("StorageBenchmarkOperator", "StorageTuneOperator"),
     "operators.operators.throughput": ("AISMeasureThroughputOperator",),

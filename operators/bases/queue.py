@@ -1,4 +1,4 @@
-"""Base class of operators for one queue of SQS."""
+"""Base class of operators for one queue of SQS, and parts that they share."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Required
 from airflow.sdk import BaseHook
 
 from storeside.amounts import counted, others
+from storeside.operators.arguments import between
 from storeside.operators.bases.task import TaskArguments
 from storeside.operators.errors import airflow_errors
 from storeside.operators.hooks.transfer import clickhouse_client, ledger_connection, s3_client_of, sqs_client
@@ -15,10 +16,26 @@ from storeside.operators.links import QueuePageLink
 from storeside.operators.restrictions import FormOperator
 
 if TYPE_CHECKING:
+    from airflow.sdk import Context
     from clickhouse_connect.driver.httpclient import HttpClient
 
     from storeside.events.queue import Queue
     from storeside.events.settle import Settled
+
+
+def batches_of(context: Context, queue: Queue) -> list[str]:
+    """Return the names of this queue's batches in the asset events that started the run."""
+    found: dict[str, None] = {}
+    for events in (context.get("triggering_asset_events") or {}).values():
+        for event in events:
+            payload = event.extra.get("payload", {})
+            if payload.get("queue") == queue.name and payload.get("batch"):
+                found[payload["batch"]] = None
+    return list(found)
+
+
+# The limit of SQS is twelve hours; a lease needs time for its extensions.
+lease_time = between("lease_seconds", 3, 43_200)
 
 
 class QueueArguments(TaskArguments, total=False):

@@ -12,10 +12,9 @@ from airflow.sdk.exceptions import AirflowFailException
 from airflow.sdk.observability import stats
 
 from storeside.amounts import counted, others, size
-from storeside.operators.arguments import between, check_instant, check_literals
+from storeside.operators.arguments import check_instant, check_literals
 from storeside.operators.bases.deprecated import without_effect
-from storeside.operators.bases.queue import QueueArguments, QueueOperator
-from storeside.operators.bases.selecting import SelectingArguments, SelectingOperator
+from storeside.operators.bases.queue import batches_of
 from storeside.operators.errors import airflow_errors
 from storeside.operators.hooks.transfer import (
     clients,
@@ -34,7 +33,6 @@ from storeside.transfer.request.options import Expectations
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from storeside.events.queue import Queue
     from storeside.transfer.request.options import OnFailedExpectations
     from storeside.transfer.request.template import Template
 
@@ -226,92 +224,3 @@ class S3EventsToClickHouseOperator(LoadOperator):
         if not report["messages"] and not report["handled"]:
             self.end_without(f"the queue {self.sqs_queue} has no messages")
         return dict(plain(with_short_verdict(report)))
-
-
-def batches_of(context: Context, queue: Queue) -> list[str]:
-    """Return the names of this queue's batches in the asset events that started the run."""
-    found: dict[str, None] = {}
-    for events in (context.get("triggering_asset_events") or {}).values():
-        for event in events:
-            payload = event.extra.get("payload", {})
-            if payload.get("queue") == queue.name and payload.get("batch"):
-                found[payload["batch"]] = None
-    return list(found)
-
-
-# The limit of SQS is twelve hours; a lease needs time for its extensions.
-lease_time = between("lease_seconds", 3, 43_200)
-
-
-class LeaseArguments(QueueArguments, total=False):
-    """Arguments of the operators that lease messages for the tasks of a run."""
-
-    max_messages: int
-    """maximum number of messages to receive"""
-    lease_seconds: int
-    """seconds that messages stay invisible unless their lease is extended"""
-
-
-class LeaseOperator(QueueOperator):
-    """Base class of the operators that lease messages for the tasks of a run."""
-
-    def __init__(self, *, max_messages: int = 10_000, lease_seconds: int = 300, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.max_messages = max_messages
-        self.lease_seconds = lease_seconds
-        check_literals(self, max_messages=between("max_messages", 1), lease_seconds=lease_time)
-
-    def pre_execute(self, context: Context) -> None:
-        """Check, before a message is leased, that the tasks which settle it are teardowns.
-
-        Raises AirflowFailException with the line that is missing in the DAG.
-        """
-        super().pre_execute(context)
-        for task in context["task"].get_flat_relatives(upstream=False):
-            if getattr(getattr(task, "operator_class", type(task)), "settles", False) and not task.is_teardown:
-                raise AirflowFailException(
-                    f"task {task.task_id!r} is no teardown of {self.task_id!r}: a run that fails would not settle its"
-                    f" messages. Add {task.task_id}.as_teardown(setups={self.task_id}) to the DAG"
-                )
-
-    def lease(self, context: Context) -> dict[str, int]:
-        """Take over the trigger's batches, or receive messages; return the number of messages that this run has."""
-        from storeside.events.lease import take_or_receive
-
-        with airflow_errors():
-            if (found := self.conn_if_any()) is None:
-                return {"messages": 0}
-            queue, client = found
-            count = take_or_receive(
-                queue, client, run_key(context), batches_of(context, queue), self.max_messages, self.lease_seconds
-            )
-        self.log.info("%s of %s leased for this run", counted(count, "message"), queue.name)
-        return {"messages": count}
-
-
-class LeaseSelectionArguments(LeaseArguments, SelectingArguments, total=False):
-    """Arguments of `SqsLeaseS3EventsOperator`."""
-
-
-class SqsLeaseS3EventsOperator(LeaseOperator, SelectingOperator):
-    """Leases the messages of a queue for the tasks of this run; a setup task.
-
-    A teardown task, `SqsSettleS3EventsOperator`, deletes the messages of objects that are done.
-
-    If an `S3EventsTrigger` started the run, the task takes over the trigger's batches; otherwise it receives messages
-    from the queue. The trigger of an `AssetWatcher` on the queue extends their lease until the teardown has ended.
-    Without such a trigger, set `lease_seconds` longer than a run. If the queue does not exist, the run has no events.
-    `SqsS3EventsSensor` also waits for messages. Returns the number of messages.
-    """
-
-    template_fields = (*LeaseOperator.template_fields, "on_nothing")
-
-    def __init__(self, **kwargs: Unpack[LeaseSelectionArguments]) -> None:
-        super().__init__(**kwargs)
-
-    def execute(self, context: Context) -> dict[str, int]:
-        """Lease messages; end as `on_nothing` says if there are none."""
-        leased = self.lease(context)
-        if not leased["messages"]:
-            self.end_without(f"the queue {self.sqs_queue} has no messages for this run")
-        return leased

@@ -10,7 +10,7 @@ from airflow.sdk.exceptions import AirflowSensorTimeout, AirflowSkipException
 from storeside.operators.arguments import between, check_literals
 from storeside.operators.bases.deferring import WaitingArguments, WaitingOperator
 from storeside.operators.errors import airflow_errors
-from storeside.operators.operators.s3_events import LeaseArguments, LeaseOperator
+from storeside.operators.operators.lease_events import LeaseArguments, LeaseOperator
 from storeside.operators.triggers.sqs import SqsMessagesTrigger
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from airflow.sdk.exceptions import AirflowFailException
 from storeside.aistore import etl as etls
 from storeside.aistore.buckets import Bucket
 from storeside.ledger.objects import Ledger
-from storeside.operators.operators.speech import GXValidateManifestOperator
+from storeside.operators.operators.speech_manifest import GXValidateManifestOperator
 from storeside.speech.errors import ManifestError, UnreadableFactsError
 from storeside.speech.facts import PULLED
 from storeside.speech.manifest import SpeechManifest, facts_naming, facts_prefix, facts_url

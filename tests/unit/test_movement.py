@@ -12,13 +12,12 @@ from storeside.operators.movement import DESTINATION, Movement, MovementOperator
 from storeside.operators.operators.aistore import AISCopyBucketOperator
 from storeside.operators.operators.clickhouse import S3ToClickHouseOperator
 from storeside.operators.operators.hsds import HSDSExportDatasetOperator, HSDSImportDatasetOperator
+from storeside.operators.operators.lease_events import SqsLeaseS3EventsOperator
 from storeside.operators.operators.prefetch import AISPrefetchBucketOperator
 from storeside.operators.operators.redrive import SqsRedriveDeadLettersOperator
-from storeside.operators.operators.s3_events import (
-    S3EventsToClickHouseOperator,
-    SqsLeaseS3EventsOperator,
-)
-from storeside.operators.operators.speech import ClickHousePublishManifestOperator, SqsSettleSpeechEventsOperator
+from storeside.operators.operators.s3_events import S3EventsToClickHouseOperator
+from storeside.operators.operators.speech import SqsSettleSpeechEventsOperator
+from storeside.operators.operators.speech_manifest import ClickHousePublishManifestOperator
 from storeside.operators.operators.storage import StorageCopyBucketOperator
 from storeside.operators.operators.storage_measurements import StorageBenchmarkOperator, StorageTuneOperator
 from storeside.operators.operators.throughput import AISMeasureThroughputOperator

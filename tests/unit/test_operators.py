@@ -37,7 +37,8 @@ from storeside.operators.operators.aistore_etl import AISDeleteEtlOperator, AISS
 from storeside.operators.operators.aistore_inspect import AISInspectBucketOperator
 from storeside.operators.operators.aistore_object import AISGetObjectOperator, AISTransformObjectOperator
 from storeside.operators.operators.shards import AISMakeShardsOperator, AISSplitShardsOperator
-from storeside.operators.operators.speech import AISProbeAudioOperator, GXValidateManifestOperator
+from storeside.operators.operators.speech import AISProbeAudioOperator
+from storeside.operators.operators.speech_manifest import GXValidateManifestOperator
 from storeside.operators.shared import as_bool, as_number, run_columns, run_key
 from storeside.operators.triggers.aistore import AISJobTrigger
 from storeside.speech.manifest import facts_prefix

@@ -18,7 +18,8 @@ FOLDER = CHECKOUT / "operators"
 # Classes that operators share; a DAG has no use for them.
 BASES = {
     "BucketJobOperator", "DeferringOperator", "EngineTrigger", "FollowingOperator", "FormOperator", "LeaseOperator",
-    "LoadOperator", "ChartOperator", "MovementOperator", "QueueOperator", "SelectingOperator", "WaitingOperator",
+    "LoadOperator", "ChartOperator", "ManifestOperator", "MovementOperator", "QueueOperator", "SelectingOperator",
+    "WaitingOperator",
     # Operators create these triggers; DAGs do not use them.
     "AISJobTrigger", "CheckConnectionsTrigger", "S3EventsToClickHouseTrigger", "S3ToClickHouseTrigger",
     "SqsMessagesTrigger",
