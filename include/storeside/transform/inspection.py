@@ -91,9 +91,9 @@ class Inspection:
         if len(errors) >= MOST_ERRORS and not errors.keys() <= reasons.keys():
             example, reason = next((name, why) for name, why in errors.items() if name not in reasons)
             raise AIStoreInputError(
-                f"job {job_id}: AIStore lists {len(errors)} failed objects of {self.source}, and more may have failed:"
-                f" it lists {MOST_ERRORS} per target: correct what they have in common, such as {example!r}: {reason},"
-                " or inspect fewer objects"
+                f"job {job_id}: AIStore lists {len(errors)} failed objects of {self.source}, and more may have"
+                f" failed: it lists {MOST_ERRORS} per target: correct what they have in common, such as {example!r}:"
+                f" {reason}, or inspect fewer objects"
             )
         for name, reason in errors.items():
             reasons.setdefault(name, reason)
