@@ -23,6 +23,8 @@ BROKEN = "broken_"
 BROKEN_HOURS = 1
 # The age of tables of a run that failed and was never cleared.
 STALE_HOURS = 7 * 24
+# The ids of previews begin with this text. Their tables are dropped after an hour, like broken locks.
+PREVIEWS = "0" * 8
 # Batches of transfers, locks, and the tables of the speech manifest and of the doctor.
 _GENERATED = (
     "load_[0-9a-f]{16}_[0-9]+_[0-9a-f]{8}_[0-9]+(_bad|_shard_[0-9a-f]{8}(_all)?)?|lock_[0-9a-f]{24}|broken_[0-9a-f-]{36}"
@@ -68,7 +70,8 @@ def is_generated(name: str) -> bool:
 LEFTOVERS = (
     f"(SELECT groupArray(name) FROM system.tables WHERE database = '{STAGING}'"
     " AND ({mine:String} != '' AND startsWith(name, {mine:String}) OR metadata_modification_time < now()"
-    f" - toIntervalHour(if(comment = '{BROKEN}', {BROKEN_HOURS}, {STALE_HOURS})))),"
+    f" - toIntervalHour(if(comment = '{BROKEN}' OR startsWith(name, 'load_{PREVIEWS}'), {BROKEN_HOURS},"
+    f" {STALE_HOURS})))),"
     " (SELECT count() FROM system.processes"
     " WHERE {statements:String} != '' AND startsWith(query_id, {statements:String}))"
 )

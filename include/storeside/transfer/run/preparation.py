@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -135,7 +135,7 @@ class Preparation:
                 f"format {self.request.format!r}: events name no snapshot: use a load of the table"
             )
         destination, *_ = queries.at_once(
-            lambda: look_up_and_sweep(self.client, self.request.table, self.loads.transfer, self.servers),
+            self._find,
             self.loads.create if self.plan.needs_tables else lambda: None,
         )
         self.has_swept = True
@@ -175,6 +175,10 @@ class Preparation:
         push = push or not form.is_native
         self._destination = (begun, self._complete(destination, form))
         return Prepared(form.choice, push, listed, planned, size)
+
+    def _find(self) -> Destination | None:
+        """Return the destination if it exists, and drop what earlier tries of this transfer left."""
+        return look_up_and_sweep(self.client, self.request.table, self.loads.transfer, self.servers)
 
     def _known_bad(self, unplanned: int) -> Unplanned:
         """Return the failures for good that explain why listed objects are not planned."""
@@ -300,11 +304,14 @@ class Preparation:
             refuse_own([c.name for c in columns], self.request.own_columns)
         except LoadObjectError as e:
             raise _usage(e) from e
-        most = self.request.limits.columns
+        return self._make(columns, [c.name for c in columns if form.is_text and c.name in sampled - fixed])
+
+    def _make(self, columns: Sequence[Column], inferred: Collection[str]) -> Destination:
+        """Create the destination with these columns, of which some are `inferred` from text; return it."""
+        request = self.request
         return create(
-            self.client, self.request.table, columns, options, most, self.servers,
-            with_database=self.request.create_database,
-            inferred=[c.name for c in columns if form.is_text and c.name in sampled - fixed],
+            self.client, request.table, columns, request.table_options, request.limits.columns, self.servers,
+            with_database=request.create_database, inferred=inferred,
         )  # fmt: skip
 
     def _in_keys(self) -> list[Column]:
@@ -335,14 +342,14 @@ class Preparation:
         if self.readings.columns:
             names = self.request.read.partition_columns
             check_table(self.readings, replace(destination, partitions=names))
-            if (sampled := self._sampled(form)) is not None:
+            if (sampled := self.sampled(form)) is not None:
                 in_keys = [c for c in (*destination.columns, *added) if c.name in names]
                 added += missing(self.readings, sampled, in_keys, destination, text=form.is_text)
         if added:
             return destination.alter([f"ADD COLUMN IF NOT EXISTS {c.definition}" for c in added])
         return destination
 
-    def _sampled(self, form: Format) -> list[Column] | None:
+    def sampled(self, form: Format) -> list[Column] | None:
         """Return the columns of sampled objects; None if no sample shows any, so that objects fail one by one."""
         if self.snapshot is not None:
             return self.snapshot.stored

@@ -54,7 +54,13 @@ class Grouping:
         self._headers: dict[int, tuple[object, int]] = {}
 
     def groups(self, objects: Sequence[Planned], destination: Destination, how: How = USUAL) -> list[Group]:
-        """Return the objects grouped by how they are read."""
+        """Return the objects grouped by how they are read; if only first rows are, no object states their number."""
+        found = self._groups(objects, destination, how)
+        if not self.work.most_rows:
+            return found
+        return [replace(group, objects=[Loaded(o, -1) for o in group.planned]) for group in found]
+
+    def _groups(self, objects: Sequence[Planned], destination: Destination, how: How) -> list[Group]:
         form = self.work.form
         for o in objects:
             try:

@@ -31,6 +31,9 @@ from storeside.transfer.statements.composing import settings
 from storeside.transfer.statements.reading import Check, Reading
 from storeside.transfer.tables.table import Destination
 
+# The settings with which the rows of a limit are the first ones of the object.
+_IN_ORDER = {"max_threads": 1, "max_parsing_threads": 1, "input_format_parquet_preserve_order": 1}
+
 
 class Reader:
     """Fills staging tables. ClickHouse reads the objects, unless they are `pushed`."""
@@ -121,8 +124,13 @@ class Reader:
         if reading.form.is_text and not any(_is_compressed(o, how.compression) for o in objects):
             more = {**more, **queries.fewer_parsers(self.client)}
         statement = f"INSERT INTO {reading.insert(table, extra, source, only, key=self.source.key)}"
+        if most := self.work.most_rows:
+            statement, more = f"{statement} LIMIT {most}", {**more, **_IN_ORDER, "max_block_size": most}
         options = settings(reading.form, **more, **dict(reading.settings))
-        if self.work.is_strict:
+        if self.work.is_strict and most:
+            self._execute(table, statement, options, objects)
+            self._json.refuse(objects, Numbers(reading.columns))
+        elif self.work.is_strict:
             self._execute_and_check(table, statement, options, objects, how.compression, Numbers(reading.columns))
         else:
             self._execute(table, statement, options, objects)
@@ -203,7 +211,7 @@ class Reader:
         with self._watched(query_id, [o]):
             return push(
                 self.client, content, reading, o, table, self.request.table_options.system_columns, query_id,
-                strict=self.work.is_strict, tidy=tidy, first_row=first_row,
+                strict=self.work.is_strict, tidy=tidy, first_row=first_row, most_rows=self.work.most_rows,
             )  # fmt: skip
 
     def _push_members(self, table: str, o: Loaded, into: Destination) -> Loaded:
@@ -223,6 +231,8 @@ class Reader:
                     raise LoadObjectError(f"it has {told.rows} rows, but {read} arrived")
             found.append(told)
             rows += read
+            if 0 < self.work.most_rows <= rows:
+                break
         return Loaded(o.planned, rows, nulls=_nulls(found))
 
     def _push(self, table: str, group: Group, how: How) -> list[Loaded]:

@@ -56,29 +56,33 @@ def push(
     strict: bool = False,
     tidy: bool = False,
     first_row: int = 0,
+    most_rows: int = 0,
 ) -> int:
     """Stream one object into the staging table; return the number of rows that ClickHouse read.
 
     The worker sends the object's bytes unchanged, unless it must parse them first. With `strict`, it checks JSON
     Lines while it sends them; see `strict_json`. With `tidy`, it sends the rows that `records` yields.
-    `first_row` is the number of the first row, if the object is a member of an archive.
+    `first_row` is the number of the first row, if the object is a member of an archive. With `most_rows`, it sends
+    only so many rows, if it parses the object. It does not parse texts, of which `content` then has the first rows.
     """
     form = reading.form
     if form.is_stream and not planned.size:  # ClickHouse reports an empty request as a missing header
         return 0
     if not form.is_stream:
         body = TYPED[form.name].body(
-            content, by_arrow=reading.by_arrow, is_large=content.size > WHOLE_PARQUET, wrapped=reading.wrapped
+            content, by_arrow=reading.by_arrow, is_large=most_rows > 0 or content.size > WHOLE_PARQUET,
+            wrapped=reading.wrapped,
         )  # fmt: skip
         if isinstance(body, Rows):
-            batches = _sendable(*body, reading)
+            batches = _first_of(*_sendable(*body, reading), most_rows)
             return _insert_arrow(client, batches, reading, planned, staging, system, query_id, first_row)
         return insert(
             client, content.stream() if body is None else body, form.clickhouse, reading, planned, staging, system,
             query_id, first_row=first_row,
         )  # fmt: skip
     if not form.is_native:
-        return _insert_arrow(client, _csv_batches(content, reading), reading, planned, staging, system, query_id)
+        batches = _first_of(*_csv_batches(content, reading), most_rows)
+        return _insert_arrow(client, batches, reading, planned, staging, system, query_id)
     tidy = tidy or form.joined
     if tidy:
         reading = replace(reading, form=replace(form, csv=replace(form.csv, skip_rows=0)))  # `records` removes them
@@ -158,6 +162,20 @@ def _insert_arrow(
         client, _arrow_stream(*batches), "ArrowStream", reading, planned, staging, system, query_id,
         first_row=first_row,
     )  # fmt: skip
+
+
+def _first_of(schema: Any, batches: Iterator[Any], most_rows: int) -> tuple[Any, Iterator[Any]]:
+    """Return Arrow batches with up to `most_rows` rows in all; 0 means no limit."""
+
+    def first() -> Iterator[Any]:
+        left = most_rows
+        for batch in batches:
+            yield batch.slice(0, left)
+            left -= len(batch)
+            if left <= 0:
+                return
+
+    return schema, first() if most_rows else batches
 
 
 def _arrow_stream(schema: Any, batches: Iterator[Any]) -> Iterator[bytes]:

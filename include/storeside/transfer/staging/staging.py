@@ -77,7 +77,8 @@ class Staging:
 
     def look_up(self) -> Destination:
         """Look up the destination, which staging tables copy. Raises TransferInputError if it cannot be used."""
-        return self.use(existing(self.client, self.work.request.table, self.work.servers))
+        table = self.work.stand_in or self.work.request.table
+        return self.use(existing(self.client, table, self.work.servers))
 
     def use(self, found: Destination) -> Destination:
         """Let staging tables copy a destination that was looked up."""

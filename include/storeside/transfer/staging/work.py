@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from storeside.aistore.buckets import common_prefix
 from storeside.transfer.base.schema import Column
+from storeside.transfer.formats.beginning import beginning
 from storeside.transfer.formats.parquet import Shape
 from storeside.transfer.objects.content import Content, content_of
 from storeside.transfer.publish.mirror import Mirror
@@ -57,6 +58,8 @@ class Work:
     :param recent: the destination if it was found a moment ago, see `Preparation`
     :param mirror: checks that no other snapshot was loaded meanwhile
     :param is_untidy: a step has failed, so its staging tables may be left
+    :param stand_in: the table that stands in for the destination, whose columns a preview must not change
+    :param most_rows: number of the first rows that a preview reads of each object; 0 reads all
     """
 
     request: Request
@@ -75,6 +78,8 @@ class Work:
     recent: Destination | None = None
     mirror: Mirror | None = None
     is_untidy: bool = False
+    stand_in: str = ""
+    most_rows: int = 0
 
     @property
     def loads(self) -> Loads:
@@ -97,8 +102,9 @@ class Work:
         return Readings(self.client, self.request.read.columns)
 
     def content(self, o: Planned) -> Content:
-        """Return the content of an object."""
-        return content_of(self.s3, self.request, o, o.version)
+        """Return the content of an object, or of its first rows."""
+        found = content_of(self.s3, self.request, o, o.version)
+        return beginning(found, self.form, self.most_rows) if self.most_rows else found
 
     def source(
         self, objects: Sequence[Planned], form: str, columns: str = "", compression: str = "auto"

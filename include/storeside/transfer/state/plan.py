@@ -63,7 +63,7 @@ class _Batches(TypedDict):
 
 
 @dataclass
-class _Small:
+class Small:
     """A listing that no table has, and its plan by batch, whose rows this process also knows.
 
     The plan is also stored in ``storeside.load_plan``, for other processes and later runs. The steps of this process
@@ -86,7 +86,7 @@ class Plan:
         self._sent: int | None = None  # the rows of a listing
         self.ignored: dict[str, int] = {}
         self._stores = stores
-        self._small: _Small | None = None
+        self._small: Small | None = None
 
     @property
     def needs_tables(self) -> bool:
@@ -108,7 +108,7 @@ class Plan:
         if not self._stores:
             first = first_pages(pages)
             if is_small(listed := [o for page in first for o in page]):
-                self._small = _Small(listed)
+                self._small = Small(listed)
                 return
             pages = chain(first, pages)
             self.loads.create()
@@ -218,11 +218,11 @@ class Plan:
         if self._sent is not None and arrived != self._sent:
             raise TransferTransientError(f"ClickHouse stored {arrived} of {self._sent} listed objects: list again")
         if row[3]:
-            raise TransferInputError(_without_version(self.loads.source, row[3]))
+            raise TransferInputError(without_version(self.loads.source, row[3]))
         return int(selected), int(row[1]), int(row[2])
 
     def _make_small(
-        self, small: _Small, batches: _Batches, since: int, settle: Callable[[], object] | None, *, retry_failed: bool
+        self, small: Small, batches: _Batches, since: int, settle: Callable[[], object] | None, *, retry_failed: bool
     ) -> tuple[int, int, int] | None:
         """Plan a small listing, and store the plan, see `make`; return None if the ledger has many rows for it."""
         found = facts(self.loads, small.listed, since)
@@ -238,7 +238,7 @@ class Plan:
         small.planned = planned_of(found.chosen, known, **batches)
         objects = [o for *_, o in small.planned]
         if without := next((o.key for o in objects if not o.version), ""):
-            raise TransferInputError(_without_version(self.loads.source, without))
+            raise TransferInputError(without_version(self.loads.source, without))
         self._store(small.planned)
         self._forget_earlier(found.planned_at)
         if found.has_listing:
@@ -281,7 +281,7 @@ class Plan:
         listed = LISTINGS if self._small is None else f"{listing(self._small.listed)} WHERE"
         return self.loads.known_bad(SELECTED, {"modified_from": since * 1000}, limit, listed)
 
-    def _left(self, small: _Small) -> list[tuple[int, bool, Planned]]:
+    def _left(self, small: Small) -> list[tuple[int, bool, Planned]]:
         """Return the rows of a small plan whose objects this process has not finished."""
         return [row for row in small.planned if row[2].load_id not in self.loads.finished]
 
@@ -392,7 +392,8 @@ def _tables(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
         yield pa.Table.from_batches(waiting)
 
 
-def _without_version(source: Source, key: str) -> str:
+def without_version(source: Source, key: str) -> str:
+    """Return why an object that is listed without a version cannot be planned, with the remedy."""
     if source.in_aistore:
         return (
             f"{uri_of(source.bucket, key)} has neither a version nor a checksum: turn on one of them"

@@ -159,11 +159,12 @@ def listing(listed: Iterable[Listed]) -> str:
     )
 
 
-def facts(loads: Loads, listed: Sequence[Listed], since: int) -> Facts:
+def facts(loads: Loads, listed: Sequence[Listed], since: int, *, creates: bool = True) -> Facts:
     """Ask for all that the plan of a small listing depends on; for `since` see `Plan.make`.
 
     From the ledger, it asks for the rows of the listed keys, those of this run, and interrupted publications. Creates
-    Storeside's tables, or brings them up to date, if necessary.
+    Storeside's tables, or brings them up to date, if necessary; unless it `creates` them, no object is known without
+    them.
     """
     found: Facts | None = None
     try:
@@ -171,6 +172,8 @@ def facts(loads: Loads, listed: Sequence[Listed], since: int) -> Facts:
     except DatabaseError as e:
         if code_of(e) not in _WITHOUT_TABLES:
             raise
+    if not creates:
+        return found or Facts(_chosen(loads, listed, since), [], [], has_listing=False, has_tables=False)
     if found is None or not found.has_tables:
         loads.create()
         found = _facts(loads, listed, since)
@@ -195,6 +198,13 @@ def _facts(loads: Loads, listed: Sequence[Listed], since: int) -> Facts:
     return Facts(
         [Chosen(*o) for o in chosen], [Known(*o) for o in known], list(planned_at), bool(stored), is_current(*state)
     )  # fmt: skip
+
+
+def _chosen(loads: Loads, listed: Sequence[Listed], since: int) -> list[Chosen]:
+    """Return the listed objects, of a server without Storeside's tables."""
+    statement = f"SELECT groupArray(({_CHOSEN})) FROM {listing(listed)}"
+    parameters = {**loads.parameters, "modified_from": since * 1000, "wild": WILD}
+    return [Chosen(*o) for o in first_row(loads.client.query(statement, parameters=parameters))[0]]
 
 
 def planned_of(

@@ -53,6 +53,29 @@ def ddl(name: str, columns: Sequence[Column], options: TableOptions, inferred: C
     return "\n".join(clauses)
 
 
+def statements(
+    name: str, columns: Sequence[Column], options: TableOptions, inferred: Collection[str] = ()
+) -> list[str]:  # fmt: skip
+    """Return the statements that create a destination: one, or that of the shards' tables and of the Distributed one.
+
+    For `inferred` see `ddl`.
+    """
+    if not options.cluster:
+        return [ddl(name, columns, options, inferred)]
+    database, _, table = name.partition(".")
+    engine = _distribution(name, options)
+    whole = (
+        f"CREATE TABLE IF NOT EXISTS {identifier(database)}.{identifier(table)}"
+        f" AS {identifier(database)}.{identifier(engine.table)} ENGINE = {engine.sql}"
+    )
+    return [ddl(engine.local, columns, options, inferred), whole]
+
+
+def _distribution(name: str, options: TableOptions) -> Distribution:
+    database, _, table = name.partition(".")
+    return Distribution(options.cluster, database, f"{table}_local", f"({options.division})")
+
+
 def create(
     client: Client, name: str, columns: Sequence[Column], options: TableOptions, most_columns: int,
     servers: Servers = NO_SERVERS, *, with_database: bool = True, inferred: Collection[str] = (),
@@ -68,15 +91,11 @@ def create(
     if not options.cluster:
         _execute(client, name, ddl(name, columns, options, inferred), with_database)
         return existing(client, name)
-    database, _, table = name.partition(".")
-    engine = Distribution(options.cluster, database, f"{table}_local", f"({options.division})")
+    engine = _distribution(name, options)
     shards = shards_of(engine, name, client, servers)
+    local, whole = statements(name, columns, options, inferred)
     for shard in shards:
-        _execute(shard, name, ddl(engine.local, columns, options, inferred), with_database)
-    whole = (
-        f"CREATE TABLE IF NOT EXISTS {identifier(database)}.{identifier(table)}"
-        f" AS {identifier(database)}.{identifier(engine.table)} ENGINE = {engine.sql}"
-    )
+        _execute(shard, name, local, with_database)
     for shard in sorted(shards, key=lambda shard: shard is client):  # a load sees the table on its own server
         _execute(shard, name, whole, with_database)
     return existing(client, name, servers)

@@ -300,14 +300,17 @@ class Destination:
             drop_parts(client, staging)
 
 
-def look_up(client: Client, name: str, servers: Servers = NO_SERVERS) -> Destination | None:
+def look_up(
+    client: Client, name: str, servers: Servers = NO_SERVERS, *, completes: bool = True
+) -> Destination | None:  # fmt: skip
     """Return the table ``database.table``; None if it does not exist.
 
-    A Distributed table needs the other `servers` of its cluster. Raises TransferInputError when the table cannot be a
-    destination, and TransferTransientError when a server does not answer.
+    A Distributed table needs the other `servers` of its cluster. A table that lacks the hidden column gets it, if it
+    `completes` the table. Raises TransferInputError when the table cannot be a destination, and
+    TransferTransientError when a server does not answer.
     """
     row = first_row(client.query(f"SELECT {DESCRIPTION}", parameters=place_of(name)))
-    return described(client, name, row, servers)
+    return described(client, name, row, servers, completes=completes)
 
 
 def place_of(name: str) -> dict[str, str]:
@@ -317,7 +320,7 @@ def place_of(name: str) -> dict[str, str]:
 
 
 def described(
-    client: Client, name: str, description: Sequence[Any], servers: Servers = NO_SERVERS
+    client: Client, name: str, description: Sequence[Any], servers: Servers = NO_SERVERS, *, completes: bool = True
 ) -> Destination | None:
     """Return the table with this `DESCRIPTION`; see `look_up`."""
     database, _, table = name.partition(".")
@@ -343,16 +346,18 @@ def described(
         inferred=frozenset(n for n, *_, comment in columns if comment == INFERRED),
     )  # fmt: skip
     if is_distributed:
-        found = _with_shards(found, distribution(engine_full), servers)
-    if LOAD_ID not in {n for n, *_ in columns}:
+        found = _with_shards(found, distribution(engine_full), servers, completes=completes)
+    if completes and LOAD_ID not in {n for n, *_ in columns}:
         log.info("adding the hidden column %s to %s, with the load of each row", LOAD_ID, found.name)
         found._alter([f"ADD COLUMN IF NOT EXISTS {LOAD_ID} UInt64 MATERIALIZED 0"])
     return found
 
 
-def _with_shards(found: Destination, engine: Distribution, servers: Servers) -> Destination:
+def _with_shards(
+    found: Destination, engine: Distribution, servers: Servers, *, completes: bool
+) -> Destination:  # fmt: skip
     clients = shards_of(engine, found.name, found.client, servers)
-    shards = [look_up(client, engine.local) for client in clients]
+    shards = [look_up(client, engine.local, completes=completes) for client in clients]
     for number, shard in enumerate(shards, 1):
         if shard is None:
             raise TransferInputError(
