@@ -272,11 +272,13 @@ class S3ToClickHouseOperator(LoadOperator):
     :param snapshot: with `format` ``iceberg`` or ``delta``: the snapshot to load instead of the current one: an
         Iceberg snapshot's id, the URI of an Iceberg metadata file (``metadata_location`` of a catalog), or a version
     :param after_load: `AfterLoad`: delete, move or tag objects after their load; without it they stay as they are
+    :param plan_only: load nothing: log and return what would be loaded, the statements for the table, and the first
+        rows, see docs/preview.md. Returns the engine's `Preview` as a dictionary. The task does not defer
     """
 
     template_fields = (
         *LoadOperator.template_fields, "source", "retry_failed", "suite", "on_failed_expectations", "after_load",
-        "modified_after", "inventory", "snapshot",
+        "modified_after", "inventory", "snapshot", "plan_only",
     )  # fmt: skip
     ui_color = "#fff4c2"
 
@@ -294,6 +296,7 @@ class S3ToClickHouseOperator(LoadOperator):
         modified_after: str = "",
         inventory: str = "",
         snapshot: str = "",
+        plan_only: bool | str = False,
         aistore_conn_id: str = AIStoreHook.default_conn_name,
         **kwargs: Unpack[LoadArguments],
     ) -> None:
@@ -309,6 +312,7 @@ class S3ToClickHouseOperator(LoadOperator):
         self.modified_after = modified_after
         self.inventory = inventory
         self.snapshot = snapshot
+        self.plan_only = plan_only
         with literal_errors(self):
             if bool(source) == bool(bucket or self.keys):
                 raise OperatorInputError("source: set it, or bucket and keys, but not both")
@@ -318,6 +322,7 @@ class S3ToClickHouseOperator(LoadOperator):
             suite=lambda name: Expectations(name).check(),
             after_load=lambda options: options.check(),
             modified_after=check_instant,
+            plan_only=lambda chosen: as_bool(chosen, "plan_only"),
             inventory=lambda uri: Source("bucket", inventory=uri),
             on_failed_expectations=lambda policy: Expectations(on_failed=policy).check(),
         )
@@ -346,9 +351,13 @@ class S3ToClickHouseOperator(LoadOperator):
                 after_load=self.after_load,
             )
             reader = s3_client(aws) if aws else AIStoreHook(self.aistore_conn_id).get_conn()
+            client = clickhouse_client(clickhouse)
+            own_tables = ledger_client(ledger_connection(clickhouse), clickhouse)
+            servers = other_servers(clickhouse)
+            if as_bool(self.plan_only, "plan_only"):
+                return self._preview(request, client, reader, own_tables, servers)
             self._transfer = Transfer(
-                request, clickhouse_client(clickhouse), reader, run_key(context),
-                ledger=ledger_client(ledger_connection(clickhouse), clickhouse), servers=other_servers(clickhouse),
+                request, client, reader, run_key(context), ledger=own_tables, servers=servers,
             )  # fmt: skip
             prepared = self._transfer.prepare()
             if prepared.planned:
@@ -375,6 +384,17 @@ class S3ToClickHouseOperator(LoadOperator):
                 })  # fmt: skip
                 raise
         return self._report(context, asdict(report))
+
+    def _preview(self, *arguments: Any) -> dict[str, Any]:
+        """Log and return what a load would do; `arguments` are those of `Previewing`."""
+        from storeside.transfer.run.preview import Previewing
+        from storeside.transfer.run.preview_text import preview_text, preview_values
+
+        self._transfer = previewing = Previewing(*arguments)
+        found = previewing.run()
+        for line in preview_text(found).splitlines():
+            self.log.info("%s", line)
+        return dict(plain(preview_values(found)))
 
     def _report(self, context: Context, report: dict[str, Any]) -> dict[str, Any]:
         verdict = report.get("verdict")

@@ -38,6 +38,7 @@ TABLE = "data.own_rows"
 # Fields that the owner's lists allow, by DAG.
 ALLOWED: dict[str, dict[str, Any]] = {
     "s3_to_clickhouse": {"bucket": "shared", "table": TABLE},
+    "preview_load": {"bucket": "shared", "table": TABLE},
     "s3_events_to_clickhouse": {"bucket": "shared", "table": TABLE, "queue": "own"},
     "s3_replication": {"bucket": "shared", "table": TABLE, "queue": "own"},
     "hsds_export": {"domain": "/own.h5", "dataset": "/v", "bucket": "own", "prefix": "a", "table": TABLE},

@@ -6,6 +6,7 @@ The statements run in the process, without servers.
 from __future__ import annotations
 
 import gzip
+import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,6 +21,9 @@ from storeside.transfer.request.known_formats import KNOWN
 from storeside.transfer.request.source import Listed
 from storeside.transfer.request.table_keys import Expression
 from storeside.transfer.run.preview import LONGEST_CELL, ROWS, Preview, preview
+from storeside.transfer.run.preview_text import preview_text, preview_values
+from storeside.transfer.run.remarks import TextColumn
+from storeside.transfer.state.unstored_plan import UnstoredLoads, UnstoredPlan
 from tests.format_examples import EXAMPLES
 from tests.statements import Engine, Files, Objects
 from tests.support import unique
@@ -69,9 +73,9 @@ class Bucket:
     def state(self) -> list[Any]:
         """Return all databases and tables with their definitions and numbers of rows."""
         query = (
-            "SELECT name, '', NULL FROM system.databases UNION ALL SELECT database || '.' || name, create_table_query,"
-            " total_rows FROM system.tables WHERE database NOT IN ('system', 'INFORMATION_SCHEMA',"
-            " 'information_schema') ORDER BY ALL"
+            "SELECT name, '', NULL FROM system.databases UNION ALL"
+            " SELECT database || '.' || name, create_table_query, total_rows FROM system.tables"
+            " WHERE database NOT IN ('system', 'INFORMATION_SCHEMA', 'information_schema') ORDER BY ALL"
         )
         return [*self.client.query(query).result_rows]
 
@@ -200,3 +204,51 @@ def test_a_load_that_would_fail_as_a_whole(bucket: Bucket) -> None:
 def test_nothing_to_load(bucket: Bucket) -> None:
     found = bucket.preview({})
     assert (found.listed, found.planned, found.statements, found.rows, found.seconds) == (0, 0, (), (), None)
+
+
+def test_text_and_values_for_xcom() -> None:
+    found = Preview(
+        source="s3://trips/", table="data.trips", listed=4, planned=2, bytes=1_500_000, known_bad=1,
+        known_failures=(("bad", "it is empty"),), ignored={"_*": 1}, loader="pull", options="CSV, gzip",
+        statements=("CREATE TABLE " + "x" * 50_000,), drift=("column 'x' is not in the table",),
+        texts=(TextColumn("n", "n/a", "Int64"),), read=2, refused=(("k\n", "reason"),),
+        columns=(("n", "String"), ("s", "String")), rows=(("1", None), ("n/a", "y" * 300)), seconds=7.4,
+    )  # fmt: skip
+    lines = preview_text(found).splitlines()
+    assert lines[:3] == [
+        "preview of s3://trips/ -> data.trips: nothing is loaded or changed",
+        "objects: 4 match, 2 to load (1.5 MB), 1 loaded before, 1 failed for good before",
+        "failed before: bad: it is empty",
+    ]
+    assert "time: about 7 s at the recorded speed of the last loads" in lines
+    assert "text: column 'n' is text because of the value 'n/a'; most other values are Int64" in lines
+    assert "refused: k\\n: reason" in lines
+    assert lines[-3:] == ["n    s", "1    NULL", f"n/a  {'y' * 39}…"]
+    values = preview_values(found)
+    assert json.loads(json.dumps(values)) == values
+    assert len(json.dumps(values)) < 25_000
+    assert values["texts"] == [["n", "n/a", "Int64"]]
+    empty = preview_text(Preview(source="s3://trips/", table="data.trips", problem="no bucket")).splitlines()
+    assert empty[-1] == "the load would fail: no bucket"
+    nothing = preview_text(Preview(source="s3://a/", table="d.t", planned=1, loader="push", seconds=None))
+    assert "no speed of a load is recorded" in nothing
+
+
+def test_a_listing_is_counted_page_by_page(engine: Engine) -> None:
+    """The plan keeps a sample of a long listing, and counts all of it, without Storeside's tables."""
+    source = Files("trips", "2026/*.csv")
+    loads = UnstoredLoads(engine, "0" * 16, "data.trips", source, "preview/1", markers=source.markers)
+    plan = UnstoredPlan(loads, retry_failed=False, since=0)
+    keys = [f"2026/{n:05d}.csv" for n in range(1500)] + ["2026/_x.csv", "2025/0.csv", "2026/*?.csv"]
+    listed = [Listed(key, VERSION, n % 3, "2026-01-01T00:00:00Z") for n, key in enumerate(keys)]
+    plan.record_listing([listed[:1000], listed[1000:]])
+    made = plan.make(batch_bytes=1, batch_objects=1, push=False, retry_failed=False)
+    chosen = [o for o in listed if o.key.startswith("2026/") and not o.key.startswith("2026/_")]
+    assert made == (len(chosen), len(chosen), sum(o.size for o in chosen))
+    assert plan.ignored == {"_*": 1}
+    assert 1000 <= len(plan.unfinished()) <= 1001
+    assert len(plan.sample(5)) == 5
+    assert min(o.key for o in plan.unfinished() if o.size) == plan.sample(5)[0].key
+    plan.record_listing([listed[:3]])  # an endpoint in another order: the listing starts again
+    assert plan.make(batch_bytes=1, batch_objects=1, push=True, retry_failed=False)[:2] == (3, 3)
+    assert all(batch.pushed for batch in plan.listed_batches())

@@ -34,6 +34,7 @@ from storeside.transfer.cli import (
 from storeside.transfer.printing import report_text
 
 if TYPE_CHECKING:
+    from storeside.transfer.request.request import Request
     from storeside.transfer.run.engine import Report
 
 
@@ -46,6 +47,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     parser = transfer_arguments("storeside.transfer", __doc__ or "", f"{S3_SOURCE}; or the same with ais://")
     parser.add_argument("--all-or-nothing", action="store_true", help="publish all objects in one step, or none")
+    parser.add_argument(
+        "--preview", action="store_true",
+        help="load nothing: print what would be loaded, the table's statements, and the first rows",
+    )  # fmt: skip
     parser.add_argument("--retry-failed", action="store_true", help="retry objects that failed for good before")
     parser.add_argument(
         "--accept-failed", type=_who, metavar="WHO",
@@ -85,6 +90,8 @@ def _transfer(given: argparse.Namespace) -> int:
         all_or_nothing=given.all_or_nothing,
         retry_failed=given.retry_failed,
     )
+    if given.preview:
+        return _preview(wanted, given)
     transfer = Transfer(
         wanted,
         clickhouse(),
@@ -112,6 +119,17 @@ def status(report: Report, given: argparse.Namespace) -> int:
         ignored = "".join(f"; {counted(n, 'marker')} {kind} ignored" for kind, n in report.ignored.items())
         return end_without(f"no object matches {given.source}{ignored}", given.on_nothing)
     return 1 if report.failed or report.known_bad or report.left else 0
+
+
+def _preview(wanted: Request, given: argparse.Namespace) -> int:
+    """Print what a load would do; return 1 if it would fail, or refuse an object that was read."""
+    from storeside.transfer.run.preview import preview
+    from storeside.transfer.run.preview_text import preview_text
+
+    reader = reader_of(wanted.source, given.sse_kms_key_id)
+    found = preview(wanted, clickhouse(), reader, ledger(), servers())
+    print(report_text(found, as_json=True) if given.json else preview_text(found))
+    return 1 if found.problem or found.refused or found.known_bad else 0
 
 
 def say_what_is_missing(report: Report) -> None:

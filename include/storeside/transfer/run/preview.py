@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import secrets
+import threading
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -20,9 +21,11 @@ from clickhouse_connect.driver.exceptions import DatabaseError
 from storeside.aistore.markers import NONE
 from storeside.sql.answers import first_row
 from storeside.sql.quoting import identifier
+from storeside.transfer.base import queries
 from storeside.transfer.base.errors import (
     UNKNOWN_DATABASE,
     UNKNOWN_TABLE,
+    TransferCancelled,
     TransferError,
     TransferInputError,
     TransferTransientError,
@@ -46,7 +49,7 @@ from storeside.transfer.staging.work import Work
 from storeside.transfer.state.loads import Planned, Unplanned
 from storeside.transfer.state.plan import Batch
 from storeside.transfer.state.unstored_plan import UnstoredLoads, UnstoredPlan
-from storeside.transfer.tables.creation import ddl, statements
+from storeside.transfer.tables.creation import ddl, no_database, statements
 from storeside.transfer.tables.servers import NO_SERVERS, Servers
 from storeside.transfer.tables.storable import too_many
 from storeside.transfer.tables.table import Destination, existing, look_up
@@ -124,8 +127,7 @@ def preview(
     Raises TransferTransientError when a server does not answer, and DatabaseError when ClickHouse refuses a
     statement that does not depend on the objects.
     """
-    client = quiet_client(client) if request.read.columns.mask else client
-    return _Previewing(request, client, s3, ledger or client, servers).run(objects)
+    return Previewing(request, client, s3, ledger, servers).run(objects)
 
 
 @dataclass
@@ -170,17 +172,25 @@ class _Imagined(Preparation):
         return found
 
     def _database(self) -> list[str]:
-        """Return the statement that creates the table's database, if it does not exist and may be created."""
+        """Return the statement that creates the table's database, if it does not exist.
+
+        Raises TransferInputError if the load may not create it.
+        """
         name = self.request.table.partition(".")[0]
-        if not self.request.create_database or _has_database(self.client, name):
+        if _has_database(self.client, name):
             return []
+        if not self.request.create_database:
+            raise TransferInputError(no_database(self.request.table))
         return [f"CREATE DATABASE IF NOT EXISTS {identifier(name)}"]
 
 
-class _Previewing:
-    """One preview."""
+class Previewing:
+    """One preview, which another thread can cancel; for the clients and servers see `Transfer`."""
 
-    def __init__(self, request: Request, client: Client, s3: Any, ledger: Client, servers: Servers) -> None:
+    def __init__(
+        self, request: Request, client: Client, s3: Any, ledger: Client | None = None, servers: Servers = NO_SERVERS
+    ) -> None:  # fmt: skip
+        client = quiet_client(client) if request.read.columns.mask else client
         # A preview keeps no rejected rows, checks no expectations, and replaces no rows.
         request = replace(
             request,
@@ -192,8 +202,8 @@ class _Previewing:
         self.transfer = f"{PREVIEWS}{secrets.token_hex(4)}"
         source = request.source
         self.loads = UnstoredLoads(
-            ledger, self.transfer, request.table, source, f"preview/{self.transfer}", options=request.digest,
-            markers=NONE if request.is_lake else source.markers,
+            ledger or client, self.transfer, request.table, source, f"preview/{self.transfer}",
+            options=request.digest, markers=NONE if request.is_lake else source.markers,
         )  # fmt: skip
         self.plan = UnstoredPlan(
             self.loads, retry_failed=request.retry_failed or request.all_or_none, since=source.since
@@ -203,13 +213,19 @@ class _Previewing:
         )
         self.found = Preview(source=source.uri, table=request.table)
         self._rows: list[tuple[str | None, ...]] = []
+        self._stop = threading.Event()
 
-    def run(self, objects: Sequence[Listed] | None) -> Preview:
+    def cancel(self) -> None:
+        """Stop from any thread and kill the statements."""
+        self._stop.set()
+        queries.kill(self.client, queries.tables_of(self.transfer), wait=False)
+
+    def run(self, objects: Sequence[Listed] | None = None) -> Preview:
         """Return the preview, and drop all tables that it needed."""
         with self._staging():
             try:
                 self._look(self.preparation.prepare(objects))
-            except TransferTransientError:
+            except (TransferTransientError, TransferCancelled):
                 raise
             except TransferError as e:
                 self.found = replace(self.found, problem=self._told(str(e)))
@@ -246,7 +262,7 @@ class _Previewing:
         request = self.preparation.request  # with the columns that a lake has in keys
         form = request.form(prepared.format)
         work = Work(
-            request, form, self.client, self.plan, secrets.token_hex(4), self.s3, prepared.push,
+            request, form, self.client, self.plan, secrets.token_hex(4), self.s3, prepared.push, self._stop,
             stand_in=self.preparation.place, most_rows=READ_ROWS,
         )  # fmt: skip
         sample = self.plan.sample(min(request.read.sample_objects, MOST_OBJECTS))
@@ -326,7 +342,7 @@ class _Previewing:
             if is_transient(e):
                 raise
             self.loads.refused[o.key] = str(classify(e))
-        except TransferTransientError:
+        except (TransferTransientError, TransferCancelled):
             raise
         except TransferError as e:
             self.loads.refused[o.key] = str(e)

@@ -101,6 +101,14 @@ def create(
     return existing(client, name, servers)
 
 
+def no_database(name: str) -> str:
+    """Return why a form creates no table whose database does not exist."""
+    return (
+        f"table {name}: the database {name.partition('.')[0]!r} does not exist, and forms may not create it: create"
+        " it in ClickHouse, or list it in `databases` (docs/configuration.md, What forms may name)"
+    )
+
+
 def _execute(client: Client, name: str, statement: str, with_database: bool) -> None:
     """Create a table, and its database if it does not exist and may be created."""
     log.info("creating the table:\n%s", statement)
@@ -111,9 +119,6 @@ def _execute(client: Client, name: str, statement: str, with_database: bool) -> 
             raise
         database = name.partition(".")[0]
         if not with_database:
-            raise TransferInputError(
-                f"table {name}: the database {database!r} does not exist, and forms may not create it: create it in"
-                " ClickHouse, or list it in `databases` (docs/configuration.md, What forms may name)"
-            ) from e
+            raise TransferInputError(no_database(name)) from e
         client.command(f"CREATE DATABASE IF NOT EXISTS {identifier(database)}")
         client.command(statement)
