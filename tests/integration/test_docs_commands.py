@@ -74,7 +74,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory, s3_client: S3Client, clickh
     yield place
     for statement in forget:
         clickhouse.command(statement)
-    for bucket, keys in (("trips", ["2026/trips.parquet"]), ("texts", ["a.txt", "b.txt"])):
+    for bucket, keys in (
+        ("trips", ["2026/trips.parquet"]),
+        ("texts", ["a.txt", "b.txt"]),
+        ("sensors", ["2026/a.csv"]),
+    ):
         with suppress(s3_client.exceptions.NoSuchBucket):  # a command failed before it was created
             for key in keys:
                 s3_client.delete_object(Bucket=bucket, Key=key)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import pytest
 from storeside.operators import S3ToClickHouseOperator
 from storeside.stack import demo
 from storeside.stack.servers.clickhouse_users import LEDGER, LOADER
-from storeside.stack.settings import SOURCES
+from storeside.stack.settings import CHECKOUT, SOURCES
 from storeside.transfer.base.staging_tables import PREVIEWS, STAGING
 from storeside.transfer.request.source import Source
 from storeside.transfer.run.preview import Preview, preview
@@ -152,3 +153,23 @@ def test_a_killed_preview_leaves_only_tables_that_are_swept(loading: Loading) ->
     assert loading.query(names) == left, "the preview could still run"
     for (name,) in left:
         loading.clickhouse.command(f"DROP TABLE {STAGING}.`{name}` SYNC")
+
+
+def test_the_example_of_the_documentation(loading: Loading) -> None:
+    """The commands of the page print what the page shows; the ledger may have a speed."""
+    page = (CHECKOUT / "docs" / "preview.md").read_text()
+    commands = re.findall(r"^```sh run\n(.*?)^```", page, re.MULTILINE | re.DOTALL)[0].splitlines()
+    expected = re.findall(r"^```text\n(.*?)^```", page, re.MULTILINE | re.DOTALL)[0].splitlines()
+    try:
+        for line in commands:
+            given = re.sub(r"^\.venv/bin/python", sys.executable, line)
+            done = subprocess.run(
+                ["bash", "-euc", given], env=variables(loading), check=False, capture_output=True, text=True
+            )
+            assert done.returncode == 0, done.stderr
+        assert [x for x in done.stdout.splitlines() if not x.startswith("time: ")] == [
+            x for x in expected if not x.startswith("time: ")
+        ]
+    finally:
+        loading.s3.delete_object(Bucket="sensors", Key="2026/a.csv")
+        loading.s3.delete_bucket(Bucket="sensors")

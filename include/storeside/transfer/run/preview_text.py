@@ -37,7 +37,7 @@ def _cut(item: Any) -> Any:
 def _lines(found: Preview) -> Iterator[str]:
     yield f"preview of {shown(found.source)} -> {found.table}: nothing is loaded or changed"
     yield (
-        f"objects: {found.listed} match, {found.planned} to load ({found.bytes / 1e6:.1f} MB),"
+        f"objects: {found.listed} match, {found.planned} to load ({_size(found.bytes)}),"
         f" {found.listed - found.planned - found.known_bad} loaded before, {found.known_bad} failed for good before"
     )
     yield from (f"failed before: {shown(str(key))}: {reason}" for key, reason in found.known_failures)
@@ -63,6 +63,10 @@ def _lines(found: Preview) -> Iterator[str]:
     if found.rows:
         yield f"first {len(found.rows)} rows:"
         yield from _table([name for name, _ in found.columns], found.rows)
+
+
+def _size(count: int) -> str:
+    return f"{count} bytes" if count < 100_000 else f"{count / 1e6:.1f} MB"
 
 
 def _time(seconds: float | None) -> str:
