@@ -1,7 +1,7 @@
 """``python -m storeside.events --queue NAME s3://bucket/prefix table``: drain S3 events into a table without Airflow.
 
 The environment variables of ``python -m storeside.transfer`` configure ClickHouse, S3 and SQS; AWS_ENDPOINT_URL
-applies to S3 and SQS.
+applies to S3 and SQS. ``python -m storeside.events setup s3://bucket/prefix queue`` makes a queue for a bucket.
 """
 
 from __future__ import annotations
@@ -27,7 +27,15 @@ from storeside.transfer.printing import report_text
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Drain a queue once; return 1 for dead letters and objects that S3 refused to change, 2 if it cannot finish."""
+    """Drain a queue once; return 1 for dead letters and objects that S3 refused to change, 2 if it cannot finish.
+
+    With ``setup`` as the first argument, set up a queue instead: see `setup`.
+    """
+    given_arguments = [*(sys.argv[1:] if arguments is None else arguments)]
+    if given_arguments[:1] == ["setup"]:
+        from storeside.events import setup
+
+        return setup.main(given_arguments[1:])
     parser = transfer_arguments("storeside.events", __doc__ or "")
     parser.add_argument("--queue", required=True, help="name or URL of the queue, which needs a dead-letter queue")
     parser.add_argument(
@@ -48,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help="seconds until messages of a killed run are visible again; default: %(default)s",
     )
     add_on_nothing(parser)
-    given = parser.parse_args(arguments)
+    given = parser.parse_args(given_arguments)
     return exit_code(lambda: _drain(given))
 
 
