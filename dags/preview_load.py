@@ -34,7 +34,7 @@ with DAG(
 1. **preview**: lists the bucket, compares the listing with the ledger, and reads the first rows of a few objects. Its
    log has the number of objects and bytes to load, objects that would be refused with reasons, the `CREATE TABLE` or
    `ALTER TABLE` statements, differences from an existing table, values because of which columns are text, the first
-   20 rows as they would stand in the table, and the estimated time.
+   20 rows as the table would have them, and the estimated time.
 
 The form has the fields of `s3_to_clickhouse`: start that DAG with the same entries to load the objects. The task
 loads no row, creates no table, and changes neither the ledger nor the bucket.

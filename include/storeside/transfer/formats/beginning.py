@@ -15,7 +15,7 @@ from storeside.transfer.objects.content import Content
 from storeside.transfer.objects.strict_json import depth_of
 from storeside.transfer.request.object_format import Format
 
-# Bytes; an object of up to this size is read as a whole. Of a larger one, so much of its text is read.
+# Bytes; an object of up to this size is read as a whole, packed or not. A larger one is read up to the first number.
 _MOST, _MOST_PACKED = 1 << 20, 1 << 14
 _PACKERS = {"gzip": gzip.compress, "xz": lzma.compress}
 

@@ -1,6 +1,6 @@
 """Shows what a load would do, with its own planning, inference and reading, and leaves nothing behind.
 
-A table in the staging database stands in for the destination: the load's statements change the columns of the
+A table in the staging database takes the place of the destination: the load's statements change the columns of the
 stand-in alone. The first rows of a few objects go into staging tables like those of a load, and are not published.
 All these tables are dropped at the end. The plan and the outcomes stay in this process. A preview that was killed
 leaves tables that the next load or preview drops when they are an hour old.
@@ -78,7 +78,7 @@ _RATE = (
 
 @dataclass(frozen=True, kw_only=True)
 class Preview(Unplanned):
-    """What a load would do now; nothing of it is done.
+    """The steps of a load that was not started, and what they would find.
 
     :param source: URI of the source
     :param table: ``database.table``
@@ -93,7 +93,7 @@ class Preview(Unplanned):
     :param read: objects whose first rows were read
     :param refused: objects of these that the load would refuse, as (key, reason)
     :param columns: the table's columns after the load, as (name, type)
-    :param rows: the first rows as they would stand in the table, with values as texts, shortened; None is NULL
+    :param rows: the first rows as the table would have them, with values as texts, shortened; None is NULL
     :param problem: why the load as a whole would fail; empty if it would not
     :param seconds: estimated duration of the load; None if no speed is recorded
     """

@@ -11,7 +11,7 @@ from storeside.transfer.run.preview import LONGEST_CELL, Preview
 
 # Characters of a value in the table of rows.
 _WIDEST = 40
-# Of a preview in XCom: characters of each statement, other items of each list, columns of rows.
+# A preview in XCom has at most these: characters of each statement, other items of each list, columns of rows.
 _STATEMENT, _ITEMS, _COLUMNS = 20_000, 100, 50
 
 

@@ -1,4 +1,4 @@
-"""What samples show of the options of a load: their dialect, and the values because of which columns are text."""
+"""Finds the dialect of samples, and the values because of which their columns are text."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ class Work:
     :param recent: the destination if it was found a moment ago, see `Preparation`
     :param mirror: checks that no other snapshot was loaded meanwhile
     :param is_untidy: a step has failed, so its staging tables may be left
-    :param stand_in: the table that stands in for the destination, whose columns a preview must not change
+    :param stand_in: the table that takes the place of the destination, whose columns a preview must not change
     :param most_rows: number of the first rows that a preview reads of each object; 0 reads all
     """
 
