@@ -63,7 +63,7 @@ def push(
     The worker sends the object's bytes unchanged, unless it must parse them first. With `strict`, it checks JSON
     Lines while it sends them; see `strict_json`. With `tidy`, it sends the rows that `records` yields.
     `first_row` is the number of the first row, if the object is a member of an archive. With `most_rows`, it sends
-    at most this number of rows, if it parses the object. It does not parse texts: `content` then has their first rows.
+    at most this number of rows, if it parses the object. It parses no text: `content` then has the first rows.
     """
     form = reading.form
     if form.is_stream and not planned.size:  # ClickHouse reports an empty request as a missing header
