@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from pathlib import Path
 from typing import Any
 
 import hcl2
@@ -65,7 +64,23 @@ def test_a_fault_in_cloudformation_is_found() -> None:
     assert faults(block("yaml").replace("RedrivePolicy:", "RedrivePolicies:"))
 
 
-def test_terraform(tmp_path: Path) -> None:
-    text = block("hcl")
-    found = hcl2.loads(text)
-    print(found)
+def test_terraform() -> None:
+    """The parser keeps the quotes of texts."""
+    parsed = json.loads(json.dumps(hcl2.loads(block("hcl"))).replace('\\"', ""))
+    found: dict[str, dict[str, Any]] = {}
+    for resource in (*parsed["resource"], *parsed["data"]):
+        for kind, named in resource.items():
+            found.setdefault(kind, {}).update(named)
+    queues = found["aws_sqs_queue"]
+    assert [queue["name"] for queue in queues.values()] == [setup().dead_letters, "trips-events"]
+    assert re.search(rf"maxReceiveCount\W+{RECEIVES}\b", str(queues["events"]["redrive_policy"]))
+    wanted = setup().statement(QUEUE)
+    (statement,) = found["aws_iam_policy_document"]["events"]["statement"]
+    assert (statement["sid"], statement["effect"]) == (wanted["Sid"], wanted["Effect"])
+    assert statement["actions"] == [wanted["Action"]]
+    assert statement["principals"][0]["identifiers"] == [wanted["Principal"]["Service"]]
+    conditions = {condition["test"]: condition["variable"] for condition in statement["condition"]}
+    assert conditions == {test: next(iter(values)) for test, values in wanted["Condition"].items()}
+    notification = found["aws_s3_bucket_notification"]["trips"]
+    assert (notification["queue"][0]["events"], notification["queue"][0]["filter_prefix"]) == ([EVENTS], "2026/")
+    assert "aws_sqs_queue_policy.events" in notification["depends_on"][0]

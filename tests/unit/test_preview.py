@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from storeside.transfer.base.staging_tables import STAGING
+from storeside.transfer.base.staging_tables import LEFTOVERS, PREVIEWS, STAGING, is_generated
 from storeside.transfer.request.column_options import Columns
 from storeside.transfer.request.known_formats import KNOWN
 from storeside.transfer.request.source import Listed
@@ -252,3 +252,27 @@ def test_a_listing_is_counted_page_by_page(engine: Engine) -> None:
     plan.record_listing([listed[:3]])  # an endpoint in another order: the listing starts again
     assert plan.make(batch_bytes=1, batch_objects=1, push=True, retry_failed=False)[:2] == (3, 3)
     assert all(batch.pushed for batch in plan.listed_batches())
+
+
+def test_a_server_that_has_never_seen_a_load(bucket: Bucket) -> None:
+    """Neither the ledger nor the staging database exists before, nor afterwards: `preview` compares both."""
+    bucket.client.command(f"DROP DATABASE {STAGING} SYNC")
+    try:
+        assert bucket.preview({"a.csv": b"n\n1\n"}, format="csv").rows == (("1",),)
+    finally:
+        bucket.client.command(f"CREATE DATABASE IF NOT EXISTS {STAGING}")
+
+
+def test_tables_of_a_killed_preview_are_stale_after_an_hour(engine: Engine) -> None:
+    killed, load = f"load_{PREVIEWS}0a0b0c0d_0_0a0b0c0d_0", "load_1a0b0c0d0a0b0c0d_0_0a0b0c0d_1"
+    try:
+        for name in (killed, load):
+            engine.command(f"CREATE TABLE {STAGING}.{name} (n UInt8) ENGINE = MergeTree ORDER BY n")
+            assert is_generated(name)
+        for hours, stale in ((0, []), (2, [killed])):
+            leftovers = LEFTOVERS.replace("now()", f"(now() + toIntervalHour({hours}))")
+            row = engine.query(f"SELECT {leftovers}", parameters={"mine": "", "statements": ""}).first_row
+            assert [*row[0]] == stale
+    finally:
+        for name in (killed, load):
+            engine.command(f"DROP TABLE IF EXISTS {STAGING}.{name} SYNC")

@@ -6,7 +6,7 @@ import gzip
 import io
 import itertools
 import lzma
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from storeside.transfer.base.errors import LoadObjectError
@@ -17,7 +17,7 @@ from storeside.transfer.request.object_format import Format
 
 # Bytes; an object of up to this size is read as a whole, packed or not. A larger one is read up to the first number.
 _MOST, _MOST_PACKED = 1 << 20, 1 << 14
-_PACKERS = {"gzip": gzip.compress, "xz": lzma.compress}
+_PACKERS: dict[str, Callable[[bytes], bytes]] = {"gzip": gzip.compress, "xz": lzma.compress}
 
 
 class Beginning(Content):
