@@ -88,7 +88,7 @@ def test_what_exists_is_kept(s3_client: S3Client, sqs_client: SQSClient, bucket:
         url = Queue.find(sqs_client, name).url
         return sqs_client.get_queue_attributes(QueueUrl=url, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
 
-    notification = {
+    notification: Any = {
         "QueueArn": arn(other), "Events": ["s3:ObjectCreated:*"],
         "Filter": {"Key": {"FilterRules": [{"Name": "prefix", "Value": "other/"}]}},
     }  # fmt: skip

@@ -205,6 +205,7 @@ def test_no_message_is_read_without_the_parser() -> None:
     assert callers("loads", of=".*/events/") == {
         "include/storeside/events/notifications.py:_Object.read",
         "include/storeside/events/queue.py:Queue.redrive_policy",
+        "include/storeside/events/setup.py:_policy",
     }
 
 

@@ -157,8 +157,8 @@ class Setup:
         attributes = self._attributes(self.queue)
         wanted = self.statement(attributes["QueueArn"])
         others = [statement for statement in _statements(attributes) if statement.get("Sid") != wanted["Sid"]]
-        policy = json.loads(attributes.get("Policy") or "{}")
-        self._set(Policy=json.dumps({"Version": "2012-10-17", **policy, "Statement": [*others, wanted]}))
+        policy = {"Version": "2012-10-17", **_policy(attributes), "Statement": [*others, wanted]}
+        self._set(Policy=json.dumps(policy))
 
     def _configuration(self) -> dict[str, Any]:
         """Return the notifications of the bucket."""
@@ -208,9 +208,15 @@ class Setup:
             raise s3_error(e, self.bucket, "") from e
 
 
+def _policy(attributes: Mapping[str, str]) -> dict[str, Any]:
+    """Return a queue's policy, of which SQS has checked that it is JSON; empty without one."""
+    found: dict[str, Any] = json.loads(attributes.get("Policy") or "{}")
+    return found
+
+
 def _statements(attributes: Mapping[str, str]) -> Sequence[Mapping[str, Any]]:
     """Return the statements of a queue's policy."""
-    found = json.loads(attributes.get("Policy") or "{}").get("Statement", [])
+    found = _policy(attributes).get("Statement", [])
     return found if isinstance(found, list) else [found]
 
 
