@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from storeside.amounts import counted, others, size
 from storeside.transfer.base.errors import shown
 from storeside.transfer.run.preview import LONGEST_CELL, Preview
 
@@ -36,10 +37,10 @@ def _cut(item: Any) -> Any:
 
 def _lines(found: Preview) -> Iterator[str]:
     yield f"preview of {shown(found.source)} -> {found.table}: nothing is loaded or changed"
-    yield (
-        f"objects: {found.listed} match, {found.planned} to load ({_size(found.bytes)}),"
-        f" {found.listed - found.planned - found.known_bad} loaded before, {found.known_bad} failed for good before"
+    before = others(
+        (found.listed - found.planned - found.known_bad, "loaded before"), (found.known_bad, "failed for good before")
     )
+    yield f"objects: {found.listed:,} match, {found.planned:,} to load ({size(found.bytes)}){before}"
     yield from (f"failed before: {shown(str(key))}: {reason}" for key, reason in found.known_failures)
     if found.ignored:
         yield "ignored markers: " + ", ".join(f"{count} of {kind}" for kind, count in found.ignored.items())
@@ -57,16 +58,13 @@ def _lines(found: Preview) -> Iterator[str]:
         for name, value, other in found.texts
     )
     yield from (f"drift: {difference}" for difference in found.drift)
-    yield f"the first rows of {found.read} objects were read, {len(found.refused)} of these objects are refused"
+    refused = others((len(found.refused), "refused"))
+    yield f"read the first rows of {counted(found.read, 'object')}{refused}"
     yield from (f"refused: {shown(key)}: {reason}" for key, reason in found.refused)
     yield from (f"statement: {statement}" for statement in found.statements)
     if found.rows:
-        yield f"first {len(found.rows)} rows:"
+        yield f"first {counted(len(found.rows), 'row')}:"
         yield from _table([name for name, _ in found.columns], found.rows)
-
-
-def _size(count: int) -> str:
-    return f"{count} bytes" if count < 100_000 else f"{count / 1e6:.1f} MB"
 
 
 def _time(seconds: float | None) -> str:
