@@ -1,8 +1,8 @@
 """``python -m storeside.events setup s3://bucket/prefix queue``: make the queue that receives a bucket's events.
 
-Makes the queue and its dead-letter queue, lets S3 send to the queue, and adds a notification to the bucket. What
-exists already stays as it is, also other notifications of the bucket and other statements of the queue's policy. The
-command first prints what it would do. boto3's environment variables configure S3 and SQS.
+Makes the queue and its dead-letter queue, lets S3 send to the queue, and adds a notification to the bucket. Existing
+parts stay as they are, also other notifications of the bucket and other statements of the queue's policy. The command
+first prints the steps. boto3's environment variables configure S3 and SQS.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ EVENTS = "s3:ObjectCreated:*"
 RECEIVES = 10
 # Seconds for which SQS keeps a dead letter: its maximum, 14 days.
 _KEPT = 14 * 24 * 3600
-# A queue with this key of AWS cannot receive from S3, whose policy nobody can change.
+# A queue with this key cannot receive from S3: the policy of the key belongs to AWS and cannot be changed.
 _AWS_KEY = "alias/aws/sqs"
 _KINDS = {
     "QueueConfigurations": "QueueArn", "TopicConfigurations": "TopicArn",
@@ -40,7 +40,7 @@ _KINDS = {
 
 @dataclass(frozen=True)
 class Step:
-    """One change: what it does, as text, and the function that does it."""
+    """One change: its description, and the function that makes it."""
 
     text: str
     run: Callable[[], object]

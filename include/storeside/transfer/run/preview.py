@@ -78,7 +78,7 @@ _RATE = (
 
 @dataclass(frozen=True, kw_only=True)
 class Preview(Unplanned):
-    """The steps of a load that was not started, and what they would find.
+    """The plan of a load that was not started, with the statements and the first rows of its table.
 
     :param source: URI of the source
     :param table: ``database.table``
