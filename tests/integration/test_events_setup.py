@@ -88,6 +88,11 @@ def test_what_exists_is_kept(s3_client: S3Client, sqs_client: SQSClient, bucket:
         url = Queue.find(sqs_client, name).url
         return sqs_client.get_queue_attributes(QueueUrl=url, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
 
+    anyone = {"Effect": "Allow", "Principal": "*", "Action": "sqs:SendMessage", "Resource": arn(other)}
+    sqs_client.set_queue_attributes(
+        QueueUrl=Queue.find(sqs_client, other).url,
+        Attributes={"Policy": json.dumps({"Version": "2012-10-17", "Statement": anyone})},
+    )
     notification: Any = {
         "QueueArn": arn(other), "Events": ["s3:ObjectCreated:*"],
         "Filter": {"Key": {"FilterRules": [{"Name": "prefix", "Value": "other/"}]}},

@@ -8,7 +8,7 @@ import re
 import signal
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -22,9 +22,6 @@ from storeside.transfer.run.preview import Preview, preview
 from tests.format_examples import EXAMPLES
 from tests.support import until
 from tests.transfers import Loading, environment, jsonl, request_of
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 PNG = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + bytes(40)
 
@@ -69,7 +66,8 @@ def test_each_format_and_then_its_load(loading: Loading, loader: str) -> None:
         assert (found.problem, found.listed, found.planned, found.loader) == ("", 2, 2, loader)
         assert [key for key, _ in found.refused] == [f"{form}/bad"], form
         assert found.rows == tuple((str(n), s) for n, s in rows)
-        loading.load(f"{form}/", **options)
+        transfer = loading.transfer(f"{form}/", **options)
+        transfer.run(transfer.prepare())
         (created,) = found.statements
         (made,) = loading.query(f"SHOW CREATE TABLE {loading.table}")
         assert all(f"`{name}` {kind}" in made[0] and f"`{name}` {kind}" in created for name, kind in found.columns)
@@ -82,7 +80,10 @@ def test_drift_from_an_existing_table(loading: Loading) -> None:
     loading.create("n Nullable(Int32) CODEC(ZSTD(3)), s String DEFAULT 'none'", "n SETTINGS allow_nullable_key = 1")
     loading.put({"a.jsonl": jsonl([{"n": 1}]), "b.jsonl": jsonl([{"n": 2, "x": [1]}])})
     found = show(loading, format="jsonl", on_drift="add")
-    assert found.drift == ("column 'x' (Array(Nullable(Int64))) is not in the table",)
+    assert found.drift == (
+        "column 'n' is Nullable(Int64) in the objects, and Nullable(Int32) in the table",
+        "column 'x' (Array(Nullable(Int64))) is not in the table",
+    )
     database, table = loading.table.split(".")
     (statement,) = found.statements
     assert statement == f"ALTER TABLE `{database}`.`{table}` ADD COLUMN IF NOT EXISTS `x` Array(Nullable(Int64))"
@@ -95,7 +96,7 @@ def test_drift_from_an_existing_table(loading: Loading) -> None:
 
 
 def test_an_operator_and_a_command(
-    loading: Loading, connections: None, caplog: pytest.LogCaptureFixture, tmp_path: Path
+    loading: Loading, connections: None, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Both show the rows and the statement; the value for XCom is JSON of bounded size without secrets."""
     loading.put({"a.csv": b"n,s\n" + b"".join(b"%d,%s\n" % (n, b"x" * 5000) for n in range(100))})
@@ -107,7 +108,8 @@ def test_an_operator_and_a_command(
         value = operator.execute({})
     assert len(json.dumps(value)) < 20_000
     assert (value["planned"], value["rows"][1][0], len(value["rows"])) == (1, "1", 20)
-    shown = "\n".join(record.getMessage() for record in caplog.records)
+    written = capsys.readouterr()
+    shown = "\n".join([written.out, written.err, *(record.getMessage() for record in caplog.records)])
     assert "CREATE TABLE IF NOT EXISTS" in shown
     assert "nothing is loaded or changed" in shown
     assert not any(secret in shown + json.dumps(value) for secret in loading.stack.secrets.values())
