@@ -90,7 +90,8 @@ def test_drift_from_an_existing_table(loading: Loading) -> None:
     assert found.rows[0][:2] == ("1", "none")
     refused = show(loading, format="jsonl").refused
     assert [key for key, _ in refused] == ["b.jsonl"]
-    assert f"are not in {loading.table}" in refused[0][1]
+    assert "x: (row 0)" in refused[0][1]
+    assert STAGING not in refused[0][1]
     loading.load(format="jsonl", on_drift="add")
     assert show(loading, format="jsonl").planned == 0
 
