@@ -16,6 +16,7 @@ from storeside.transfer.formats.parquet_footer import OTHER_ROWS, UNKNOWN
 from storeside.transfer.formats.registry import MESSAGES, TYPED
 from storeside.transfer.objects.archives import kind_by_name
 from storeside.transfer.objects.content import Content
+from storeside.transfer.staging.proof import plain
 from storeside.transfer.staging.work import USUAL, Group, How, Work, cached
 from storeside.transfer.state.loads import LONG_STATEMENT, Loaded, Planned
 from storeside.transfer.statements.reading import Reading
@@ -52,6 +53,7 @@ class Grouping:
         self.pushed = pushed
         self._member = member
         self._headers: dict[int, tuple[object, int]] = {}
+        self._proved: dict[int, bool] = {}
 
     def groups(self, objects: Sequence[Planned], destination: Destination, how: How = USUAL) -> list[Group]:
         """Return the objects grouped by how they are read; if only first rows are, no object states their number."""
@@ -68,11 +70,7 @@ class Grouping:
             except LoadObjectError as e:
                 raise about(e, o.key) from e
         if form.is_text:
-            reading = self.work.readings.text(
-                form, destination, how.rest, empty_nulls=self._empties, keeps_codes=self.work.keeps_codes,
-                exact=how.exact, names_once=self.work.is_strict and not how.checked,
-            )  # fmt: skip
-            return [Group(replace(reading, together=not how.apart), [Loaded(o, -1) for o in objects])]
+            return self._of_text(objects, destination, how)
         if form.by_schema:
             reading = self._reading(MESSAGES[form.name].shape(form, destination), destination)
             return [Group(reading, [Loaded(o, -1) for o in objects])]
@@ -102,6 +100,27 @@ class Grouping:
                 raise about(e, o.key) from e
             alike[how_read].objects.append(Loaded(o, told.rows, nulls=self._declared(told, destination)))
         return list(alike.values())
+
+    def _of_text(self, objects: Sequence[Planned], destination: Destination, how: How) -> list[Group]:
+        """Return text objects in one group, or in two if some are plain."""
+        if not (self.pushed or how.push or how.apart or self.work.most_rows):
+            unproved = [o for o in objects if o.load_id not in self._proved]
+            self._proved |= dict.fromkeys((o.load_id for o in unproved), False)
+            self._proved |= dict.fromkeys(plain(self.work, unproved, destination.columns, how.compression), True)
+        groups = []
+        for is_plain in (False, True):
+            if some := [o for o in objects if self.is_plain(o, how) is is_plain]:
+                reading = self.work.readings.text(
+                    self.work.form, destination, how.rest, empty_nulls=self._empties,
+                    keeps_codes=self.work.keeps_codes, exact=how.exact,
+                    names_once=self.work.is_strict and not how.checked, plain=is_plain,
+                )  # fmt: skip
+                groups.append(Group(replace(reading, together=not how.apart), [Loaded(o, -1) for o in some]))
+        return groups
+
+    def is_plain(self, o: Planned, how: How) -> bool:
+        """Return whether an object was grouped as a plain one."""
+        return not how.apart and self._proved.get(o.load_id, False)
 
     def _by_header(self, form: Headed, objects: Sequence[Planned], destination: Destination) -> list[Group]:
         """Return objects grouped by their columns, which the worker reads from each object."""

@@ -91,7 +91,7 @@ class Staging:
         try:
             return self._attempts(objects, how)
         except LoadObjectError as e:
-            if len(objects) > 1 or TOGETHER not in str(e):
+            if len(objects) > 1 or not (TOGETHER in str(e) or self.grouping.is_plain(objects[0], how)):
                 raise
         return self._attempts(objects, replace(how, apart=True))
 
@@ -183,7 +183,7 @@ class Staging:
             some = [o for o in objects if o.load_id in ids]
             try:
                 queries.follow(self.client, query_id, self.work.stop)
-                groups = self.grouping.groups(some, self.destination)
+                groups = self.grouping.groups(some, self.destination, replace(USUAL, apart=True))
                 self.reader.check_json(table, some, [c for group in groups for c in group.reading.columns])
                 staged = Staged(table, [o for group in groups for o in group.objects], adopted=True)
                 self._check(staged)

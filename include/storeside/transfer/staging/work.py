@@ -17,6 +17,7 @@ from storeside.transfer.publish.mirror import Mirror
 from storeside.transfer.request.object_format import Format
 from storeside.transfer.request.request import Request
 from storeside.transfer.request.source import wild
+from storeside.transfer.staging.proof import Proofs
 from storeside.transfer.state.loads import Loaded, Loads, Planned
 from storeside.transfer.state.plan import Plan
 from storeside.transfer.statements.projection import Readings
@@ -60,6 +61,7 @@ class Work:
     :param is_untidy: a step has failed, so its staging tables may be left
     :param stand_in: the table that takes the place of the destination, whose columns a preview must not change
     :param most_rows: number of the first rows that a preview reads of each object; 0 reads all
+    :param proofs: what the proofs of plain objects have cost
     """
 
     request: Request
@@ -80,6 +82,7 @@ class Work:
     is_untidy: bool = False
     stand_in: str = ""
     most_rows: int = 0
+    proofs: Proofs = field(default_factory=Proofs)
 
     @property
     def loads(self) -> Loads:
@@ -136,8 +139,8 @@ class How:
     `rest` lists the columns that are stored in the column `_rest`. `compression` is ClickHouse's name for the
     compression of the content if the objects' names suggest another. With `push`, the worker reads the objects; with
     `tidy`, it sends the rows that `records` yields. With `exact`, columns of integers in JSON take numbers such as
-    5.0. `checked` objects have no name twice in an object of a `JSON` column. With `apart`, the error of a refused
-    value names its column; see `TOGETHER`.
+    5.0. `checked` objects have no name twice in an object of a `JSON` column. With `apart`, each value has its check,
+    and the error of a refused value names its column: see `TOGETHER`, and `proof`.
     """
 
     rest: tuple[Column, ...] = ()

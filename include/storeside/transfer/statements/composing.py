@@ -61,6 +61,7 @@ def text_reading(
     keeps_codes: bool | None = None,
     exact: bool = False,
     names_once: bool = False,
+    plain: bool = False,
 ) -> Reading:
     """Return how to read text objects, which may have any column of the table.
 
@@ -69,13 +70,15 @@ def text_reading(
     column cannot be NULL. With `keeps_codes`, columns of numbers in CSV refuse codes, and floats in JSON refuse
     integers that they do not hold; by default, those columns do that were inferred from text. With `exact`, these
     floats and all integers of JSON are read as text, which integers need for numbers such as 5.0 and 1e3. With
-    `names_once`, `JSON` columns refuse objects that may have a name twice.
+    `names_once`, `JSON` columns refuse objects that may have a name twice. The numbers of `plain` objects need no
+    checks, and their texts are valid; see `staging.proof`.
     """
     data = [c for c in destination.columns if c.name not in destination.partitions and not destination.is_own(c)]
     if form.csv.names:
         data = _named(form.csv.names, data, {c.name for c in (*rest, *ignored)}, destination)
     columns, expressions, later = [], [], _later_defaults(destination, data)
-    coded = _refusing_codes(form, data, destination.inferred if keeps_codes is None else keeps_codes)
+    refusing = destination.inferred if keeps_codes is None else keeps_codes
+    coded = _refusing_codes(form, data, False if plain else refusing)
     if form.has_documents and not exact:
         checks, as_text = [*map(_large, coded)], set[str]()
     else:
@@ -83,7 +86,7 @@ def text_reading(
         refused = map(_code if form.has_fields else _large_text, coded)
         checks, as_text = [*refused, *map(_no_number, whole)], {c.name for c in (*coded, *whole)}
     for c in data:
-        kind = "Nullable(String)" if c.name in as_text else reading(form, c.type)
+        kind = "Nullable(String)" if c.name in as_text else reading(form, c.type, plain=plain)
         default = destination.defaults.get(c.name)
         if default is not None:  # for missing or NULL values
             kind = nullable(kind)
@@ -101,8 +104,8 @@ def text_reading(
         at_once = default and c.name not in later
         expressions.append((c.name, f"ifNull({made}, CAST({default}, {literal(c.type)}))" if at_once else made))
         checks += whole_value(c.name, value, kind, target, padded=is_padded)  # an invalid text is no missing value
-        checks += _in_range(form, c, as_text)
-    checks += [valid_text(c.name) for c in data if bare(c.type) == "String"]
+        checks += [] if plain else _in_range(form, c, as_text)
+    checks += [valid_text(c.name) for c in data if bare(c.type) == "String" and not plain]
     checks += [check for c in columns if names_once and (check := _twice(c))]
     if rest:
         columns += rest if form.is_native else [Column(c.name, "Nullable(String)") for c in rest]

@@ -88,12 +88,13 @@ class Readings:
         keeps_codes: bool | None = None,
         exact: bool = False,
         names_once: bool = False,
+        plain: bool = False,
     ) -> Reading:
         """Return how to read text objects; see `text_reading`."""
         if not self.columns:
             return text_reading(
                 form, destination, rest, empty_nulls=empty_nulls, keeps_codes=keeps_codes, exact=exact,
-                names_once=names_once,
+                names_once=names_once, plain=plain,
             )  # fmt: skip
         loaded = self._loaded(destination)
         extra = self.used - {*loaded, *destination.partitions}
@@ -109,7 +110,7 @@ class Readings:
         ]  # fmt: skip
         reading = text_reading(
             form, _as(destination, read, self._plain(loaded)), rest, ignored, empty_nulls=empty_nulls,
-            keeps_codes=keeps_codes, exact=exact, names_once=names_once,
+            keeps_codes=keeps_codes, exact=exact, names_once=names_once, plain=plain,
         )  # fmt: skip
         kinds = {c.name: c.type for c in read}
         return self._projected(reading, destination, kinds, dict.fromkeys(self.columns.mask, TEXT))

@@ -62,7 +62,7 @@ _GUESSED = f"^[0-9]{{1,2}}[-/.][0-9]{{1,2}}([^-/.0-9]|$)|^[0-9]{{1,2}}:[0-9:.]*$
 _TAKES_TEXT = re.compile(r"String|Enum|Variant\(|Dynamic|JSON|Bool")
 
 
-def reading(form: Format, target: str) -> str:
+def reading(form: Format, target: str, *, plain: bool = False) -> str:
     """Return the type to read a value of a text object as, before its conversion to type `target`.
 
     ClickHouse wraps integers that are out of range when it parses them (tried with 26.9: 300 becomes 44 in UInt8).
@@ -71,8 +71,12 @@ def reading(form: Format, target: str) -> str:
     parses an empty quoted CSV field as the integer 0, so integers in CSV are read as text, and an empty text is NULL.
     Moments in CSV are read as text, too, and so are floats (see `beyond_range`) and UUIDs, which it parses without
     spaces around them. In JSON Lines a number is another moment than the text of its digits.
+
+    None of this concerns the numbers of a `plain` object, whose integers are within Int64; see `staging.proof`.
     """
     core = bare(target)
+    if plain and (INTEGERS.fullmatch(core) or FLOAT.fullmatch(core)):
+        return nullable("Int64" if INTEGER.fullmatch(core) else core)
     if not form.is_native:  # pyarrow parses and checks the values, except times without `timestamp_formats`
         known = {"UInt64": "UInt64", "Bool": "Bool"}
         kind = known.get(core) or ("Int64" if INTEGER.fullmatch(core) else "String")
