@@ -88,7 +88,7 @@ def plain(work: Work, objects: Sequence[Planned], columns: Iterable[Column], com
     except DatabaseError as e:
         if work.stop.is_set():
             raise
-        # the load tells what is wrong with an object
+        # the load states the fault of an object
         log.debug("without a proof: %s", e)
         return set()
     found = {(path, version): size for path, version, size, wrong, _ in rows if not wrong}
