@@ -14,7 +14,8 @@ from storeside.sql.quoting import literal
 from storeside.transfer.base.schema import Column, structure
 from storeside.transfer.request.object_format import Csv, Format
 from storeside.transfer.staging import proof
-from storeside.transfer.staging.proof import Proofs, patterns
+from storeside.transfer.staging.proof import patterns
+from storeside.transfer.staging.work import Proofs
 from storeside.transfer.statements.composing import settings, text_reading
 from storeside.transfer.statements.reading import Reading
 from storeside.transfer.tables.table import Destination

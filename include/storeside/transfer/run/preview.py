@@ -60,8 +60,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# Rows that a preview shows, and the rows that it reads of each object at most.
-ROWS, READ_ROWS = 20, 1000
+# Rows that a preview shows.
+ROWS = 20
 # Objects whose beginning a preview reads, at most.
 MOST_OBJECTS = 100
 # Characters of a value and of a reason that a preview keeps; columns whose values it shows.
@@ -263,7 +263,7 @@ class Previewing:
         form = request.form(prepared.format)
         work = Work(
             request, form, self.client, self.plan, secrets.token_hex(4), self.s3, prepared.push, self._stop,
-            stand_in=self.preparation.place, most_rows=READ_ROWS,
+            stand_in=self.preparation.place,
         )  # fmt: skip
         sample = self.plan.sample(min(request.read.sample_objects, MOST_OBJECTS))
         contents = [content_of(self.s3, request, o, o.version) for o in sample]

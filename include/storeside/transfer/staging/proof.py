@@ -10,7 +10,6 @@ the checks that it replaces.
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -21,11 +20,11 @@ from storeside.sql.quoting import literal
 from storeside.transfer.base import queries
 from storeside.transfer.base.schema import FLOAT, INTEGERS, Column, bare
 from storeside.transfer.staging.origin import PULLED_VERSION
+from storeside.transfer.staging.work import Work
 from storeside.transfer.state.loads import LONG_STATEMENT, Planned
 
 if TYPE_CHECKING:
     from storeside.transfer.request.object_format import Format
-    from storeside.transfer.staging.work import Work
 
 log = logging.getLogger(__name__)
 
@@ -33,29 +32,9 @@ log = logging.getLogger(__name__)
 _WORTH = 1 << 20
 # The time of one core that the checks of a byte take. Measured with ClickHouse 26.9 and CSV of 19 columns: 21 ns.
 _SAVED = 20e-9
-# Proofs end when they have taken this number of seconds more than they have saved.
-_MOST_LOST = 5.0
 _DELIMITERS = ",;|\t"
 # The most digits, with a point, that every number of a type keeps.
 _DIGITS = {"float": 15, "integer": 18}
-
-
-class Proofs:
-    """The time that the proofs of a run have taken beyond that which they have saved; threads share it."""
-
-    def __init__(self) -> None:
-        self._lost = 0.0
-        self._lock = threading.Lock()
-
-    @property
-    def pay(self) -> bool:
-        """Whether further proofs are likely to take less time than they save."""
-        return self._lost < _MOST_LOST
-
-    def add(self, taken: float, saved: float) -> None:
-        """Count a proof; all times are in seconds."""
-        with self._lock:
-            self._lost = max(0.0, self._lost + taken - saved)
 
 
 def patterns(form: Format, columns: Iterable[Column]) -> list[str]:

@@ -17,7 +17,6 @@ from storeside.transfer.publish.mirror import Mirror
 from storeside.transfer.request.object_format import Format
 from storeside.transfer.request.request import Request
 from storeside.transfer.request.source import wild
-from storeside.transfer.staging.proof import Proofs
 from storeside.transfer.state.loads import Loaded, Loads, Planned
 from storeside.transfer.state.plan import Plan
 from storeside.transfer.statements.projection import Readings
@@ -36,6 +35,30 @@ _MANY, _LISTED = 20, 16
 # up to this number of bytes of small objects between, in blocks that are not much larger than the objects.
 _CACHED_BYTES = 128 << 20
 _CACHED = {"use_page_cache_for_object_storage": 1, "page_cache_block_size": 64 << 10}
+
+
+# The first rows of each object that a preview reads.
+_PREVIEWED_ROWS = 1000
+# Proofs of plain objects end when they have taken this number of seconds more than they have saved.
+_MOST_LOST = 5.0
+
+
+class Proofs:
+    """The time that the proofs of a run have taken beyond that which they have saved; threads share it."""
+
+    def __init__(self) -> None:
+        self._lost = 0.0
+        self._lock = threading.Lock()
+
+    @property
+    def pay(self) -> bool:
+        """Whether further proofs are likely to take less time than they save."""
+        return self._lost < _MOST_LOST
+
+    def add(self, taken: float, saved: float) -> None:
+        """Count a proof; all times are in seconds."""
+        with self._lock:
+            self._lost = max(0.0, self._lost + taken - saved)
 
 
 @dataclass
@@ -60,8 +83,6 @@ class Work:
     :param mirror: checks that no other snapshot was loaded meanwhile
     :param is_untidy: a step has failed, so its staging tables may be left
     :param stand_in: the table that takes the place of the destination, whose columns a preview must not change
-    :param most_rows: number of the first rows that a preview reads of each object; 0 reads all
-    :param proofs: what the proofs of plain objects have cost
     """
 
     request: Request
@@ -81,8 +102,6 @@ class Work:
     mirror: Mirror | None = None
     is_untidy: bool = False
     stand_in: str = ""
-    most_rows: int = 0
-    proofs: Proofs = field(default_factory=Proofs)
 
     @property
     def loads(self) -> Loads:
@@ -98,6 +117,16 @@ class Work:
     def is_strict(self) -> bool:
         """Whether objects are JSON Lines that must be checked."""
         return self.form.has_documents and self.request.read.strict_json
+
+    @property
+    def most_rows(self) -> int:
+        """The number of the first rows that a preview reads of each object; 0 reads all."""
+        return _PREVIEWED_ROWS if self.stand_in else 0
+
+    @cached_property
+    def proofs(self) -> Proofs:
+        """The cost of the proofs of plain objects."""
+        return Proofs()
 
     @cached_property
     def readings(self) -> Readings:
