@@ -30,7 +30,7 @@ NUMBERS = [
     for tail in ("", ".", ".0000000000000001", "e400", "e-400")
 ]
 WORDS = [
-    sign + word for word in ("inf", "NaN", "Infinity", "infinit", "true", "null") for sign in ("", "-", "+", "--")
+    sign + word for word in ("inf", "NaN", "Infinity", "infinityx", "true", "null") for sign in ("", "-", "+", "--")
 ]
 OTHERS = ["0x10", "1_000", "1d5", "1f", "0b1", "NaN(1)", "1.5.5", "-1.5", ".5", "5."]
 
