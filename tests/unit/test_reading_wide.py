@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 
 import pytest
 
+from storeside.transfer.base.errors import TransferInputError
 from tests.statements import Statements
 
 COUNT = 36
@@ -60,3 +62,30 @@ def test_a_column_of_a_type_with_names_keeps_its_own_check(reading: Statements) 
     reading.create(fields)
     reading.put({"a.jsonl": json.dumps({f"x{n}": {f"x{n}": n} for n in range(40)}).encode()})
     assert reading.load().rows == 1
+
+
+LONG_HEADER = csv(["1"] * COUNT)
+LONG_ROW = b'a,b\n"' + b"x\n" * 250 + b'",1\n'
+
+
+@pytest.mark.parametrize("text", [LONG_HEADER, LONG_ROW], ids=["header", "row"])
+@pytest.mark.parametrize("name", ["a.csv", "a.csv.gz"])
+def test_a_sample_grows_until_it_has_a_row(reading: Statements, name: str, text: bytes) -> None:
+    reading.put({name: gzip.compress(text) if name.endswith(".gz") else text})
+    assert reading.load(sample_bytes=len(text) // 15).rows == 1
+
+
+REMEDIES = [(LONG_HEADER, "increase"), (LONG_ROW, "close its quotes, or increase")]
+
+
+@pytest.mark.parametrize(("text", "remedy"), REMEDIES, ids=["header", "row"])
+def test_a_first_row_beyond_the_largest_sample_has_a_remedy(reading: Statements, text: bytes, remedy: str) -> None:
+    reading.put({"a.csv": text})
+    reason = f"first row does not end within a sample of .* bytes: {remedy} `sample_bytes`"
+    with pytest.raises(TransferInputError, match=reason):
+        reading.load(sample_bytes=len(text) // 40)
+
+
+def test_an_object_with_a_header_alone_shows_no_columns(reading: Statements) -> None:
+    reading.put({"a.csv.gz": gzip.compress(csv()), "b.csv": LONG_HEADER})
+    assert (reading.load().loaded, len(reading.rows())) == (2, 1)

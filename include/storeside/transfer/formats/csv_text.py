@@ -20,6 +20,7 @@ from storeside.transfer.request.options import ReadOptions
 
 _BLANK = b" \t\r\n"
 _BINARY = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f]")
+FIRST_ROW = "its first row does not end within a sample of {} bytes: {}"
 
 
 class CsvText:
@@ -63,10 +64,7 @@ class CsvText:
         is_cut = any(n >= len(rows) for n, _ in self.records(io.BytesIO(sample), form))
         if len(rows) <= self.headers(form):
             if is_cut:
-                raise LoadObjectError(
-                    f"its first row does not end within a sample of {len(sample)} bytes: close its quotes, or"
-                    " increase `sample_bytes`"
-                )
+                raise LoadObjectError(FIRST_ROW.format(len(sample), "close its quotes, or increase `sample_bytes`"))
             _refuse_lost_rows(sample, rows, form)
         return [raw for _, raw in self.records(io.BytesIO(sample), form)] if is_whole and is_cut else rows
 

@@ -100,7 +100,7 @@ class ReadOptions:
         pushes the objects
     :param max_bad_rows: maximum skipped or kept rows per object; an object with more fails; at most 10 million
     :param sample_objects: number of objects sampled to infer format and columns, at most 1000
-    :param sample_bytes: bytes read of each sampled text object, at most 64 MiB
+    :param sample_bytes: bytes read of each sampled text object, at most 64 MiB; up to 16 times as many without a row
     :param partition_columns: columns whose values are in the keys, such as ``("year",)`` for ``year=2024/x.csv``
     :param columns: `Columns`: columns to select, rename, cast, mask and compute, and the rows to load
     :param schema: `MessageSchema` of Protobuf and MsgPack objects

@@ -14,10 +14,12 @@ from clickhouse_connect.driver.exceptions import DatabaseError
 
 from storeside.transfer.base.errors import LoadObjectError, TransferInputError, is_transient, plain
 from storeside.transfer.base.schema import Column
+from storeside.transfer.formats.csv_text import FIRST_ROW
 from storeside.transfer.formats.encoding import refuse_encoding
 from storeside.transfer.formats.registry import MESSAGES, TEXTS, TYPED
 from storeside.transfer.formats.text_columns import Place
 from storeside.transfer.formats.text_lines import with_line
+from storeside.transfer.formats.text_rows import LONGEST_ROW
 from storeside.transfer.objects.content import Content
 from storeside.transfer.objects.members import about_member, members_of
 from storeside.transfer.request.known_formats import KNOWN
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _HEAD = 1 << 12
+# How many times as large as asked for a sample of text becomes, one after the other, until it has a row.
+_GROWTHS = (1, 4, 16)
 
 
 def recognise(request: Request, contents: Sequence[Content]) -> tuple[Format, list[Content]]:
@@ -175,9 +179,30 @@ def _taken(request: Request, form: Format, content: Content) -> Any:
         return []
     if not form.is_text:
         return typed_columns(form, content)
-    sample = content.sample(request.read.sample_bytes)
-    rows = TEXTS[form.name].sample(sample, form, is_whole=len(sample) == content.size and not content.compression)
+    rows = _sampled_rows(request.read.sample_bytes, form, content)
     return _of_text(request, replace(form, csv=replace(form.csv, encoding="utf-8")), rows)
+
+
+def _sampled_rows(most: int, form: Format, content: Content) -> list[bytes]:
+    """Return the rows in about the first `most` bytes of a text, or in more if these have no whole row.
+
+    Rows with thousands of fields are that long. Raises LoadObjectError.
+    """
+    text, before = TEXTS[form.name], -1
+    for growth in _GROWTHS:
+        sample = content.sample(min(most * growth, LONGEST_ROW))
+        is_whole = len(sample) == content.size and not content.compression
+        is_all = is_whole or len(sample) == before
+        try:
+            rows = text.sample(sample, form, is_whole=is_whole)
+        except LoadObjectError:
+            if is_all or growth == _GROWTHS[-1]:
+                raise
+            continue
+        if is_all or len(rows) > text.headers(form):
+            return rows
+        before = len(sample)
+    raise LoadObjectError(FIRST_ROW.format(before, "increase `sample_bytes`"))
 
 
 def _of_text(request: Request, form: Format, rows: Iterable[bytes]) -> Place | None:
