@@ -18,7 +18,7 @@ from storeside.stack.building import nodes
 from storeside.stack.podrunner import component as podrunner
 from storeside.stack.podrunner.images import IMAGES
 from storeside.stack.servers import aistore, clickhouse, s3
-from storeside.stack.settings import HOST, Stack, default_folder
+from storeside.stack.settings import CHECKOUT, HOST, Stack, default_folder
 from storeside.stack.supervision.component import Component
 from storeside.stack.supervision.supervisor import Supervisor
 from tests.link import Link, linked
@@ -103,7 +103,7 @@ def _stages(made: Rig) -> list[list[Component]]:
         zip(aistore.BACKEND, (_url(made.links["AIStore > S3"]), s3.REGION, access_key, secret_key), strict=True)
     )
     (server,) = s3.components(stack)
-    server = replace(server, command=(sys.executable, "-m", "tests.chaos.skewed", str(made.clock)))
+    server = skewed(server, made.clock)
     seen = {name: link.port for name, link in made.links.items()}
     of_clickhouse = _seeing(stack, s3=seen["ClickHouse > S3"])
     of_workers = _seeing(
@@ -118,6 +118,12 @@ def _stages(made: Rig) -> list[list[Component]]:
         aistore.components(stack, nodes.build(stack.cache, print), backend=backend),
         [replace(c, environment={**c.environment, **more}) for c in airflow.components(of_workers)],
     ]
+
+
+def skewed(server: Component, clock: Path) -> Component:
+    """Return the embedded S3 and SQS with the clock of a file. It starts where Python finds `tests`."""
+    command = (sys.executable, "-m", "tests.chaos.skewed", str(clock))
+    return replace(server, command=command, directory=CHECKOUT)
 
 
 def _seeing(stack: Stack, **ports: int) -> Stack:
