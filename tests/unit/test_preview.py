@@ -170,6 +170,13 @@ def test_the_value_because_of_which_a_column_is_text(bucket: Bucket) -> None:
     assert bucket.preview({"a.csv": "\n".join(lines).encode()}, format="csv", chosen=masked).texts == ()
 
 
+def test_a_text_with_a_long_header_shows_why_a_column_is_text(bucket: Bucket) -> None:
+    long = "n" * 300
+    text = "\n".join([long, *map(str, range(1, 30)), "n/a"]).encode() + b"\n"
+    found = bucket.preview({"a.csv": text}, format="csv", sample_bytes=200)
+    assert [tuple(each) for each in found.texts] == [(long, "n/a", "Int64")]
+
+
 @both_loaders
 def test_a_large_object_is_not_read_as_a_whole(bucket: Bucket, loader: str) -> None:
     """A fault after the rows that a preview reads does not matter; the first rows are in their order."""

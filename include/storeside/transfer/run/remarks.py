@@ -14,6 +14,7 @@ from storeside.transfer.formats.text_types import TEXT, Types, type_of
 from storeside.transfer.objects.content import Content
 from storeside.transfer.request.object_format import Format
 from storeside.transfer.request.request import Request
+from storeside.transfer.run.samples import sampled_rows
 
 # Rows of each sample whose values are compared.
 _ROWS = 1000
@@ -64,7 +65,7 @@ def _values(request: Request, form: Format, content: Content) -> Iterator[dict[s
     """Yield the types and the text of each value of the first rows, as the inference of types sees them."""
     text = TEXTS[form.name]
     try:
-        rows = text.sample(content.sample(request.read.sample_bytes), form)
+        rows = sampled_rows(request.read.sample_bytes, form, content)
     except TransferError:
         return
     form = replace(form, csv=replace(form.csv, encoding="utf-8"))

@@ -179,11 +179,11 @@ def _taken(request: Request, form: Format, content: Content) -> Any:
         return []
     if not form.is_text:
         return typed_columns(form, content)
-    rows = _sampled_rows(request.read.sample_bytes, form, content)
+    rows = sampled_rows(request.read.sample_bytes, form, content)
     return _of_text(request, replace(form, csv=replace(form.csv, encoding="utf-8")), rows)
 
 
-def _sampled_rows(most: int, form: Format, content: Content) -> list[bytes]:
+def sampled_rows(most: int, form: Format, content: Content) -> list[bytes]:
     """Return the rows in about the first `most` bytes of a text, or in more if these have no whole row.
 
     Rows with thousands of fields are that long. Raises LoadObjectError.
