@@ -30,6 +30,7 @@ from storeside.transfer.request.request import Request
 from storeside.transfer.request.source import Listed, Source, wild
 from storeside.transfer.run.batch import BatchLoad
 from storeside.transfer.run.preparation import Preparation
+from storeside.transfer.run.table_setup import TableSetup
 from storeside.transfer.staging.private import quiet_client
 from storeside.transfer.staging.work import Work
 from storeside.transfer.state.loads import LONG_STATEMENT, Loaded, Planned, Unplanned
@@ -279,7 +280,7 @@ class Statements(Cases[Outcome]):
     def _read(self, request: Request, ledger: Ledger) -> None:
         client: Any = quiet_client(self.client) if request.read.columns.mask else self.client
         objects, plan = Objects(self.folder), cast("Any", ledger)
-        preparation = Preparation(request, client, objects, plan)
+        preparation = Preparation(TableSetup(request, client, objects, plan))
         prepared = preparation.prepare(None)
         form = request.form(prepared.format)
         work = Work(

@@ -55,8 +55,8 @@ def test_a_large_plan_is_never_whole_in_the_worker(loading: Loading) -> None:
         parameters={"id": transfer.id},
     )
     with bounded():
-        assert transfer._preparation._in_keys() == [Column("year", "Nullable(Int64)")]
-        assert not transfer._preparation._look._are_all(transfer.plan.sample(200))
+        assert transfer._preparation.table.in_keys() == [Column("year", "Nullable(Int64)")]
+        assert not transfer._preparation.table.look._are_all(transfer.plan.sample(200))
     transfer.plan.forget("load_plan")
 
 

@@ -8,9 +8,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from storeside.transfer.base.errors import LoadObjectError, TransferInputError
-from storeside.transfer.base.schema import Column
+from storeside.transfer.base.schema import MOMENT, Column, bare
 from storeside.transfer.objects.content import s3_error
 from storeside.transfer.request.source import Listed, Source, uri_of
+from storeside.transfer.tables.table import Destination
+from storeside.transfer.types.partitions import in_utc
 
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
@@ -65,6 +67,17 @@ class Snapshot:
                 f"{self.uri}: {len(missing)} files of snapshot {self.id} are missing, such as {min(missing)!r}: load"
                 " a newer snapshot, or restore the files"
             )
+
+    def refuse_other_zones(self, destination: Destination) -> None:
+        """Raise TransferInputError for a column that would read the UTC timestamps in keys in another zone."""
+        for column in self.columns:
+            kind = destination.type_of(column.name)
+            is_moment = column.name in self.partitions and in_utc(column.type)
+            if is_moment and kind and MOMENT.fullmatch(bare(kind)) and not in_utc(kind):
+                raise TransferInputError(
+                    f"column {column.name!r} of {destination.name} is {kind}, but the keys have timestamps in UTC:"
+                    f" make it {bare(column.type)}"
+                )
 
 
 def snapshot_of(client: S3Client, form: str, source: Source) -> Snapshot:

@@ -56,6 +56,7 @@ from storeside.transfer.request.request import Request
 from storeside.transfer.request.source import Listed
 from storeside.transfer.run.batch import BatchLoad
 from storeside.transfer.run.preparation import MOST_FAILURES, Preparation, Prepared
+from storeside.transfer.run.table_setup import TableSetup
 from storeside.transfer.staging.private import quiet_client
 from storeside.transfer.staging.staging import Staged
 from storeside.transfer.staging.validation import Validation
@@ -156,7 +157,7 @@ class Transfer:
         # listing with an overlap begins where the ledger says.
         is_compared = request.is_lake or bool(request.after_load)
         self.plan = Plan(self.loads, stores=is_compared or request.overlap_seconds is not None)
-        self._preparation = Preparation(request, client, s3, self.plan, servers)
+        self._preparation = Preparation(TableSetup(request, client, s3, self.plan, servers))
         self.started = time.time()
         self._neighbours = 0
         self._given: list[str] | None = None

@@ -7,9 +7,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from storeside.transfer.base.errors import LoadObjectError, TransferInputError, TransferTransientError, kind_of
+from clickhouse_connect.driver.exceptions import DatabaseError
+
+from storeside.transfer.base.errors import (
+    LoadObjectError,
+    TransferInputError,
+    TransferTransientError,
+    is_transient,
+    kind_of,
+    plain,
+)
 from storeside.transfer.base.schema import Column
-from storeside.transfer.formats.registry import TEXTS
+from storeside.transfer.formats.registry import MESSAGES, TEXTS, settings_of
 from storeside.transfer.objects.content import Content, content_of
 from storeside.transfer.objects.streams import CHUNK
 from storeside.transfer.request.object_format import Format
@@ -71,6 +80,24 @@ class Look:
                 self._failed(left, e)
                 if not sample:
                     return None
+
+    def columns(self, form: Format) -> list[Column] | None:
+        """Return the columns of sampled objects; None if no sample shows any, so that objects fail one by one."""
+        try:
+            sample = self.plan.sample(self.request.read.sample_objects)
+            _, contents = recognise(self.request, [content_of(self.s3, self.request, o) for o in sample])
+            return columns_of(self.client, self.request, form, contents)
+        except (TransferInputError, DatabaseError) as e:
+            if is_transient(e):
+                raise
+            log.info("the names in the options for columns are not checked: %s", plain(e))
+            return None
+
+    def check_schema(self) -> None:
+        """Check the schema of messages, if the request has one. Raises TransferInputError."""
+        if self.request.has_kind("messages"):
+            form = self.request.form(self.request.format)
+            MESSAGES[form.name].check(self.client, form, settings_of(form))
 
     @staticmethod
     def _may_tell_more(error: TransferInputError, size: int) -> bool:

@@ -9,8 +9,10 @@ from storeside.transfer.base.errors import TransferInputError
 from storeside.transfer.base.schema import Column, bare, is_nested, nullable, resolved, with_overrides
 from storeside.transfer.request.column_options import MASKED
 from storeside.transfer.request.options import REST, SYSTEM_COLUMNS
+from storeside.transfer.state.plan import Plan
 from storeside.transfer.statements.projection import TEXT, Readings
 from storeside.transfer.tables.table import Destination
+from storeside.transfer.types.partitions import deduced, shown_by_keys
 
 
 def of_new_table(
@@ -90,6 +92,12 @@ def check_names(readings: Readings, sampled: Iterable[Column], destination: Dest
                     f"{option} {name!r}: no sampled object has this column: correct the name, or sample more objects;"
                     f" columns are {', '.join(sorted(known))}"
                 )
+
+
+def of_keys(plan: Plan, names: Sequence[str], given: Mapping[str, str]) -> list[Column]:
+    """Return the columns whose values are in keys, with the types that are `given` or that the planned keys show."""
+    found = deduced(names, plan.facts(shown_by_keys(names)))
+    return [Column(c.name, given.get(c.name, c.type)) for c in found]
 
 
 def _scope(

@@ -11,9 +11,9 @@ from __future__ import annotations
 import logging
 import secrets
 import threading
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from clickhouse_connect.driver.exceptions import DatabaseError
@@ -27,13 +27,12 @@ from storeside.transfer.base.errors import (
     UNKNOWN_TABLE,
     TransferCancelled,
     TransferError,
-    TransferInputError,
     TransferTransientError,
     classify,
     code_of,
     is_transient,
 )
-from storeside.transfer.base.schema import Column, bare
+from storeside.transfer.base.schema import bare
 from storeside.transfer.base.staging_tables import PREVIEWS, STAGING
 from storeside.transfer.objects.content import content_of
 from storeside.transfer.publish.leftovers import sweep
@@ -43,15 +42,14 @@ from storeside.transfer.request.source import Listed
 from storeside.transfer.run.batch import BatchLoad
 from storeside.transfer.run.preparation import MOST_FAILURES, Preparation, Prepared
 from storeside.transfer.run.remarks import TextColumn, dialect, text_columns
+from storeside.transfer.run.stand_in import Created, StandIn, has_database
 from storeside.transfer.staging.private import quiet_client
 from storeside.transfer.staging.staging import Staged
 from storeside.transfer.staging.work import Work
 from storeside.transfer.state.loads import Planned, Unplanned
 from storeside.transfer.state.plan import Batch
 from storeside.transfer.state.unstored_plan import UnstoredLoads, UnstoredPlan
-from storeside.transfer.tables.creation import ddl, no_database, statements
 from storeside.transfer.tables.servers import NO_SERVERS, Servers
-from storeside.transfer.tables.storable import too_many
 from storeside.transfer.tables.table import Destination, existing, look_up
 from storeside.transfer.types.inference import NoTypeError, wider
 
@@ -130,60 +128,6 @@ def preview(
     return Previewing(request, client, s3, ledger, servers).run(objects)
 
 
-@dataclass
-class _Created:
-    """A missing table as the load would create it, with types as ClickHouse writes them."""
-
-    statements: list[str] = field(default_factory=list)
-    columns: list[Column] = field(default_factory=list)
-    inferred: Collection[str] = ()
-
-
-class _Imagined(Preparation):
-    """A preparation that creates and changes a stand-in; `stand_in` is its name in the staging database."""
-
-    def __init__(self, *args: Any, stand_in: str) -> None:
-        super().__init__(*args)
-        self.stand_in = stand_in
-        self.original: Destination | None = None
-        self.created = _Created()
-
-    @property
-    def place(self) -> str:
-        """The stand-in as ``database.table``."""
-        return f"{STAGING}.{self.stand_in}"
-
-    def _find(self) -> Destination | None:
-        self.original = look_up(self.client, self.request.table, self.servers, completes=False)
-        if self.original is None:
-            return None
-        self.original.stage(self.stand_in)
-        return existing(self.client, self.place)
-
-    def _make(self, columns: Sequence[Column], inferred: Collection[str]) -> Destination:
-        request, options = self.request, self.request.table_options
-        if len(columns) > request.limits.columns:
-            raise TransferInputError(too_many(request.table, len(columns), request.limits.columns))
-        made = statements(request.table, columns, options, inferred)
-        plain = replace(options, engine="MergeTree()", cluster="", sharding_key="")
-        self.client.command(ddl(self.place, columns, plain, inferred))
-        found = existing(self.client, self.place)
-        self.created = _Created([*self._database(), *made], list(found.columns), inferred)
-        return found
-
-    def _database(self) -> list[str]:
-        """Return the statement that creates the table's database, if it does not exist.
-
-        Raises TransferInputError if the load may not create it.
-        """
-        name = self.request.table.partition(".")[0]
-        if _has_database(self.client, name):
-            return []
-        if not self.request.create_database:
-            raise TransferInputError(no_database(self.request.table))
-        return [f"CREATE DATABASE IF NOT EXISTS {identifier(name)}"]
-
-
 class Previewing:
     """One preview, which another thread can cancel; for the clients and servers see `Transfer`."""
 
@@ -208,8 +152,8 @@ class Previewing:
         self.plan = UnstoredPlan(
             self.loads, retry_failed=request.retry_failed or request.all_or_none, since=source.since
         )
-        self.preparation = _Imagined(
-            request, client, s3, self.plan, servers, stand_in=f"load_{self.transfer}_0_{secrets.token_hex(4)}_0"
+        self.table = StandIn(
+            request, client, s3, self.plan, servers, name=f"load_{self.transfer}_0_{secrets.token_hex(4)}_0"
         )
         self.found = Preview(source=source.uri, table=request.table)
         self._rows: list[tuple[str | None, ...]] = []
@@ -224,7 +168,7 @@ class Previewing:
         """Return the preview, and drop all tables that it needed."""
         with self._staging():
             try:
-                self._look(self.preparation.prepare(objects))
+                self._look(Preparation(self.table).prepare(objects))
             except (TransferTransientError, TransferCancelled):
                 raise
             except TransferError as e:
@@ -237,7 +181,7 @@ class Previewing:
     @contextmanager
     def _staging(self) -> Iterator[None]:
         """Create the staging database if it does not exist, and then drop it unless others use it by now."""
-        is_there = _has_database(self.client, STAGING)
+        is_there = has_database(self.client, STAGING)
         if not is_there:
             self.client.command(f"CREATE DATABASE IF NOT EXISTS {STAGING}")
         try:
@@ -248,7 +192,7 @@ class Previewing:
 
     def _told(self, text: str) -> str:
         """Return a text about the destination instead of the stand-in, shortened."""
-        return text.replace(self.preparation.place, self.request.table)[:LONGEST_REASON]
+        return text.replace(self.table.place, self.request.table)[:LONGEST_REASON]
 
     def _look(self, prepared: Prepared) -> None:
         """Read the first rows of a few objects into staging tables."""
@@ -259,43 +203,43 @@ class Previewing:
         )  # fmt: skip
         if not prepared.planned or not self._has_stand_in():
             return
-        request = self.preparation.request  # with the columns that a lake has in keys
+        request = self.table.request  # with the columns that a lake has in keys
         form = request.form(prepared.format)
         work = Work(
             request, form, self.client, self.plan, secrets.token_hex(4), self.s3, prepared.push, self._stop,
-            stand_in=self.preparation.place,
+            stand_in=self.table.place,
         )  # fmt: skip
         sample = self.plan.sample(min(request.read.sample_objects, MOST_OBJECTS))
         contents = [content_of(self.s3, request, o, o.version) for o in sample]
-        created = self.preparation.created
+        created = self.table.created
         self.found = replace(
             self.found, options=dialect(form, contents), drift=tuple(self._drift(form)), read=len(sample),
             texts=tuple(text_columns(request, form, contents, self._text_names(created))),
         )  # fmt: skip
         for o in sample:
             self._read(work, o)
-        final = existing(self.client, self.preparation.place)
+        final = existing(self.client, self.table.place)
         self.found = replace(
             self.found, columns=tuple((c.name, c.type) for c in final.columns),
             statements=(*created.statements, *self._changes(final)),
         )  # fmt: skip
 
     def _has_stand_in(self) -> bool:
-        return look_up(self.client, self.preparation.place) is not None
+        return look_up(self.client, self.table.place) is not None
 
-    def _text_names(self, created: _Created) -> list[str]:
+    def _text_names(self, created: Created) -> list[str]:
         """Return the names in objects of the columns that became text."""
-        options = self.preparation.readings.columns
+        options = self.table.readings.columns
         kinds = {c.name: bare(c.type).removeprefix("LowCardinality(").rstrip(")") for c in created.columns}
         names = [name for name in created.inferred if kinds.get(name) in ("String", "Nullable(String")]
         return [options.source(name) or name for name in names]
 
     def _drift(self, form: Any) -> Iterator[str]:
         """Yield the differences between the columns of samples and those of an existing table."""
-        if (table := self.preparation.original) is None or (sampled := self.preparation.sampled(form)) is None:
+        if (table := self.table.original) is None or (sampled := self.table.sampled(form)) is None:
             return
-        options, request = self.preparation.readings.columns, self.request
-        sampled = self.preparation.readings.known(sampled, table)
+        options, request = self.table.readings.columns, self.request
+        sampled = self.table.readings.known(sampled, table)
         made = [(options.target(c.name) or c.name, options.made(c.name, c.type)) for c in sampled]
         for name, kind in made:
             now = table.type_of(name)
@@ -316,8 +260,8 @@ class Previewing:
 
     def _changes(self, final: Destination) -> list[str]:
         """Return the statement with which the load would change the table's columns."""
-        original = self.preparation.original
-        before = {c.name: c.type for c in (original or self.preparation.created).columns}
+        original = self.table.original
+        before = {c.name: c.type for c in (original or self.table.created).columns}
         actions = [
             f"{'MODIFY COLUMN' if c.name in before else 'ADD COLUMN IF NOT EXISTS'} {c.definition}"
             for c in final.columns if before.get(c.name) != c.type
@@ -329,7 +273,7 @@ class Previewing:
     def _read(self, work: Work, o: Planned) -> None:
         """Read the first rows of an object as a load does; a load that fails records the reason."""
         work.recent = replace(
-            existing(self.client, self.preparation.place),
+            existing(self.client, self.table.place),
             partitions=work.request.read.partition_columns, own=work.request.own_columns,
         )  # fmt: skip
         pushed = next(batch.pushed for batch in self.plan.listed_batches() if o in batch.listed)
@@ -351,7 +295,7 @@ class Previewing:
         """Remember rows of a staging table, with texts for their values."""
         if not (left := ROWS - len(self._rows)):
             return
-        final = existing(self.client, self.preparation.place)
+        final = existing(self.client, self.table.place)
         staged_names = {c.name for c in destination.columns}
         names = [c.name for c in final.columns if c.name in staged_names][:MOST_COLUMNS]
         values = ", ".join(
@@ -378,12 +322,6 @@ class Previewing:
 
 
 _TABLES = f"FROM system.tables WHERE database = '{STAGING}'"
-
-
-def _has_database(client: Client, name: str) -> bool:
-    """Return whether a database exists."""
-    query = "SELECT count() FROM system.databases WHERE name = {name:String}"
-    return bool(first_row(client.query(query, parameters={"name": name}))[0])
 
 
 def _short(text: str) -> str:

@@ -1,0 +1,82 @@
+"""The stand-in of a preview: a table in the staging database takes the place of the destination of a load."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from storeside.sql.answers import first_row
+from storeside.sql.quoting import identifier
+from storeside.transfer.base.errors import TransferInputError
+from storeside.transfer.base.schema import Column
+from storeside.transfer.base.staging_tables import STAGING
+from storeside.transfer.run.table_setup import TableSetup
+from storeside.transfer.tables.creation import ddl, no_database, statements
+from storeside.transfer.tables.storable import too_many
+from storeside.transfer.tables.table import Destination, existing, look_up
+
+if TYPE_CHECKING:
+    from clickhouse_connect.driver.client import Client
+
+
+@dataclass
+class Created:
+    """A missing table as the load would create it, with types as ClickHouse writes them."""
+
+    statements: list[str] = field(default_factory=list)
+    columns: list[Column] = field(default_factory=list)
+    inferred: Collection[str] = ()
+
+
+class StandIn(TableSetup):
+    """The setup of a table whose stand-in is created and changed instead, as `name` in the staging database."""
+
+    def __init__(self, *args: Any, name: str) -> None:
+        super().__init__(*args)
+        self.name = name
+        self.original: Destination | None = None
+        self.created = Created()
+
+    @property
+    def place(self) -> str:
+        """The stand-in as ``database.table``."""
+        return f"{STAGING}.{self.name}"
+
+    def find(self) -> Destination | None:
+        """Return a stand-in with the columns of the destination; None if that does not exist."""
+        self.original = look_up(self.client, self.request.table, self.servers, completes=False)
+        if self.original is None:
+            return None
+        self.original.stage(self.name)
+        return existing(self.client, self.place)
+
+    def make(self, columns: Sequence[Column], inferred: Collection[str]) -> Destination:
+        """Create the stand-in, and remember the statements that would create the destination."""
+        request, options = self.request, self.request.table_options
+        if len(columns) > request.limits.columns:
+            raise TransferInputError(too_many(request.table, len(columns), request.limits.columns))
+        made = statements(request.table, columns, options, inferred)
+        plain = replace(options, engine="MergeTree()", cluster="", sharding_key="")
+        self.client.command(ddl(self.place, columns, plain, inferred))
+        found = existing(self.client, self.place)
+        self.created = Created([*self._database(), *made], list(found.columns), inferred)
+        return found
+
+    def _database(self) -> list[str]:
+        """Return the statement that creates the table's database, if it does not exist.
+
+        Raises TransferInputError if the load may not create it.
+        """
+        name = self.request.table.partition(".")[0]
+        if has_database(self.client, name):
+            return []
+        if not self.request.create_database:
+            raise TransferInputError(no_database(self.request.table))
+        return [f"CREATE DATABASE IF NOT EXISTS {identifier(name)}"]
+
+
+def has_database(client: Client, name: str) -> bool:
+    """Return whether a database exists."""
+    query = "SELECT count() FROM system.databases WHERE name = {name:String}"
+    return bool(first_row(client.query(query, parameters={"name": name}))[0])

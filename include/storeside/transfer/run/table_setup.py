@@ -1,0 +1,119 @@
+"""Finds the table of a load, creates it with the columns of sampled objects, and adds the columns that it lacks."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from storeside.transfer.base.errors import LoadObjectError, TransferInputError
+from storeside.transfer.base.schema import Column, resolved
+from storeside.transfer.lakes.snapshots import Snapshot, snapshot_of
+from storeside.transfer.publish.leftovers import look_up_and_sweep
+from storeside.transfer.request.object_format import Format
+from storeside.transfer.request.options import REST, SYSTEM_COLUMNS, refuse_own
+from storeside.transfer.request.request import Request
+from storeside.transfer.run.looking import Look
+from storeside.transfer.run.planned_columns import check_table, missing, of_keys, of_new_table
+from storeside.transfer.state.plan import Plan
+from storeside.transfer.statements.projection import Readings
+from storeside.transfer.tables.creation import create
+from storeside.transfer.tables.servers import NO_SERVERS, Servers
+from storeside.transfer.tables.table import Destination
+
+if TYPE_CHECKING:
+    from clickhouse_connect.driver.client import Client
+
+
+class TableSetup:
+    """Sets up the table of a request; for `client`, `s3` and `servers` see `Transfer`.
+
+    `request` has the columns that a `snapshot` states to be in keys, as soon as `read_snapshot` has read it.
+    """
+
+    def __init__(self, request: Request, client: Client, s3: Any, plan: Plan, servers: Servers = NO_SERVERS) -> None:
+        self.request = request
+        self.client = client
+        self.s3 = s3
+        self.plan = plan
+        self.servers = servers
+        self.readings = Readings(client, request.read.columns)
+        self.snapshot: Snapshot | None = None
+
+    def find(self) -> Destination | None:
+        """Return the destination if it exists, and drop what earlier tries of this transfer left."""
+        return look_up_and_sweep(self.client, self.request.table, self.plan.loads.transfer, self.servers)
+
+    @property
+    def look(self) -> Look:
+        """The samples of the plan."""
+        return Look(self.request, self.client, self.s3, self.plan)
+
+    def create(self, columns: list[Column], form: Format) -> Destination:
+        """Create the destination for these columns of sampled objects, and return it.
+
+        Raises TransferInputError if the request's options do not fit the columns.
+        """
+        options = self.request.table_options
+        columns = [c for c in columns if c.name not in self.request.read.partition_columns]
+        sampled = {self.request.read.columns.target(c.name) for c in columns} - {*options.columns}
+        fixed = {
+            self.request.read.columns.target(n) for n in {**self.readings.columns.cast, **self.readings.columns.mask}
+        }
+        columns = of_new_table(self.readings, columns, self.in_keys(), options.columns, text=form.is_text)
+        columns = [Column(c.name, resolved(c.type)) for c in columns]
+        try:
+            refuse_own([c.name for c in columns], self.request.own_columns)
+        except LoadObjectError as e:
+            raise TransferInputError(str(e)) from e
+        return self.make(columns, [c.name for c in columns if form.is_text and c.name in sampled - fixed])
+
+    def make(self, columns: Sequence[Column], inferred: Collection[str]) -> Destination:
+        """Create the destination with these columns, of which some are `inferred` from text; return it."""
+        request = self.request
+        return create(
+            self.client, request.table, columns, request.table_options, request.limits.columns, self.servers,
+            with_database=request.create_database, inferred=inferred,
+        )  # fmt: skip
+
+    def in_keys(self) -> list[Column]:
+        """Return the columns whose values are in keys, with the given types or those that the planned keys show."""
+        if not (names := self.request.read.partition_columns):
+            return []
+        stated = {c.name: c.type for c in self.snapshot.columns} if self.snapshot else {}
+        return of_keys(self.plan, names, {**stated, **self.request.table_options.columns})
+
+    def complete(self, destination: Destination, form: Format) -> Destination:
+        """Add missing system, partition and computed columns, and the column ``_rest`` if the request uses it.
+
+        Returns the table with them. Raises TransferInputError if the options for columns do not fit the table or
+        sampled objects.
+        """
+        wanted = [Column(name, SYSTEM_COLUMNS[name]) for name in self.request.table_options.system_columns]
+        if any(destination.type_of(name) is None for name in self.request.read.partition_columns):
+            wanted += self.in_keys()
+        if self.request.on_drift == "rest":
+            wanted.append(Column(REST, "Map(String, String)"))
+        added = [c for c in wanted if destination.type_of(c.name) is None]
+        if self.readings.columns:
+            names = self.request.read.partition_columns
+            check_table(self.readings, replace(destination, partitions=names))
+            if (sampled := self.sampled(form)) is not None:
+                in_keys = [c for c in (*destination.columns, *added) if c.name in names]
+                added += missing(self.readings, sampled, in_keys, destination, text=form.is_text)
+        if added:
+            return destination.alter([f"ADD COLUMN IF NOT EXISTS {c.definition}" for c in added])
+        return destination
+
+    def sampled(self, form: Format) -> list[Column] | None:
+        """Return the columns of sampled objects; None if no sample shows any, so that objects fail one by one."""
+        if self.snapshot is not None:
+            return self.snapshot.stored
+        return self.look.columns(form)
+
+    def read_snapshot(self) -> Snapshot:
+        """Read the current snapshot of the request's Iceberg or Delta table; for errors see `snapshot_of`."""
+        self.snapshot = found = snapshot_of(self.s3, self.request.format, self.request.source)
+        read = replace(self.request.read, partition_columns=found.partitions or self.request.read.partition_columns)
+        self.request = replace(self.request, read=read)
+        return found
