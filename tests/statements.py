@@ -69,9 +69,9 @@ class Engine(ChdbClient):
 
     def command(self, cmd: str, *args: Any, **more: Any) -> Any:
         if cmd.startswith("INSERT INTO") and more.get("settings"):
-            self.statements.append(cmd)
             given = {name: value for name, value in more.pop("settings").items() if name != "query_id"}
             cmd += f" SETTINGS {', '.join(f'{name} = {literal(str(value))}' for name, value in given.items())}"
+            self.statements.append(cmd)
         more["settings"] = {k: v for k, v in (more.get("settings") or {}).items() if k != "max_query_size"} or None
         return super().command(cmd, *args, **more)
 

@@ -127,6 +127,7 @@ def values(engine: Engine, path: Path, reading: Reading, value: str) -> list[tup
 def proved(reading: Statements, monkeypatch: pytest.MonkeyPatch) -> Statements:
     """Objects of any size are worth a proof."""
     monkeypatch.setattr(proof, "_WORTH", 1)
+    reading.client.statements.clear()
     reading.create("n Nullable(Int8), f Nullable(Float64), t String")
     return reading
 
@@ -173,6 +174,19 @@ def test_a_refused_value_of_a_plain_object_has_the_reason_of_its_check(
     proved.put({"bad.csv": b"n,f,t\n1,1,a\n" + row + b"\n", "good.csv": b"n,f,t\n1,1,a\n"})
     assert (proved.load().loaded, list(proved.reasons())) == (1, ["bad.csv"])
     assert reason in proved.reasons()["bad.csv"]
+
+
+@pytest.mark.parametrize(("delimiter", "trims"), [(",", True), (";", True), ("\t", False)])
+def test_all_cores_parse_plain_objects_and_no_reference_is_counted(
+    proved: Statements, delimiter: str, trims: bool
+) -> None:
+    rows = [["n", "f", "t"], ["1", "2.5", "a b"]]
+    text = "".join(f"{delimiter.join(row)}\n" for row in rows)
+    proved.put({"plain.csv": text.encode(), "blank.csv": text.replace("2.5", " 2.5").encode()})
+    assert proved.load(csv=Csv(delimiter=delimiter)).rows == 2
+    blank, plain = (text for text in proved.client.statements if "FROM file(" in text)
+    assert ("trim_whitespaces = '1'" in plain, "max_parsing_threads" in plain) == (trims, not trims)
+    assert ("trim_whitespaces = '1'" in blank, "max_parsing_threads" in blank) == (False, True)
 
 
 def test_small_objects_and_tables_without_numbers_need_no_proof(

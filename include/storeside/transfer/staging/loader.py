@@ -28,7 +28,7 @@ from storeside.transfer.staging.push import WHOLE_PARQUET, push
 from storeside.transfer.staging.work import Group, How, Work, cached
 from storeside.transfer.state.loads import LONG_STATEMENT, Loaded, Planned
 from storeside.transfer.statements.composing import settings
-from storeside.transfer.statements.reading import Check, Reading
+from storeside.transfer.statements.reading import TRIMMED, Check, Reading
 from storeside.transfer.tables.table import Destination
 
 # The settings with which the rows of a limit are the first ones of the object.
@@ -121,7 +121,8 @@ class Reader:
         # Otherwise ClickHouse treats `_path` in a condition as a missing column.
         if (only or reading.partitions) and not reading.form.is_text:
             more = {**more, **reading.form.allow_missing()}
-        if reading.form.is_text and not any(_is_compressed(o, how.compression) for o in objects):
+        is_slow = reading.form.is_text and TRIMMED not in reading.settings
+        if is_slow and not any(_is_compressed(o, how.compression) for o in objects):
             more = {**more, **queries.fewer_parsers(self.client)}
         statement = f"INSERT INTO {reading.insert(table, extra, source, only, key=self.source.key)}"
         if most := self.work.most_rows:

@@ -30,7 +30,7 @@ from storeside.transfer.formats.text_columns import LARGEST_EXACT
 from storeside.transfer.request.object_format import Format
 from storeside.transfer.request.options import REST, SYSTEM_COLUMNS, refuse_own
 from storeside.transfer.state.loads import LONG
-from storeside.transfer.statements.reading import Check, Reading
+from storeside.transfer.statements.reading import TRIMMED, Check, Reading
 from storeside.transfer.tables.table import Destination
 from storeside.transfer.types import partitions
 from storeside.transfer.types.conversion import (
@@ -117,9 +117,10 @@ def text_reading(
     if form.csv.names:
         order = {name: n for n, name in enumerate(form.csv.names)}
         columns.sort(key=lambda c: order[c.name])
+    trimmed = (TRIMMED,) if plain and form.csv.delimiter != "\t" else ()  # plain objects have no blanks to trim
     return Reading(
         form, tuple(columns), tuple(expressions), tuple(checks), partitions=in_keys(destination),
-        settings=(("prefer_column_name_to_alias", 1),) if later else (), defaults=tuple(later.items()),
+        settings=(*trimmed, *((("prefer_column_name_to_alias", 1),) if later else ())), defaults=tuple(later.items()),
     )  # fmt: skip
 
 
