@@ -145,6 +145,8 @@ with DAG(
    failed for good to the dead-letter queue with their reasons, and releases all others, whether the run succeeded or
    failed.
 
+If **ingest** has nothing to copy, and no later task has anything to do, it skips them: such a run takes seconds.
+
 Runs start from the form. With the setting `parallel_runs`, several run at the same time, for prefixes that do not
 overlap. The Airflow Variable `storeside_speech_pipeline` also starts them on a schedule, and when
 recordings arrive (S3 events on SQS, one run per batch):
@@ -157,6 +159,7 @@ changed recordings. To list failed objects with their reasons:
         task_id="ingest",
         source="{{ params.source }}",
         destination=RECORDINGS,
+        skip_idle=True,
         **params.OBJECTS,
     )
     transcode = AISTranscodeAudioOperator(
@@ -211,7 +214,8 @@ changed recordings. To list failed objects with their reasons:
             sqs_queue=QUEUE,
             source="{{ params.source }}",
             prefix="{{ params.prefix or '' }}",
-            complete="{{ ti.xcom_pull('publish') is not none }}",
+            complete="{{ ti.xcom_pull('publish') is not none"
+            " or ti.xcom_pull('ingest', key='nothing_to_do') is not none }}",
         )
         lease_events >> ingest
         publish >> settle_events

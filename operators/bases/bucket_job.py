@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Required, TypeAlias, TypedDict
 
 from storeside.aistore.buckets import Bucket
 from storeside.operators.arguments import check_literals, flag
+from storeside.operators.bases.ahead import SkipArguments, SkippingOperator
 from storeside.operators.bases.following import FollowingArguments, FollowingOperator
 from storeside.operators.bases.selecting import SelectingOperator
 from storeside.operators.errors import OperatorInputError, airflow_errors
@@ -70,7 +71,7 @@ class PrependArguments(TypedDict, total=False):
     """prefix for the name of every copy or result"""
 
 
-class BucketArguments(JobArguments, total=False):
+class BucketArguments(JobArguments, SkipArguments, total=False):
     """Arguments of operators that make one result of each object of a bucket."""
 
     source: Required[str]
@@ -93,7 +94,7 @@ class CopyArguments(BucketArguments, StallArguments, PrependArguments, total=Fal
     """All arguments of `BucketJobOperator`."""
 
 
-class BucketJobOperator(FollowingOperator, MovementOperator, SelectingOperator):
+class BucketJobOperator(SkippingOperator, FollowingOperator, MovementOperator, SelectingOperator):
     """Runs a `BucketJob`; a task that is `deferrable` follows it in the worker for `BRIEF_SECONDS`, then it defers.
 
     A task that is killed and retried follows the job that still runs. The log and ``storeside.objects`` list failed
@@ -266,7 +267,30 @@ class BucketJobOperator(FollowingOperator, MovementOperator, SelectingOperator):
         result = finish(self, context, job.ledger, self.kind, job.finish(state), self.on_failed_objects)
         if not result["listed"]:
             self.end_without(f"no object of {self.source} matches")
+        if job.options.keeps_result and not (result["done"] or result["failed"]):
+            self.skip_if_idle(context, result)
         return result
+
+    def is_idle(self, context: Context) -> bool:
+        """Return whether the task would find nothing to do; record it then. See `Foreseeing`.
+
+        A task that would fail, or end as `on_nothing` says, has something to do.
+        """
+        from storeside.transform.bucket_job import BucketJob
+
+        if as_bool(self.plan_only, "plan_only"):
+            return False
+        with airflow_errors():
+            job = self.job(context)
+            summary = job.idle() if isinstance(job, BucketJob) else None
+        if (
+            summary is None
+            or (summary.known_bad and self.on_failed_objects == "fail")
+            or (not summary.listed and self.on_nothing != "succeed")
+        ):
+            return False
+        finish(self, context, job.ledger, self.kind, summary, self.on_failed_objects)
+        return True
 
     def _delay(self, state: State) -> None:
         """Wait until the time of the next attempt."""

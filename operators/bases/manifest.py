@@ -10,6 +10,7 @@ from airflow.sdk import BaseOperatorLink
 from storeside.aistore.buckets import Bucket
 from storeside.operators.arguments import check_literals
 from storeside.operators.bases.task import TaskArguments
+from storeside.operators.errors import airflow_errors
 from storeside.operators.hooks.aistore import AIStoreHook
 from storeside.operators.links import RunPageLink
 from storeside.operators.restrictions import FormOperator
@@ -39,6 +40,7 @@ class ManifestOperator(FormOperator):
     """Base class of the manifest operators: bucket, facts and connections."""
 
     template_fields: Sequence[str] = ("bucket", "facts")
+    results_before: Sequence[str] = ("effect",)
     ui_color = "#fdf0d5"
     operator_extra_links: tuple[BaseOperatorLink, ...] = (RunPageLink(),)
 
@@ -63,6 +65,11 @@ class ManifestOperator(FormOperator):
         from storeside.ledger.scope import Scope
 
         return Scope(str(Bucket.parse(self.bucket)), str(Bucket.parse(self.facts)), effect, run_key(context))
+
+    def is_idle(self, context: Context) -> bool:
+        """Return whether this run has neither facts nor staged rows; the tasks before it find no others then."""
+        with airflow_errors():
+            return not self.manifest(context).has_begun(AIStoreHook(self.aistore_conn_id).get_conn())
 
     def manifest(self, context: Context) -> SpeechManifest:
         """Build the engine's manifest from the rendered arguments."""

@@ -8,6 +8,7 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from storeside.amounts import counted
 from storeside.operators.arguments import between, check_literals
+from storeside.operators.bases.ahead import is_mapped, skip
 from storeside.operators.bases.queue import QueueArguments, QueueOperator, batches_of, lease_time
 from storeside.operators.bases.selecting import SelectingArguments, SelectingOperator
 from storeside.operators.errors import airflow_errors
@@ -75,17 +76,32 @@ class SqsLeaseS3EventsOperator(LeaseOperator, SelectingOperator):
     If an `S3EventsTrigger` started the run, the task takes over the trigger's batches; otherwise it receives messages
     from the queue. The trigger of an `AssetWatcher` on the queue extends their lease until the teardown has ended.
     Without such a trigger, set `lease_seconds` longer than a run. If the queue does not exist, the run has no events.
-    `SqsS3EventsSensor` also waits for messages. Returns the number of messages.
+    `SqsS3EventsSensor` also waits for messages. Returns the number of messages; without any, its teardown is skipped.
     """
 
     template_fields = (*LeaseOperator.template_fields, "on_nothing")
 
     def __init__(self, **kwargs: Unpack[LeaseSelectionArguments]) -> None:
         super().__init__(**kwargs)
+        # Airflow's scheduler then skips a task again that a user clears alone.
+        self._can_skip_downstream = True
 
     def execute(self, context: Context) -> dict[str, int]:
-        """Lease messages; end as `on_nothing` says if there are none."""
+        """Lease messages; end as `on_nothing` says if there are none, and skip the tasks that would settle them."""
         leased = self.lease(context)
         if not leased["messages"]:
             self.end_without(f"the queue {self.sqs_queue} has no messages for this run")
+            if (settling := self._settling()) and not is_mapped(context):
+                skip(self, context, leased, settling)
         return leased
+
+    def _settling(self) -> list[str]:
+        """Return the names of the tasks that settle the messages of this task, and of no other."""
+        in_dag: bool = self.has_dag()  # type: ignore[no-untyped-call]
+        tasks = self.get_direct_relatives(upstream=False) if in_dag else ()
+        settling = [task for task in tasks if task.is_teardown and getattr(task, "settles", False)]
+        return [task.task_id for task in settling if _setups(task) == {self.task_id}]
+
+
+def _setups(task: Any) -> set[str]:
+    return {one.task_id for one in task.get_direct_relatives(upstream=True) if one.is_setup}

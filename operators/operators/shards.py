@@ -106,7 +106,7 @@ class AISMakeShardsOperator(BucketJobOperator):
         "on_nothing",
     )
     kind = "transform"
-    refused = ("prepend", "latest", "quarantine", "retry_failed", "continue_on_error")
+    refused = ("prepend", "latest", "quarantine", "retry_failed", "continue_on_error", "skip_idle")
 
     def __init__(
         self,

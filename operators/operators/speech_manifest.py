@@ -206,6 +206,15 @@ class ClickHousePublishManifestOperator(ManifestOperator, MovementOperator):
             self.log.info("%d rows of this run for %s are in speech.manifest", rows, self.bucket)
             acknowledge(Ledger(manifest.clickhouse), scope, manifest.fail_invalid)
             manifest.clean_up(AIStoreHook(self.aistore_conn_id).get_conn())
-        moved = Movement("publish", self.bucket, "clickhouse://speech.manifest", rows, rows=rows)
-        self.tell(context, moved, urlsplit(manifest.clickhouse.url).netloc)
+        self._tell_rows(context, rows)
         return {"rows": rows}
+
+    def is_idle(self, context: Context) -> bool:
+        """Return whether the run has nothing to publish; report it then."""
+        if idle := super().is_idle(context):
+            self._tell_rows(context, 0)
+        return idle
+
+    def _tell_rows(self, context: Context, rows: int) -> None:
+        moved = Movement("publish", self.bucket, "clickhouse://speech.manifest", rows, rows=rows)
+        self.tell(context, moved, urlsplit(self.manifest(context).clickhouse.url).netloc)

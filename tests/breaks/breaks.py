@@ -72,6 +72,17 @@ BREAKS = (
         ),
     ),
     Break(
+        "idle-run",
+        "a task after the first counts as idle although objects are pending",
+        (
+            Edit(
+                f"{ENGINE}/transform/bucket_job.py",
+                "            if plan.pending or plan.refused:",
+                "            if plan.refused:",
+            ),
+        ),
+    ),
+    Break(
         "lost-by-websocket",
         "objects without a result are not transformed again",
         (

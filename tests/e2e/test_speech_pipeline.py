@@ -167,7 +167,9 @@ def loaded(pipeline: Pipeline, corpus: list[bytes], bad: dict[str, bytes]) -> Lo
 def test_good_recordings_are_loaded_and_bad_ones_listed(pipeline: Pipeline, loaded: Loaded) -> None:
     prefix, run, good, broken = loaded.prefix, loaded.run, loaded.good, loaded.broken
     assert loaded.state == "success", {name: task["state"] for name, task in pipeline.tasks(run).items()}
-    assert {task["state"] for task in pipeline.tasks(run).values()} == {"success"}
+    states = {name: task["state"] for name, task in pipeline.tasks(run).items()}
+    assert states.pop("settle_events") == "skipped"  # the run has leased no messages
+    assert set(states.values()) == {"success"}
     assert pipeline.rows(prefix) == (len(good), len(good))
     failures = pipeline.failures(prefix)
     assert set(failures) == loaded.refused | broken
@@ -181,6 +183,33 @@ def test_good_recordings_are_loaded_and_bad_ones_listed(pipeline: Pipeline, load
     probed = pipeline.xcom(run, "probe")  # the transcode has probed all of them
     assert (probed["done"], probed["job_seconds"]) == (len(good), 0)
     assert "0 are missing" in pipeline.log(run, "probe")
+
+
+def test_a_run_with_nothing_to_do_starts_two_processes(pipeline: Pipeline, loaded: Loaded) -> None:
+    let_the_daily_run_pass(pipeline.api)
+    run, state = pipeline.run(prefix=loaded.prefix, on_failure="report")
+    assert state == "success"
+    tasks = pipeline.tasks(run)
+    ran = {name for name, task in tasks.items() if task["pid"]}
+    assert ran == {"lease_events", "ingest"}
+    assert {task["state"] for name, task in tasks.items() if name in ran} == {"success"}
+    assert {task["state"] for name, task in tasks.items() if name not in ran} == {"skipped"}
+    # the run has looked, as the page and the assets say; failures of earlier runs are still shown
+    found = pipeline.clickhouse.query(
+        "SELECT task_id, toString(state), listed, skipped, done FROM storeside.runs FINAL"
+        " WHERE run_id = {run:String}",
+        parameters={"run": f"{DAG}/{run}"},
+    ).result_rows
+    good, every = len(loaded.good), len(loaded.good) + len(loaded.broken)
+    assert {row[0]: row[1:] for row in found if row[0] != "ingest"} == {
+        "transcode": ("partial", every, good, 0), "probe": ("done", good, good, 0)
+    }  # fmt: skip
+    assert not [name for name in loaded.broken if name not in pipeline.log(run, "ingest")]
+    events = pipeline.api.get("assets/events", source_dag_id=DAG, source_run_id=run)["asset_events"]
+    assert {event["uri"].rstrip("/"): (event["extra"]["done"], event["source_task_id"]) for event in events} == {
+        "ais://speech": (0, "ingest"), "clickhouse://speech/manifest": (0, "ingest")
+    }  # fmt: skip
+    assert pipeline.rows(loaded.prefix) == (good, good)
 
 
 @pytest.mark.guarantee("pipeline-twice")

@@ -19,7 +19,7 @@ FOLDER = CHECKOUT / "operators"
 BASES = {
     "BucketJobOperator", "DeferringOperator", "EngineTrigger", "FollowingOperator", "FormOperator", "LeaseOperator",
     "LoadOperator", "ChartOperator", "ManifestOperator", "MovementOperator", "QueueOperator", "SelectingOperator",
-    "WaitingOperator",
+    "SkippingOperator", "WaitingOperator",
     # Operators create these triggers; DAGs do not use them.
     "AISJobTrigger", "CheckConnectionsTrigger", "S3EventsToClickHouseTrigger", "S3ToClickHouseTrigger",
     "SqsMessagesTrigger",

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from airflow.sdk import DAG, BaseHook, Connection
-from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, TaskDeferred
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, DownstreamTasksSkipped, TaskDeferred
 
 from storeside.events.dead_letters import DeadLetter
 from storeside.events.drained import Drained
@@ -206,3 +206,27 @@ def test_nothing_is_leased_that_no_teardown_settles(leases: Any, is_teardown: bo
         return
     with pytest.raises(AirflowFailException, match=r"Add settle\.as_teardown\(setups=lease\) to the DAG"):
         lease.pre_execute(context)
+
+
+@pytest.mark.parametrize(("messages", "setups"), [(0, ["lease"]), (3, ["lease"]), (0, ["lease", "other"])])
+def test_without_messages_the_task_that_would_settle_them_is_skipped(
+    monkeypatch: pytest.MonkeyPatch, messages: int, setups: list[str]
+) -> None:
+    """Also with a second setup, whose messages the teardown may have to settle, nothing is skipped."""
+    with DAG("d", schedule=None):
+        tasks = [SqsLeaseS3EventsOperator(task_id=name, sqs_queue="q") for name in setups]
+        work = AISPrefetchBucketOperator(task_id="work", bucket="s3://in")
+        settle = SqsSettleS3EventsOperator(task_id="settle", sqs_queue="q", source="s3://in", destination="ais://out")
+        tasks >> work >> settle
+        settle.as_teardown(setups=tasks)
+    monkeypatch.setattr(SqsLeaseS3EventsOperator, "lease", lambda *_: {"messages": messages})
+    context, pushed = task_context("lease"), {}
+    context["ti"].xcom_push = pushed.__setitem__
+    if messages or len(setups) > 1:
+        assert tasks[0].execute(context) == {"messages": messages}
+        assert not pushed
+        return
+    with pytest.raises(DownstreamTasksSkipped) as found:
+        tasks[0].execute(context)
+    assert found.value.tasks == ["settle"]
+    assert pushed == {"return_value": {"messages": 0}, "skipmixin_key": {"skipped": ["settle"]}}

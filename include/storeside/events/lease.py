@@ -85,9 +85,11 @@ def take_or_receive(
     """Take batches for a run, or receive a new batch; return the number of messages that the run has.
 
     `client` is a clickhouse-connect client. A run that calls this again keeps its messages, and also gets the
-    messages that an earlier run of its DAG could not settle.
+    messages that an earlier run of its DAG could not settle. Without messages, the depth of the queue is recorded, as
+    when a run settles.
     """
-    EventLedger(client, queue.url, run_id).create()
+    ledger = EventLedger(client, queue.url, run_id)
+    ledger.create()
     _ = queue.redrive_policy  # raises if the queue has no dead-letter queue
     known = Batches(client, queue.url)
     count = sum(len(known.take(batch, run_id)) for batch in dict.fromkeys([*batches, *known.left_to(run_id)]))
@@ -101,4 +103,6 @@ def take_or_receive(
     receive(queue, lease_seconds, most, take, lambda: sum(len(m.body) for m in messages.values()) < MOST_BODIES)
     if messages:
         known.open(list(messages.values()), run_id)
+    else:
+        ledger.record_depth(queue)
     return len(messages)

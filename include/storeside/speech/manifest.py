@@ -89,6 +89,17 @@ class SpeechManifest:
         self.invalid_table = f"invalid_{key}"
         self.staging_table = f"speech_{key}"
 
+    def has_begun(self, aistore: Any) -> bool:
+        """Return whether the run has facts or a staging table."""
+        tables = first_row(
+            self.clickhouse.query(
+                "SELECT count() FROM system.tables"
+                " WHERE database = 'storeside_staging' AND name IN {names:Array(String)}",
+                parameters={"names": [self.facts_table, self.invalid_table, self.staging_table]},
+            )
+        )[0]
+        return bool(tables) or any(True for _ in list_aistore(aistore, self.facts, self.prefix))
+
     def stage(self, aistore: Any, scope: Scope, pulled: int = PULLED) -> Staged:
         """Fill the staging table from the facts, except rows that were published before.
 

@@ -55,6 +55,8 @@ log = logging.getLogger(__name__)
 # Retries of objects that failed for a temporary reason, and the seconds before the second retry.
 RETRIES = 2
 RETRY_DELAY = 5.0
+# Failed objects in a summary; the ledger has all of them.
+EXAMPLES = 20
 
 
 class BucketJob:
@@ -140,6 +142,42 @@ class BucketJob:
         require_bucket(self.client, self.source)
         self.ledger.create()
         return self._planner.preview()
+
+    def idle(self) -> Summary | None:
+        """Return the summary of a job that would find nothing to do; None if there is something, or may be.
+
+        The ledger keeps nothing of it, and a plan of an earlier try stays as it is.
+        """
+        started = time.time()
+        self.ledger.create()
+        if self.options.sync or self.ledger.planned(self.scope) is not None:
+            return None
+        self._require_apart()
+        require_bucket(self.client, self.source)
+        try:
+            plan = self._planner.foresee()
+            if plan.pending or plan.refused:
+                return None
+            known = self.ledger.known_failures(self.scope, limit=EXAMPLES) if plan.known_bad else []
+            ignored = self.ledger.ignored(self.scope)
+        finally:
+            self.ledger.forget_listings(self.scope)
+        return Summary(
+            source=str(self.source),
+            destination=str(self.destination),
+            effect=self.scope.effect,
+            listed=plan.listed,
+            skipped=plan.listed - plan.known_bad,
+            known_bad=plan.known_bad,
+            done=0,
+            failed=0,
+            bytes_in=0,
+            bytes_out=0,
+            seconds=round(time.time() - started, 3),
+            known_failures=tuple(known),
+            prepend=self.scope.prepend,
+            ignored=ignored,
+        )
 
     def submit(self, state: State) -> State:
         """Submit the next job; return the state with its id, or without an id when nothing is left in this phase.
@@ -286,12 +324,12 @@ class BucketJob:
                 jobs.end_idle(self.client, self.source, to)
             if self.spec:
                 (etls.renew if options.keep_etl else etls.release)(self.client, self.spec.all_names)
-        counts = counting.count(self.ledger, self.scope, state, limit=20, keeps_result=options.keeps_result)
+        counts = counting.count(self.ledger, self.scope, state, limit=EXAMPLES, keeps_result=options.keeps_result)
         totals, examples = counts.totals, counts.examples
-        known = self.ledger.known_failures(self.scope, limit=20) if state.known_bad else []
+        known = self.ledger.known_failures(self.scope, limit=EXAMPLES) if state.known_bad else []
         if self.in_shards and state.pending:
             count, failed = members.settle(self.ledger, self.scope)
-            totals, examples = replace(totals, failed=totals.failed + count), (*examples, *failed)[:20]
+            totals, examples = replace(totals, failed=totals.failed + count), (*examples, *failed)[:EXAMPLES]
         ignored = self.ledger.ignored(self.scope)
         if options.keeps_result:
             self.ledger.forget_listings(self.scope)

@@ -33,6 +33,12 @@ class Planner:
 
     def preview(self) -> dict[str, int]:
         """Return how many objects a job would list, process, skip and refuse; leaves no plan."""
+        plan = self.foresee()
+        self._ledger.forget_listings(self._scope)
+        return asdict(plan)
+
+    def foresee(self) -> Plan:
+        """Return the plan that a job would make; the caller forgets its listings."""
         from aistore.sdk.errors import ErrBckNotFound
 
         self._listings.source()
@@ -41,9 +47,7 @@ class Planner:
             self._listings.destination("before")
         except ErrBckNotFound:  # a job creates a missing destination
             self._ledger.record_listing(self._scope, "before", ())
-        plan = self._decide(record=False)
-        self._ledger.forget_listings(self._scope)
-        return asdict(plan)
+        return self._decide(record=False)
 
     def resume(self) -> State | None:
         """Return the state that continues with the plan of a killed try; None when there is no plan."""
