@@ -148,6 +148,7 @@ Recordings that could not be cut: `SELECT object, reason FROM storeside.objects 
         source="{{ params.source }}",
         destination=UTTERANCES,
         latest=params.LATEST,
+        skip_idle=True,
         container=Template("{{ params.container }}"),
         sample_rate="{{ params.sample_rate }}",
         keep_extension=SETTINGS["keep_extension"],
@@ -201,7 +202,7 @@ Recordings that could not be cut: `SELECT object, reason FROM storeside.objects 
             facts=FACTS,
             table="{{ params.table }}",
             prefix="{{ params.prefix or '' }}",
-            complete="{{ ti.xcom_pull('load') is not none }}",
+            complete="{{ ti.xcom_pull('load') is not none or ti.xcom_pull('cut', key='nothing_to_do') is not none }}",
         )
         lease_events >> cut
         last >> settle_events

@@ -118,6 +118,7 @@ Results that were not loaded: `SELECT key, reason FROM storeside.loads FINAL WHE
         image=SETTINGS["image"],
         environment=SETTINGS["environment"],
         latest=params.LATEST,
+        skip_idle=True,
         **params.ETL,
         **params.OBJECTS,
         on_nothing=Template("{{ params.on_nothing }}"),
@@ -141,7 +142,8 @@ Results that were not loaded: `SELECT key, reason FROM storeside.loads FINAL WHE
             destination="{{ params.destination }}",
             prefix="{{ params.prefix or '' }}",
             table="{{ params.table }}",
-            complete="{{ ti.xcom_pull('load') is not none }}",
+            complete="{{ ti.xcom_pull('load') is not none"
+            " or ti.xcom_pull('transform', key='nothing_to_do') is not none }}",
         )
         lease_events >> transform
         load >> settle_events

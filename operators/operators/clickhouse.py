@@ -333,33 +333,13 @@ class S3ToClickHouseOperator(LoadOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """List and plan; defer while ClickHouse pulls, unless the load is brief, or push from the worker."""
-        from storeside.transfer.run.engine import Transfer
-
         started = time.time()
-        clickhouse = BaseHook.get_connection(self.clickhouse_conn_id)
         with airflow_errors():
-            aistore = AIStoreHook(self.aistore_conn_id) if in_aistore(self.place()[0]) else None
-            aws = None if aistore else BaseHook.get_connection(self.aws_conn_id)
-            request = self.request(
-                aws,
-                {name: str(getattr(self, name)) for name in ("modified_after", "inventory", "snapshot")},
-                aistore=aistore,
-                all_or_nothing=self.all_or_nothing,
-                retry_failed=as_bool(self.retry_failed, "retry_failed"),
-                overlap_seconds=self.overlap_seconds,
-                expectations=Expectations(self.suite, self.on_failed_expectations),
-                after_load=self.after_load,
-            )
-            reader = s3_client(aws) if aws else AIStoreHook(self.aistore_conn_id).get_conn()
-            client = clickhouse_client(clickhouse)
-            own_tables = ledger_client(ledger_connection(clickhouse), clickhouse)
-            servers = other_servers(clickhouse)
+            given = self._given()
             if as_bool(self.plan_only, "plan_only"):
-                return self._preview(request, client, reader, own_tables, servers)
-            self._transfer = Transfer(
-                request, client, reader, run_key(context), ledger=own_tables, servers=servers,
-            )  # fmt: skip
-            prepared = self._transfer.prepare()
+                return self._preview(*given)
+            prepared = self._planned(context, given)
+            request = given[0]
             if prepared.planned:
                 self._loader = "push" if prepared.push else "pull"
                 self._record_running(context, "load", started, self._transfer.request.table, prepared)
@@ -384,6 +364,51 @@ class S3ToClickHouseOperator(LoadOperator):
                 })  # fmt: skip
                 raise
         return self._report(context, asdict(report))
+
+    def is_idle(self, context: Context) -> bool:
+        """Return whether no object has to be loaded; record it then. See `Foreseeing`.
+
+        A task that would fail, or end as `on_nothing` says, has something to do.
+        """
+        if as_bool(self.plan_only, "plan_only"):
+            return False
+        with airflow_errors():
+            prepared = self._planned(context, self._given())
+            if prepared.planned or not (prepared.listed or self.on_nothing == "succeed"):
+                return False
+            report = asdict(self._transfer.run(prepared))
+        if report["known_bad"] and self.on_failed_objects == "fail":
+            return False
+        self._report(context, report)
+        return True
+
+    def _given(self) -> tuple[Any, ...]:
+        """Return the request, and the clients and servers for the engine, of the rendered arguments."""
+        clickhouse = BaseHook.get_connection(self.clickhouse_conn_id)
+        aistore = AIStoreHook(self.aistore_conn_id) if in_aistore(self.place()[0]) else None
+        aws = None if aistore else BaseHook.get_connection(self.aws_conn_id)
+        request = self.request(
+            aws,
+            {name: str(getattr(self, name)) for name in ("modified_after", "inventory", "snapshot")},
+            aistore=aistore,
+            all_or_nothing=self.all_or_nothing,
+            retry_failed=as_bool(self.retry_failed, "retry_failed"),
+            overlap_seconds=self.overlap_seconds,
+            expectations=Expectations(self.suite, self.on_failed_expectations),
+            after_load=self.after_load,
+        )
+        reader = s3_client(aws) if aws else AIStoreHook(self.aistore_conn_id).get_conn()
+        client = clickhouse_client(clickhouse)
+        own_tables = ledger_client(ledger_connection(clickhouse), clickhouse)
+        return request, client, reader, own_tables, other_servers(clickhouse)
+
+    def _planned(self, context: Context, given: tuple[Any, ...]) -> Prepared:
+        from storeside.transfer.run.engine import Transfer
+
+        request, client, reader, own_tables, servers = given
+        self._transfer = Transfer(request, client, reader, run_key(context), ledger=own_tables, servers=servers)
+        prepared: Prepared = self._transfer.prepare()
+        return prepared
 
     def _preview(self, *arguments: Any) -> dict[str, Any]:
         """Log and return what a load would do; `arguments` are those of `Previewing`."""

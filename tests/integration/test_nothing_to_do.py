@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from airflow.sdk import DAG, Asset
@@ -19,10 +19,11 @@ from storeside.operators import (
     AISTransformBucketOperator,
     ClickHousePublishManifestOperator,
     ClickHouseStageManifestOperator,
+    S3ToClickHouseOperator,
 )
 from storeside.speech.manifest import SpeechManifest
 from tests.integration.test_manifest import tone
-from tests.support import probe_spec, put, transcode_spec, unique
+from tests.support import probe_spec, put, small_spec, transcode_spec, unique
 
 pytestmark = pytest.mark.usefixtures("connections", "no_etl_is_left")
 
@@ -41,6 +42,37 @@ class Run:
     @property
     def tasks(self) -> list[str]:
         return list(self.ran)
+
+
+def run_tasks(dag: DAG, names: list[str]) -> Run:
+    """Run these tasks of a DAG in a new run, one after the other, as Airflow does."""
+    run = Run(unique("run"))
+    identity = SimpleNamespace(dag_id=dag.dag_id, run_id=run.id)
+    skipped: set[str] = set()
+    for name in names:
+        if name in skipped:
+            continue
+        task = dag.get_task(name)
+        instance = SimpleNamespace(
+            dag_id=dag.dag_id, task_id=name, map_index=-1, try_number=1,
+            xcom_pull=lambda task_id, key="return_value": run.xcoms.get((task_id, key)),
+            xcom_push=lambda key, value, name=name: run.xcoms.update({(name, key): value}),
+        )  # fmt: skip
+        context: Any = {
+            "dag": dag, "dag_run": identity, "task": task, "ti": instance, "params": {"prefix": ""},
+            "outlet_events": OutletEventAccessors(),
+        }  # fmt: skip
+        task.render_template_fields(context)
+        task.pre_execute(context)
+        try:
+            run.ran[name] = None
+            run.ran[name] = run.xcoms[name, "return_value"] = task.execute(context)
+        except DownstreamTasksSkipped as e:
+            run.ran[name] = run.xcoms[name, "return_value"]
+            skipped.update(e.tasks)
+        for accessor in context["outlet_events"]._dict.values():
+            run.events |= {event.dest_asset_key.uri: event.extra for event in accessor.asset_alias_events}
+    return run
 
 
 @dataclass
@@ -89,34 +121,7 @@ class Pipeline:
         return dag
 
     def run(self, *, policy: str = "report", until: str = "publish") -> Run:
-        """Run the tasks up to `until` one after the other, as Airflow does."""
-        run = Run(unique("run"))
-        identity = SimpleNamespace(dag_id=self.name, run_id=run.id)
-        skipped: set[str] = set()
-        for name in EVERY[: EVERY.index(until) + 1]:
-            if name in skipped:
-                continue
-            task = self.dag(policy).get_task(name)
-            instance = SimpleNamespace(
-                dag_id=self.name, task_id=name, map_index=-1, try_number=1,
-                xcom_pull=lambda task_id, key="return_value": run.xcoms.get((task_id, key)),
-                xcom_push=lambda key, value, name=name: run.xcoms.update({(name, key): value}),
-            )  # fmt: skip
-            context: Any = {
-                "dag": task.dag, "dag_run": identity, "task": task, "ti": instance, "params": {"prefix": ""},
-                "outlet_events": OutletEventAccessors(),
-            }  # fmt: skip
-            task.render_template_fields(context)
-            task.pre_execute(context)
-            try:
-                run.ran[name] = None
-                run.ran[name] = run.xcoms[name, "return_value"] = task.execute(context)
-            except DownstreamTasksSkipped as e:
-                run.ran[name] = run.xcoms[name, "return_value"]
-                skipped.update(e.tasks)
-            for accessor in context["outlet_events"]._dict.values():
-                run.events |= {event.dest_asset_key.uri: event.extra for event in accessor.asset_alias_events}
-        return run
+        return run_tasks(self.dag(policy), EVERY[: EVERY.index(until) + 1])
 
     def rows(self) -> int:
         found = self.clickhouse.query(
@@ -188,3 +193,37 @@ def test_a_repeated_task_of_a_run_with_leftovers_skips_nothing(pipeline: Pipelin
     assert not manifest.has_begun(pipeline.aistore)
     put(pipeline.aistore, pipeline.bucket("facts"), {f"{manifest.prefix}a.wav.json": b"{}"})
     assert manifest.has_begun(pipeline.aistore)
+
+
+def test_a_load_after_a_transform_is_skipped_unless_an_object_is_missing(aistore: Any, clickhouse: Any) -> None:
+    source, results = Bucket("ais", unique("in")), Bucket("ais", unique("out"))
+    table = f"data.{unique('t').replace('-', '_')}"
+    put(aistore, source, {"a.jsonl": b'{"n": 1}\n'})
+
+    def run(*names: str, policy: Literal["fail", "report"] = "report") -> Run:
+        with DAG(unique("dag")) as dag:
+            transform = AISTransformBucketOperator(
+                task_id="transform", source=str(source), destination=str(results), etl=small_spec("upper"),
+                keep_etl=True, deferrable=False, skip_idle=True,
+            )  # fmt: skip
+            load = S3ToClickHouseOperator(
+                task_id="load", source=f"{results}/", table=table, format="jsonl", on_failed_objects=policy,
+                deferrable=False,
+            )  # fmt: skip
+            transform >> load
+        return run_tasks(dag, list(names) or ["transform", "load"])
+
+    assert run("transform").ran["transform"]["done"] == 1  # ended before its load
+    missing = run()
+    assert (missing.ran["transform"]["done"], missing.ran["load"]["loaded"]) == (0, 1)
+    idle = run()
+    assert idle.tasks == ["transform"]
+    recorded = "SELECT kind, listed, skipped, done FROM storeside.runs FINAL WHERE endsWith(run_id, {run:String})"
+    found = clickhouse.query(recorded, parameters={"run": f"/{idle.id}"}).result_rows
+    assert sorted(found) == [("load", 1, 1, 0), ("transform", 1, 1, 0)]
+
+    put(aistore, source, {"b.jsonl": b"{no json"})
+    assert run().ran["load"]["failed"] == 1
+    assert run().tasks == ["transform"]
+    with pytest.raises(AirflowFailException, match="1 of 2 objects are not loaded"):
+        run(policy="fail")
