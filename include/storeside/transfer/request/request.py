@@ -15,7 +15,9 @@ from storeside.transfer.request.column_options import Columns
 from storeside.transfer.request.known_formats import KNOWN, FormatName, Kind, has_kind
 from storeside.transfer.request.object_format import LAKES, Csv, Format, Lake, MessageSchema
 from storeside.transfer.request.options import (
+    HIDDEN_COLUMNS,
     REST,
+    SYSTEM_COLUMNS,
     Batches,
     Expectations,
     LoadLimits,
@@ -26,6 +28,7 @@ from storeside.transfer.request.options import (
 )
 from storeside.transfer.request.source import Source
 from storeside.transfer.request.table_keys import Expression
+from storeside.transfer.request.upsert import Upsert
 
 LoadFormat = Literal["auto", FormatName, Lake]
 Loader = Literal["auto", "pull", "push"]
@@ -80,6 +83,7 @@ class Request:
     :param limits: limits of one object
     :param expectations: a suite that checks the rows before they are published
     :param after_load: what happens to an object after its load
+    :param upsert: the rows are changes of keys: the row with the highest version of a key counts
     :param create_database: create the database of a missing table if it does not exist, either
     """
 
@@ -99,6 +103,7 @@ class Request:
     limits: LoadLimits = field(default_factory=LoadLimits)
     expectations: Expectations = field(default_factory=Expectations)
     after_load: AfterLoad = field(default_factory=AfterLoad)
+    upsert: Upsert = field(default_factory=Upsert)
     create_database: bool = True
 
     def __post_init__(self) -> None:
@@ -113,6 +118,7 @@ class Request:
         self.read.schema.check(self.format)
         self.after_load.check_source(self.source)
         self._check_lake()
+        self._check_upsert()
         if self.source.in_aistore:
             self._check_aistore()
         elif self.source.only_by_worker and self.loader == "pull":
@@ -159,6 +165,29 @@ class Request:
         folder = f"{source.keys.rstrip('/')}/" if source.keys else ""
         object.__setattr__(self, "source", replace(source, keys=folder))
 
+    def _check_upsert(self) -> None:
+        self.upsert.check((*SYSTEM_COLUMNS, *HIDDEN_COLUMNS))
+        if not self.upsert:
+            return
+        if self.is_lake:
+            raise TransferInputError(
+                f"upsert: format {self.format!r} removes the rows of files that left the snapshot, and merges may have"
+                " removed what they replaced: omit upsert, a snapshot has the current row of each key"
+            )
+        if self.on_overwrite == "replace":
+            raise TransferInputError(
+                "upsert: on_overwrite 'replace' would remove the rows of an object's earlier version, and merges may"
+                " have removed what they replaced: use 'append', the rows with higher versions count"
+            )
+        options = self.table_options
+        if options.sorting_key or "(" in options.engine:
+            raise TransferInputError(
+                "upsert: it decides order_by and the arguments of the engine: omit order_by, and write engine without"
+                " arguments"
+            )
+        for option, sql in (("partition_by", options.partition_key), ("sharding_key", options.division)):
+            self.upsert.require_of_key(option, sql)
+
     @property
     def is_lake(self) -> bool:
         """Whether the source is an Iceberg or Delta table."""
@@ -188,7 +217,7 @@ class Request:
         """A digest of the options that decide whether an object can be loaded: others cannot make it fail."""
         decisive = (
             self.format, self.loader, self.on_drift, self.on_bad_rows, asdict(self.read), asdict(self.table_options),
-            asdict(self.limits), asdict(self.expectations),
+            asdict(self.limits), asdict(self.expectations), *((asdict(self.upsert),) if self.upsert else ()),
         )  # fmt: skip
         return hashlib.sha256(json.dumps(decisive, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
@@ -229,4 +258,5 @@ class Request:
         given["limits"] = LoadLimits(**given.get("limits", {}))
         given["expectations"] = Expectations(**given.get("expectations", {}))
         given["after_load"] = AfterLoad(**given.get("after_load", {}))
+        given["upsert"] = Upsert(**given.get("upsert", {}))
         return cls(**given)

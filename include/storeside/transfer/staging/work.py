@@ -131,7 +131,7 @@ class Work:
     @cached_property
     def readings(self) -> Readings:
         """How objects are read into the table."""
-        return Readings(self.client, self.request.read.columns)
+        return Readings(self.client, self.request.read.columns, self.request.upsert)
 
     def content(self, o: Planned) -> Content:
         """Return the content of an object, or of its first rows."""

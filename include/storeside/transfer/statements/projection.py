@@ -21,6 +21,7 @@ from storeside.transfer.formats.parquet import Nested, Shape
 from storeside.transfer.request.column_options import MASKED, Columns, masked
 from storeside.transfer.request.object_format import Format
 from storeside.transfer.request.options import REST
+from storeside.transfer.request.upsert import Upsert
 from storeside.transfer.statements.avro_reading import avro_reading
 from storeside.transfer.statements.composing import text_reading, typed_reading, whole_value
 from storeside.transfer.statements.reading import Check, Projection, Reading
@@ -36,10 +37,11 @@ TEXT = "Nullable(String)"
 
 
 class Readings:
-    """How objects are read into a table; `columns` are the options of the request."""
+    """How objects are read into a table; `columns` and `upsert` are options of the request."""
 
-    def __init__(self, client: Client, columns: Columns) -> None:
+    def __init__(self, client: Client, columns: Columns, upsert: Upsert | None = None) -> None:
         self.client = client
+        self.upsert = upsert or Upsert()
         self.columns = replace(columns, cast=_as_stored(client, columns.cast)) if columns.cast else columns
         self._types: dict[tuple[Column, ...], dict[str, str]] = {}
 
@@ -91,12 +93,14 @@ class Readings:
         plain: bool = False,
     ) -> Reading:
         """Return how to read text objects; see `text_reading`."""
+        seen = self._seen(destination)
         if not self.columns:
-            return text_reading(
-                form, destination, rest, empty_nulls=empty_nulls, keeps_codes=keeps_codes, exact=exact,
+            reading = text_reading(
+                form, seen, rest, empty_nulls=empty_nulls, keeps_codes=keeps_codes, exact=exact,
                 names_once=names_once, plain=plain,
             )  # fmt: skip
-        loaded = self._loaded(destination)
+            return replace(reading, checks=(*self._faults(reading.expressions, destination), *reading.checks))
+        loaded = self._loaded(seen)
         extra = self.used - {*loaded, *destination.partitions}
         if form.csv.names:
             extra &= set(form.csv.names)
@@ -109,7 +113,7 @@ class Readings:
             if name not in names and (not form.csv.names or name in form.csv.names)
         ]  # fmt: skip
         reading = text_reading(
-            form, _as(destination, read, self._plain(loaded)), rest, ignored, empty_nulls=empty_nulls,
+            form, _as(seen, read, self._plain(loaded)), rest, ignored, empty_nulls=empty_nulls,
             keeps_codes=keeps_codes, exact=exact, names_once=names_once, plain=plain,
         )  # fmt: skip
         kinds = {c.name: c.type for c in read}
@@ -152,9 +156,11 @@ class Readings:
         read: Callable[[Destination, Iterable[str]], Reading],
     ) -> Reading:
         """Return how to read objects that state their columns, `found`, with types."""
+        seen = self._seen(destination)
         if not self.columns:
-            return read(destination, found)
-        loaded = self._loaded(destination)
+            reading = read(seen, found)
+            return replace(reading, checks=(*self._faults(reading.expressions, destination), *reading.checks))
+        loaded = self._loaded(seen)
         kinds: dict[str, str] = {name: self.columns.made(name, c.type) for name, c in loaded.items()}
         own = {name: resolved(kind) for name, kind in found.items() if self.needs(name)}
         twice = [name for name in own if name not in loaded and self.columns.target(name) in _targets(loaded)]
@@ -175,7 +181,7 @@ class Readings:
             raise LoadObjectError(
                 "it has none of the columns that the load reads: correct `columns`, or leave it out"
             )
-        reading = read(_as(destination, [Column(n, k) for n, k in kinds.items()], self._plain(loaded)), own)
+        reading = read(_as(seen, [Column(n, k) for n, k in kinds.items()], self._plain(loaded)), own)
         expressions, checks = dict(reading.expressions), list(reading.checks)
         for name, cast in casts.items():
             if kinds[name] != cast:
@@ -210,6 +216,7 @@ class Readings:
         where = f"ifNull(({options.where.text}), 0)" if options.where else ""
         values: list[tuple[str, str]] = []
         checks: list[Check] = []
+        stored: list[tuple[str, str]] = []
         for column in destination.columns:
             if (computed := options.compute.get(column.name)) is not None:
                 value, kind = f"({computed.text})", types[f"compute {column.name!r}"]
@@ -217,6 +224,7 @@ class Readings:
                 value, kind = identifier(name), kinds[name]
             else:
                 continue
+            stored.append((column.name, value))
             made, more = _cast(column.name, value, kind, column.type)
             if where and made != identifier(options.source(column.name) or ""):
                 made = f"if({where}, {made}, defaultValueOfTypeName({literal(column.type)}))"
@@ -231,9 +239,27 @@ class Readings:
             settings["log_queries"] = 0
         return replace(
             reading, expressions=tuple(expressions), settings=(*reading.settings, *settings.items()),
-            projection=Projection(tuple(values), tuple(checks), where), skips=bool(options.select),
+            projection=Projection(tuple(values), (*self._faults(stored, destination), *checks), where),
+            skips=bool(options.select),
             hides=bool(options.mask), defaults=tuple((options.target(n) or n, made) for n, made in reading.defaults),
         )  # fmt: skip
+
+    def _seen(self, destination: Destination) -> Destination:
+        """Return a table as if the columns of `upsert` held NULL, so that a check finds it and not a parser."""
+        names = {*self.upsert.columns} - {*destination.partitions}
+        columns = (replace(c, type=nullable(c.type)) if c.name in names else c for c in destination.columns)
+        return replace(destination, columns=tuple(columns)) if self.upsert else destination
+
+    def _faults(self, expressions: Iterable[tuple[str, str]], destination: Destination) -> list[Check]:
+        """Return the checks of the columns of `upsert`. Raises LoadObjectError if an object lacks one of them."""
+        if not self.upsert:
+            return []
+        values = dict(expressions)
+        for name in self.upsert.columns:
+            if name not in (*values, *destination.partitions):
+                raise LoadObjectError(f"it lacks column {name!r}, which `upsert` needs in each row")
+        kinds = {c.name: c.type for c in destination.columns}
+        return [Check(fault, reason) for fault, reason in self.upsert.faults(values, kinds)]
 
     def _loaded(self, destination: Destination) -> dict[str, Column]:
         """Return the columns of a table whose values are in the objects, by the objects' names."""
