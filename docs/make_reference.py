@@ -29,6 +29,7 @@ OPTIONS = (
     "Expression",
     "LoadLimits",
     "AfterLoad",
+    "Upsert",
     "EtlSpec",
 )
 HEAD = """\

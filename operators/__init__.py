@@ -84,6 +84,7 @@ if TYPE_CHECKING:
     from storeside.transfer.request.options import TableOptions as TableOptions
     from storeside.transfer.request.table_keys import Expression as Expression
     from storeside.transfer.request.template import Template as Template
+    from storeside.transfer.request.upsert import Upsert as Upsert
 
 _NAMES = {
     "aistore.spec": ("EtlSpec",),
@@ -130,6 +131,7 @@ _NAMES = {
     "transfer.request.object_format": ("Csv", "MessageSchema"),
     "transfer.request.table_keys": ("Expression",),
     "transfer.request.template": ("Template",),
+    "transfer.request.upsert": ("Upsert",),
     "transfer.request.options": ("LoadLimits", "ReadOptions", "TableOptions"),
 }  # fmt: skip
 _MODULES = {name: module for module, names in _NAMES.items() for name in names}

@@ -125,6 +125,7 @@ def check_load(operator: Any) -> None:
         keys=lambda keys: Source("bucket", keys),
         table=lambda table: Request(anywhere, table),
         on_failed_objects=check_policy,
+        upsert=lambda options: options.check(),
         options=lambda options: with_options(Request(anywhere, anything), as_object(options, "options")),
         **choices,
     )

@@ -37,6 +37,7 @@ from storeside.transfer.base.errors import ExpectationsError
 from storeside.transfer.request.after_load import AfterLoad
 from storeside.transfer.request.options import Batches, Expectations, LoadLimits
 from storeside.transfer.request.source import Source, in_aistore, place_of, uri_of
+from storeside.transfer.request.upsert import Upsert
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection, Context
@@ -90,6 +91,10 @@ class LoadArguments(WaitingArguments, SelectingArguments, FlatArguments, total=F
     """`TableOptions`: how a new table is created, types of columns, system columns"""
     batch_bytes: int
     """bytes of objects in one batch, which is loaded and published together"""
+    upsert: Upsert | None
+    """`Upsert`: the rows are changes, and the row with the highest version of a key counts, see
+    docs/transfer/upsert.md
+    """
     limits: LoadLimits | None
     """`LoadLimits`: limits for a single object; an object that exceeds one fails, and the others are loaded"""
     options: NamedOptions | str | None
@@ -122,6 +127,7 @@ class LoadOperator(FlatLoadArguments, WaitingOperator, SelectingOperator):
         "on_nothing",
         "read",
         "table_options",
+        "upsert",
         "options",
     )
 
@@ -139,6 +145,7 @@ class LoadOperator(FlatLoadArguments, WaitingOperator, SelectingOperator):
         on_failed_objects: OnFailed | Template = "fail",
         read: ReadOptions | None = None,
         table_options: TableOptions | None = None,
+        upsert: Upsert | None = None,
         batch_bytes: int = 1 << 30,
         limits: LoadLimits | None = None,
         options: NamedOptions | str | None = None,
@@ -156,6 +163,7 @@ class LoadOperator(FlatLoadArguments, WaitingOperator, SelectingOperator):
         self.on_bad_rows = on_bad_rows
         self.on_overwrite = on_overwrite
         self.on_failed_objects = on_failed_objects
+        self.upsert = upsert or Upsert()
         self.batch_bytes = batch_bytes
         self.limits = limits or LoadLimits()
         self.options = options or {}
@@ -204,6 +212,7 @@ class LoadOperator(FlatLoadArguments, WaitingOperator, SelectingOperator):
             table_options=self.table_options,
             batches=self._batches(),
             limits=self.limits,
+            upsert=self.upsert,
             create_database=self._creates_database,
             **more,
         )

@@ -25,6 +25,7 @@ from storeside.transfer.request.object_format import Csv, MessageSchema
 from storeside.transfer.request.options import SYSTEM_COLUMNS, Batches, Expectations, ReadOptions, TableOptions
 from storeside.transfer.request.request import CHOICES, Request
 from storeside.transfer.request.source import Source, in_aistore, place_of
+from storeside.transfer.request.upsert import Upsert
 from storeside.transfer.tables.servers import Servers, address
 
 S3_SOURCE = "s3://bucket/prefix, or with a pattern: s3://bucket/2026/{01..06}/**.csv.gz"
@@ -125,6 +126,12 @@ def transfer_arguments(module: str, description: str, source: str = S3_SOURCE) -
     parser.add_argument(
         "--after-load-rejected", action="store_true", help="also delete, move or tag objects with rejected rows"
     )
+    for part, what in (
+        ("key", "comma-separated columns that identify a row: the rows are changes, see docs/transfer/upsert.md"),
+        ("version", "column that orders the changes of a key"),
+        ("deleted", "column that marks deletions"),
+    ):
+        parser.add_argument(f"--upsert-{part}", default="", metavar="NAME", help=what)
     parser.add_argument(
         "--suite", default="", help="Great Expectations suite: package.module:function, or a YAML or JSON file"
     )
@@ -188,6 +195,7 @@ def request(given: argparse.Namespace) -> Request:
         batches=Batches(objects=given.batch_objects),
         expectations=Expectations(given.suite, given.on_failed_expectations),
         after_load=AfterLoad(given.after_load, given.move_to, _named("tag", given.tag), given.after_load_rejected),
+        upsert=Upsert(tuple(given.upsert_key.split(",")), given.upsert_version, given.upsert_deleted),
     )
     return with_options(stated, parsed(given.set))
 

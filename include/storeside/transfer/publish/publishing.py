@@ -106,8 +106,8 @@ def settle(destination: Destination, loads: Loads, doubtful: Sequence[Loaded], h
         return set()
     found = destination.count([o.planned for o in doubtful])
     hold.check()
-    whole = [o for o in doubtful if _is_whole(o, found)]
-    other = [o for o in doubtful if not _is_whole(o, found)]
+    whole = [o for o in doubtful if _is_whole(o, found, destination)]
+    other = [o for o in doubtful if not _is_whole(o, found, destination)]
     log.info("%d loads with an interrupted publication are in the table, %d are not", len(whole), len(other))
     if partial := [o.planned for o in other if o.planned.load_id in found]:
         destination.remove(partial, hold)
@@ -120,11 +120,15 @@ def settle(destination: Destination, loads: Loads, doubtful: Sequence[Loaded], h
     return {o.planned.load_id for o in whole}
 
 
-def _is_whole(o: Loaded, found: Mapping[int, int]) -> bool:
+def _is_whole(o: Loaded, found: Mapping[int, int], destination: Destination) -> bool:
     """Return whether all rows of a load are in the table, and so the quarantined rows, which are added before them.
 
-    A load without rows does not show whether its quarantined rows are complete.
+    A load without rows does not show whether its quarantined rows are complete. In a table that replaces rows, one row
+    shows that all had arrived in one step. Without the others, which merges have removed, the rows must stay: merges
+    may have removed what they replaced.
     """
+    if destination.replaces_at_once and found.get(o.planned.load_id):
+        return True
     return found.get(o.planned.load_id, 0) == o.rows and bool(o.rows or not o.rejected)
 
 

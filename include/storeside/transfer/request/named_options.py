@@ -35,11 +35,12 @@ from storeside.transfer.request.request import (
     OnOverwrite,
     Request,
 )
+from storeside.transfer.request.upsert import Upsert
 
 # Prefixes of names, with the options that have them.
 _GROUPS: dict[str, type[Any]] = {
     "": Request, "read.": ReadOptions, "csv.": Csv, "schema.": MessageSchema, "columns.": Columns,
-    "table.": TableOptions, "batches.": Batches, "limits.": LoadLimits,
+    "table.": TableOptions, "batches.": Batches, "limits.": LoadLimits, "upsert.": Upsert,
 }  # fmt: skip
 _BY_CODE = ("table", "create_database")  # a separate argument, and a right
 # The arguments of an engine may refer to what belongs to other tables, such as the path of their replicas in Keeper:
@@ -63,7 +64,8 @@ NamedOptions = TypedDict(
         "table.engine": str, "table.order_by": str, "table.partition_by": str, "table.ttl": str,
         "table.cluster": str, "table.sharding_key": str, "batches.bytes": int, "batches.objects": int,
         "batches.parallel": int, "limits.bytes": int, "limits.ratio": int, "limits.rows": int,
-        "limits.columns": int, "limits.seconds": int,
+        "limits.columns": int, "limits.seconds": int, "upsert.key": _Texts, "upsert.version": str,
+        "upsert.deleted": str,
     },
     total=False,
 )  # fmt: skip
@@ -183,6 +185,7 @@ def with_options(request: Request, given: Mapping[str, Any]) -> Request:
         table_options=replace(request.table_options, **groups["table."]),
         batches=replace(request.batches, **groups["batches."]),
         limits=replace(request.limits, **groups["limits."]),
+        upsert=replace(request.upsert, **groups["upsert."]),
         **groups[""],
     )
 

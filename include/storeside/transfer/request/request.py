@@ -28,7 +28,7 @@ from storeside.transfer.request.options import (
 )
 from storeside.transfer.request.source import Source
 from storeside.transfer.request.table_keys import Expression
-from storeside.transfer.request.upsert import Upsert
+from storeside.transfer.request.upsert import NO_UPSERT, Upsert
 
 LoadFormat = Literal["auto", FormatName, Lake]
 Loader = Literal["auto", "pull", "push"]
@@ -103,7 +103,7 @@ class Request:
     limits: LoadLimits = field(default_factory=LoadLimits)
     expectations: Expectations = field(default_factory=Expectations)
     after_load: AfterLoad = field(default_factory=AfterLoad)
-    upsert: Upsert = field(default_factory=Upsert)
+    upsert: Upsert = NO_UPSERT
     create_database: bool = True
 
     def __post_init__(self) -> None:

@@ -159,6 +159,9 @@ class Upsert:
         return [*found, (f"ifNull(toInt8({cast}) < 0, 0)", reason)]
 
 
+NO_UPSERT = Upsert()
+
+
 def columns_of(sql: str) -> set[str]:
     """Return the names of columns in the SQL of a key."""
     names = ((m[1] or m[2] or m[3], m[4]) for m in _TOKEN.finditer(sql))

@@ -63,8 +63,9 @@ from storeside.transfer.staging.validation import Validation
 from storeside.transfer.staging.work import Work
 from storeside.transfer.state.loads import Loads, Totals, Unplanned
 from storeside.transfer.state.plan import Batch, Plan
+from storeside.transfer.tables.current import keep_view
 from storeside.transfer.tables.servers import NO_SERVERS, Servers
-from storeside.transfer.tables.table import look_up
+from storeside.transfer.tables.table import existing, look_up
 
 if TYPE_CHECKING:
     from clickhouse_connect.driver.client import Client
@@ -147,6 +148,8 @@ class Transfer:
         text = "\0".join((owner or run_id, request.table, source.bucket, source.keys))
         if request.read.columns:  # no run may continue a statement that had other options
             text += f"\0{request.read.columns}"
+        if request.upsert:
+            text += f"\0{request.upsert}"
         self.id = hashlib.sha256(text.encode()).hexdigest()[:16]
         self.loads = Loads(
             ledger or client, self.id, request.table, source, run_id, request.after_load.action,
@@ -230,6 +233,8 @@ class Transfer:
                 self.cancel()
                 raise
             is_tidy = is_tidy and not work.is_untidy
+            if self.request.upsert:  # the load may have added columns
+                keep_view(existing(self.client, self.request.table, self.servers), self.request.upsert)
         removed = 0
         if mirror is not None and self.request.on_overwrite == "replace":
             removed = mirror.remove_gone(look_up(self.client, self.request.table, self.servers))

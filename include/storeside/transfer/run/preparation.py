@@ -156,6 +156,7 @@ class Preparation:
             destination = destination or self.table.create(columns, form)
         else:
             form = self.request.form(self.request.format)
+        self.table.keep_current(destination)
         push = push or not form.is_native
         self._destination = (begun, self.table.complete(destination, form))
         return Prepared(form.choice, push, listed, planned, size)

@@ -13,6 +13,7 @@ from storeside.transfer.base.schema import Column
 from storeside.transfer.base.staging_tables import STAGING
 from storeside.transfer.run.table_setup import TableSetup
 from storeside.transfer.tables.creation import ddl, no_database, statements
+from storeside.transfer.tables.current import require, view
 from storeside.transfer.tables.storable import too_many
 from storeside.transfer.tables.table import Destination, existing, look_up
 
@@ -56,12 +57,23 @@ class StandIn(TableSetup):
         request, options = self.request, self.request.table_options
         if len(columns) > request.limits.columns:
             raise TransferInputError(too_many(request.table, len(columns), request.limits.columns))
-        made = statements(request.table, columns, options, inferred)
+        made = statements(request.table, columns, options, inferred, request.upsert)
+        if request.upsert:
+            columns = request.upsert.fitted(request.table, columns)
         plain = replace(options, engine="MergeTree()", cluster="", sharding_key="")
         self.client.command(ddl(self.place, columns, plain, inferred))
         found = existing(self.client, self.place)
         self.created = Created([*self._database(), *made], list(found.columns), inferred)
         return found
+
+    def keep_current(self, destination: Destination) -> None:
+        """With `upsert`, remember the statement of the view. Raises TransferInputError for a table that does not fit."""
+        upsert = self.request.upsert
+        if upsert and self.original is not None:
+            require(self.original, upsert)
+        elif upsert:
+            database, _, table = self.request.table.partition(".")
+            self.created.statements.append(view(replace(destination, database=database, table=table), upsert))
 
     def _database(self) -> list[str]:
         """Return the statement that creates the table's database, if it does not exist.

@@ -18,6 +18,7 @@ from storeside.transfer.run.planned_columns import check_table, missing, of_keys
 from storeside.transfer.state.plan import Plan
 from storeside.transfer.statements.projection import Readings
 from storeside.transfer.tables.creation import create
+from storeside.transfer.tables.current import keep_view, require
 from storeside.transfer.tables.servers import NO_SERVERS, Servers
 from storeside.transfer.tables.table import Destination
 
@@ -37,7 +38,7 @@ class TableSetup:
         self.s3 = s3
         self.plan = plan
         self.servers = servers
-        self.readings = Readings(client, request.read.columns)
+        self.readings = Readings(client, request.read.columns, request.upsert)
         self.snapshot: Snapshot | None = None
 
     def find(self) -> Destination | None:
@@ -73,8 +74,14 @@ class TableSetup:
         request = self.request
         return create(
             self.client, request.table, columns, request.table_options, request.limits.columns, self.servers,
-            with_database=request.create_database, inferred=inferred,
+            with_database=request.create_database, inferred=inferred, upsert=request.upsert,
         )  # fmt: skip
+
+    def keep_current(self, destination: Destination) -> None:
+        """With `upsert`, create the view of current rows. Raises TransferInputError for a table that does not fit."""
+        if self.request.upsert:
+            require(destination, self.request.upsert)
+            keep_view(destination, self.request.upsert)
 
     def in_keys(self) -> list[Column]:
         """Return the columns whose values are in keys, with the given types or those that the planned keys show."""

@@ -21,7 +21,7 @@ from storeside.transfer.formats.parquet import Nested, Shape
 from storeside.transfer.request.column_options import MASKED, Columns, masked
 from storeside.transfer.request.object_format import Format
 from storeside.transfer.request.options import REST
-from storeside.transfer.request.upsert import Upsert
+from storeside.transfer.request.upsert import NO_UPSERT, Upsert
 from storeside.transfer.statements.avro_reading import avro_reading
 from storeside.transfer.statements.composing import text_reading, typed_reading, whole_value
 from storeside.transfer.statements.reading import Check, Projection, Reading
@@ -39,9 +39,9 @@ TEXT = "Nullable(String)"
 class Readings:
     """How objects are read into a table; `columns` and `upsert` are options of the request."""
 
-    def __init__(self, client: Client, columns: Columns, upsert: Upsert | None = None) -> None:
+    def __init__(self, client: Client, columns: Columns, upsert: Upsert = NO_UPSERT) -> None:
         self.client = client
-        self.upsert = upsert or Upsert()
+        self.upsert = upsert
         self.columns = replace(columns, cast=_as_stored(client, columns.cast)) if columns.cast else columns
         self._types: dict[tuple[Column, ...], dict[str, str]] = {}
 

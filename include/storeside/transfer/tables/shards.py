@@ -43,11 +43,11 @@ class Distribution:
 
 def distribution(engine: str) -> Distribution:
     """Return the arguments of an engine that ``system.tables.engine_full`` shows as ``Distributed('c', 'd', …)``."""
-    cluster, database, table, *rest = _arguments(engine)
-    return Distribution(_plain(cluster), _plain(database), _plain(table), rest[0] if rest else "")
+    cluster, database, table, *rest = arguments_of(engine)
+    return Distribution(plain(cluster), plain(database), plain(table), rest[0] if rest else "")
 
 
-def _arguments(engine: str) -> Iterator[str]:
+def arguments_of(engine: str) -> Iterator[str]:
     """Yield the texts between the commas of an engine's brackets."""
     depth, text = 0, ""
     for found in _PIECE.finditer(engine[engine.index("(") :]):
@@ -63,7 +63,8 @@ def _arguments(engine: str) -> Iterator[str]:
     yield text.strip()
 
 
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
+    """Return a name or a string without its quotes."""
     return _ESCAPE.sub(r"\1", text[1:-1]) if text[:1] in ("'", "`", '"') else text
 
 

@@ -26,6 +26,7 @@ from storeside.transfer.base.errors import (
 from storeside.transfer.base.schema import Column, nullable, resolved
 from storeside.transfer.base.staging_tables import STAGING, drop_parts, part_of, whole_of
 from storeside.transfer.request.options import OWN_COLUMNS, require_engine
+from storeside.transfer.request.upsert import DELETED
 from storeside.transfer.state.loads import LONG, Planned, ids_text, slices
 from storeside.transfer.state.lock import Hold
 from storeside.transfer.tables.quarantine import Quarantine
@@ -54,6 +55,7 @@ _INSERT = {
     **_SYNCHRONOUS,
     "insert_allow_materialized_columns": 1,
     "insert_deduplicate": 0,
+    "optimize_on_insert": 0,  # a table that replaces rows must have all of them until a load is settled
     "max_partitions_per_insert_block": 0,
     "throw_on_max_partitions_per_insert_block": 0,
     "distributed_foreground_insert": 1,
@@ -94,6 +96,8 @@ class Destination:
     :param shards: the table on each shard of a Distributed table, with the client of its server
     :param distribution: how a Distributed table divides rows; None for other tables
     :param inferred: columns whose types a load has inferred from text
+    :param engine: its engine with all arguments and clauses
+    :param deletions: the expression of its hidden column `upsert.DELETED`; empty without it
     """
 
     client: Client
@@ -112,6 +116,8 @@ class Destination:
     shards: tuple[Destination, ...] = ()
     distribution: Distribution | None = None
     inferred: frozenset[str] = frozenset()
+    engine: str = ""
+    deletions: str = ""
 
     @property
     def name(self) -> str:
@@ -137,6 +143,11 @@ class Destination:
     def others(self) -> tuple[Client, ...]:
         """Clients of the servers of the shards, without the server of `client`."""
         return tuple(shard.client for shard in self.shards if shard.client is not self.client)
+
+    @property
+    def replaces_at_once(self) -> bool:
+        """Whether merges remove replaced rows, and all rows of a load become visible in one step."""
+        return self.takes_parts and not self.shards and "Replacing" in self.engine.partition("(")[0].partition(" ")[0]
 
     def is_own(self, column: Column) -> bool:
         """Return whether a load fills the column: this one, or an earlier one that added it to the table."""
@@ -343,7 +354,8 @@ def described(
         tuple(Column(n, t) for n, t, kind, *_ in columns if kind in ("", "DEFAULT")),
         partition_key, sorting_key, primary_key, policy, takes_parts,
         {n: default for n, _, kind, default, _ in columns if kind == "DEFAULT"},
-        inferred=frozenset(n for n, *_, comment in columns if comment == INFERRED),
+        inferred=frozenset(n for n, *_, comment in columns if comment == INFERRED), engine=engine_full,
+        deletions=next((default for n, _, _, default, _ in columns if n == DELETED), ""),
     )  # fmt: skip
     if is_distributed:
         found = _with_shards(found, distribution(engine_full), servers, completes=completes)
