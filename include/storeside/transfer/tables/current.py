@@ -76,22 +76,23 @@ def _listed(key: str) -> list[str]:
 
 def _remedy(table: Destination, upsert: Upsert) -> list[str]:
     """Return the statements that replace a table by one that fits, with the same rows."""
-    kinds = {c.name: c.type for c in table.columns}
-    fitted = [c for c in upsert.fitted(table.name, table.columns) if c.type != kinds[c.name]]
-    actions = [f"MODIFY COLUMN {c.definition}" for c in fitted]
+    defined = [
+        c.definition + (f" DEFAULT {table.defaults[c.name]}" if c.name in table.defaults else "")
+        for c in upsert.fitted(table.name, table.columns)
+    ]
     if upsert.deleted:
-        marker = f"{identifier(DELETED)} UInt8 MATERIALIZED {upsert.marker(kinds[upsert.deleted])}"
-        actions.append(f"ADD COLUMN IF NOT EXISTS {marker}")
+        marker = upsert.marker(next(c.type for c in table.columns if c.name == upsert.deleted))
+        defined.append(f"{identifier(DELETED)} UInt8 MATERIALIZED {marker}")
+    defined.append(f"{identifier(LOAD_ID)} UInt64 MATERIALIZED 0")
     new = f"{identifier(table.database)}.{identifier(f'{table.table}_upsert')}"
     names = ", ".join(identifier(c.name) for c in (*table.columns, Column(LOAD_ID, "UInt64")))
     kind = _kind(table).replace("Replacing", "").replace("MergeTree", "ReplacingMergeTree")
-    partition = f" PARTITION BY {table.partition_key}" if columns_of(table.partition_key) <= {*upsert.key} else ""
+    of_key = bool(table.partition_key) and columns_of(table.partition_key) <= {*upsert.key}
     return [
-        *([f"ALTER TABLE {table.quoted} {', '.join(actions)}"] if actions else ()),
-        f"CREATE TABLE {new} AS {table.quoted} ENGINE = {upsert.engine(kind)}{partition if table.partition_key else ''}"
-        f" ORDER BY ({upsert.sorting_key})",
+        f"CREATE TABLE {new} ({', '.join(defined)}) ENGINE = {upsert.engine(kind)}"
+        f"{f' PARTITION BY {table.partition_key}' if of_key else ''} ORDER BY ({upsert.sorting_key})",
         f"INSERT INTO {new} ({names}) SELECT {names} FROM {table.quoted}"
-        " SETTINGS insert_allow_materialized_columns = 1",
+        " SETTINGS insert_allow_materialized_columns = 1, insert_null_as_default = 0",
         f"EXCHANGE TABLES {new} AND {table.quoted}",
     ]
 
