@@ -14,6 +14,7 @@ from storeside.aistore.spec import EtlSpec
 from storeside.errors import BadInput
 from storeside.operators import (
     AfterLoad,
+    Upsert,
     AISCopyBucketOperator,
     AISCutUtterancesOperator,
     AISDeleteEtlOperator,
@@ -180,6 +181,7 @@ WRONG: list[tuple[Any, dict[str, Any], str]] = [
     (S3ToClickHouseOperator, {**LOAD, "keys": "a{b"}, "keys 'a{b': close each brace"),
     (S3EventsToClickHouseOperator, {**LOAD, "sqs_queue": "q", "on_drift": "no"}, "on_drift 'no': choose one of"),
     (S3ToClickHouseOperator, {**LOAD, "after_load": AfterLoad("move")}, "after_load: move_to: set it"),
+    (S3ToClickHouseOperator, {**LOAD, "upsert": Upsert(("id",))}, "upsert: name the column that orders the changes"),
     (
         S3EventsToClickHouseOperator,
         {**LOAD, "sqs_queue": "q", "after_load": AfterLoad("drop")},

@@ -82,6 +82,7 @@ def _of(request: Request, name: str) -> Any:
         "": request, "read": request.read, "csv": request.read.csv, "columns": request.read.columns,
         "schema": request.read.schema,
         "table": request.table_options, "batches": request.batches, "limits": request.limits,
+        "upsert": request.upsert,
     }  # fmt: skip
     return getattr(groups[prefix], last)
 
@@ -93,6 +94,7 @@ def test_every_option_of_a_load_has_a_name() -> None:
         ("", REQUEST), ("read.", REQUEST.read), ("csv.", REQUEST.read.csv), ("columns.", REQUEST.read.columns),
         ("schema.", REQUEST.read.schema),
         ("table.", REQUEST.table_options), ("batches.", REQUEST.batches), ("limits.", REQUEST.limits),
+        ("upsert.", REQUEST.upsert),
     ):  # fmt: skip
         for field in fields(options):
             name = prefix + field.name
@@ -108,6 +110,8 @@ def test_each_option_changes_its_own_value(name: str) -> None:
     more = {"table.cluster": "shards"} if name == "table.sharding_key" else more
     if name in ("schema.text", "schema.message") or value == "protobuf":
         more = {"format": "protobuf", "schema.text": "x", "schema.message": "x"}
+    upsert = {"upsert.key": ["k"], "upsert.version": "v"}
+    more |= {n: v for n, v in upsert.items() if n != name} if name.startswith("upsert.") else {}
     more |= {"format": "msgpack"} if name == "schema.names" else {}
     found = with_options(REQUEST, {**more, name: value})
     same = tuple(value) if isinstance(value, list) else value

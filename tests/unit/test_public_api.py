@@ -81,6 +81,7 @@ def test_the_exports() -> None:
         "TableOptions",
         "Template",
         "UTTERANCE_COLUMNS",
+        "Upsert",
         "chart_url_pattern",
         "check_form",
         "dag_schedule",

@@ -40,10 +40,11 @@ GRANTS: Mapping[str, tuple[str, ...]] = {
         *(f"TABLE ENGINE ON {engine}" for engine in ENGINES),
     ),
     LOADER: (
-        "SHOW, SELECT, INSERT, ALTER TABLE, CREATE DATABASE, CREATE TABLE, DROP TABLE, OPTIMIZE ON *.*",
+        "SHOW, SELECT, INSERT, ALTER TABLE, CREATE DATABASE, CREATE TABLE, DROP TABLE, CREATE VIEW, DROP VIEW, "
+        "OPTIMIZE ON *.*",
         "CREATE TEMPORARY TABLE, SYSTEM FLUSH LOGS, SYSTEM SYNC FILE CACHE ON *.*",
         # No engine that writes to another table later: Buffer, for example, does so without any right on that table.
-        "TABLE ENGINE ON MergeTree, TABLE ENGINE ON ReplacingMergeTree, TABLE ENGINE ON Null",
+        "TABLE ENGINE ON MergeTree, TABLE ENGINE ON ReplacingMergeTree, TABLE ENGINE ON Null, TABLE ENGINE ON View",
         "READ ON S3",
     ),
     LEDGER: (
