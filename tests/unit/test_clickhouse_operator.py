@@ -25,6 +25,7 @@ from storeside.transfer.request.object_format import Csv, MessageSchema
 from storeside.transfer.request.options import Batches, Expectations, LoadLimits, ReadOptions, TableOptions
 from storeside.transfer.request.request import CHOICES, Request
 from storeside.transfer.request.source import Source
+from storeside.transfer.request.upsert import Upsert
 from storeside.transfer.run.engine import Report
 
 AWS = Connection(conn_id="aws", conn_type="aws", login="key", password="secret")
@@ -82,13 +83,19 @@ def test_arguments_reach_the_engine() -> None:
     request = made.request(AWS, **more)
     default = Request(Source("trips"), "d.t")
     for field in dataclasses.fields(Request):
-        assert (getattr(request, field.name) != getattr(default, field.name)) == (field.name != "table"), field.name
+        assert (getattr(request, field.name) != getattr(default, field.name)) == (
+            field.name not in ("table", "upsert")
+        ), field.name
     for options in ("read", "table_options", "limits", "expectations"):
         for field in dataclasses.fields(getattr(request, options)):
             changed, unchanged = (getattr(getattr(r, options), field.name) for r in (request, default))
             assert changed != unchanged, field.name
     assert request.batches == Batches(bytes=11)
     assert Request.from_dict(json.loads(json.dumps(request.to_dict()))) == request
+
+
+def test_an_upsert_reaches_the_engine() -> None:
+    assert operator(upsert=Upsert(("id",), "v", "op")).request(AWS).upsert == Upsert(("id",), "v", "op")
 
 
 def test_defaults_are_the_engines() -> None:

@@ -14,7 +14,6 @@ from storeside.aistore.spec import EtlSpec
 from storeside.errors import BadInput
 from storeside.operators import (
     AfterLoad,
-    Upsert,
     AISCopyBucketOperator,
     AISCutUtterancesOperator,
     AISDeleteEtlOperator,
@@ -40,6 +39,7 @@ from storeside.operators import (
     SqsSettleS3EventsOperator,
     SqsSettleSpeechEventsOperator,
     StorageCopyBucketOperator,
+    Upsert,
 )
 from storeside.operators.shared import plain
 

@@ -7,6 +7,7 @@ from itertools import permutations
 from typing import Any
 
 import pytest
+from clickhouse_connect.driver.exceptions import DatabaseError
 
 from storeside.transfer.base.errors import TransferInputError
 from storeside.transfer.request.column_options import Columns
@@ -72,16 +73,16 @@ def test_only_objects_without_a_value_are_refused(reading: Statements, loader: s
 
 def test_a_csv_without_a_header_and_an_empty_key(reading: Statements) -> None:
     """As DMS writes it."""
-    reading.put({"0.csv": b"I,1,2026-01-01 00:00:00.1,a\nD,2,2026-01-02 00:00:00,b\n", "1.csv": b"I,,2026-01-01 00:00:00,a\n"})
+    reading.put(
+        {"0.csv": b"I,1,2026-01-01 00:00:00.1,a\nD,2,2026-01-02 00:00:00,b\n", "1.csv": b"I,,2026-01-01 00:00:00,a\n"}
+    )
     report = reading.load(upsert=CHANGES, format="csv", csv=Csv(names=("op", "id", "v", "name")))
     assert (report.loaded, report.failed) == (1, 1)
     assert "column 'id' has a NULL" in reading.reasons()["1.csv"]
     assert current(reading, "id, name") == [(1, "a")]
 
 
-@pytest.mark.parametrize(
-    ("deleted", "kept"), [(True, False), (1, 0), ("true", "false"), ("d", "u"), ("1", "0")]
-)
+@pytest.mark.parametrize(("deleted", "kept"), [(True, False), (1, 0), ("true", "false"), ("d", "u"), ("1", "0")])
 def test_marks_of_deletions(reading: Statements, deleted: Any, kept: Any) -> None:
     rows = [change(kept, 1, "a"), change(deleted, 2, "b"), change(kept, 1, "c", 2)]
     reading.put({"0.jsonl": jsonl(rows)})
@@ -134,6 +135,26 @@ def test_a_view_or_table_of_that_name_stays(reading: Statements, made: str) -> N
     assert [row[0] for row in reading.query(f"DESCRIBE TABLE {reading.table}_current")] == ["x"]
 
 
+def test_a_user_without_the_right_to_create_views(reading: Statements) -> None:
+    """The engine of the test has no users, so the answer of a server is given."""
+    reading.put({"0.jsonl": jsonl([change("I", 1, "a")])})
+    command = reading.client.command
+
+    def refused(statement: str, *args: Any, **more: Any) -> Any:
+        if "VIEW" in statement:
+            raise DatabaseError("Code: 497. DB::Exception: Not enough privileges. (ACCESS_DENIED)")
+        return command(statement, *args, **more)
+
+    reading.client.command = refused  # type: ignore[method-assign]
+    try:
+        with pytest.raises(
+            TransferInputError, match=r"GRANT CREATE VIEW, DROP VIEW ON `data`.*, or create it: CREATE"
+        ):
+            reading.load(upsert=CHANGES)
+    finally:
+        reading.client.command = command  # type: ignore[method-assign]
+
+
 UNFIT = {
     "engine": ("id Int64, v Int64, op String", "MergeTree ORDER BY id", "has the engine MergeTree"),
     "key": ("id Int64, v Int64, op String", "ReplacingMergeTree(v) ORDER BY (id, op)", "replaces rows of the key"),
@@ -168,7 +189,7 @@ def test_a_table_that_marks_deletions_by_another_column(reading: Statements) -> 
     reading.put({"0.jsonl": jsonl([change("I", 1, "a")])})
     reading.load(upsert=CHANGES)
     reading.put({"1.jsonl": jsonl([change("I", 1, "a")])})
-    with pytest.raises(TransferInputError, match="takes deletions from lower.*not from name"):
+    with pytest.raises(TransferInputError, match=r"takes deletions from lower.*not from name"):
         reading.load(upsert=Upsert(("id",), "v", "name"))
 
 
@@ -200,7 +221,8 @@ def test_the_key_orders_the_table_and_is_not_nullable(reading: Statements) -> No
     types = reading.types()
     assert [types[name] for name in ("part", "id", "v", "op")] == ["String", "Int64", "Int64", "String"]
     (found,) = reading.query(
-        "SELECT sorting_key, partition_key, engine_full FROM system.tables WHERE database || '.' || name = {name:String}",
+        "SELECT sorting_key, partition_key, engine_full FROM system.tables"
+        " WHERE concat(database, '.', name) = {name:String}",
         name=reading.table,
     )
     assert found[:2] == ("part, id", "(part)")

@@ -123,9 +123,9 @@ def settle(destination: Destination, loads: Loads, doubtful: Sequence[Loaded], h
 def _is_whole(o: Loaded, found: Mapping[int, int], destination: Destination) -> bool:
     """Return whether all rows of a load are in the table, and so the quarantined rows, which are added before them.
 
-    A load without rows does not show whether its quarantined rows are complete. In a table that replaces rows, one row
-    shows that all had arrived in one step. Without the others, which merges have removed, the rows must stay: merges
-    may have removed what they replaced.
+    A load without rows does not show whether its quarantined rows are complete. In a table that replaces rows, one
+    row shows that all had arrived, in one step, and merges have removed the others. It must stay, because merges may
+    have removed what it replaced.
     """
     if destination.replaces_at_once and found.get(o.planned.load_id):
         return True

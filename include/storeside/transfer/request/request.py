@@ -171,8 +171,8 @@ class Request:
             return
         if self.is_lake:
             raise TransferInputError(
-                f"upsert: format {self.format!r} removes the rows of files that left the snapshot, and merges may have"
-                " removed what they replaced: omit upsert, a snapshot has the current row of each key"
+                f"upsert: format {self.format!r} removes the rows of files that left the snapshot, and merges may"
+                " have removed what they replaced: omit upsert, a snapshot has the current row of each key"
             )
         if self.on_overwrite == "replace":
             raise TransferInputError(

@@ -77,11 +77,11 @@ class Upsert:
             )
 
     def require_of_key(self, option: str, sql: str) -> None:
-        """Raise TransferInputError if rows of one key could be in several partitions or shards; `sql` divides rows."""
+        """Raise TransferInputError if rows of a key could be in several partitions or shards; `sql` divides rows."""
         if sql and not (columns_of(sql) and columns_of(sql) <= {*self.key}):
             raise TransferInputError(
-                f"upsert: {option} {sql} uses other columns than those of the key, {', '.join(self.key)}, so the rows of"
-                " a key could be apart, and ClickHouse would not replace them: use columns of the key only"
+                f"upsert: {option} {sql} uses other columns than those of the key, {', '.join(self.key)}, so the rows"
+                " of a key could be apart, and ClickHouse would not replace them: use columns of the key only"
             )
 
     def engine(self, given: str) -> str:
@@ -131,8 +131,8 @@ class Upsert:
         if plain == "Bool" or INTEGERS.fullmatch(plain):
             return f"{name} = 1"
         raise TransferInputError(
-            f"upsert: the column {self.deleted!r} is {plain}, and deletions are marked by a boolean, by 0 and 1, or by"
-            " an operation: compute such a column"
+            f"upsert: the column {self.deleted!r} is {plain}, and deletions are marked by a boolean, by 0 and 1, or"
+            " by an operation: compute such a column"
         )
 
     def faults(self, values: Mapping[str, str], kinds: Mapping[str, str]) -> list[tuple[str, str]]:

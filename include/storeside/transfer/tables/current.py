@@ -33,7 +33,7 @@ def require(destination: Destination, upsert: Upsert) -> None:
     for table in destination.tables:
         if _arguments(table.engine)[1] == DELETED and columns_of(table.deletions) != {upsert.deleted}:
             raise TransferInputError(
-                f"upsert: {table.name} takes deletions from {table.deletions}, not from {upsert.deleted or 'nothing'}:"
+                f"upsert: {table.name} takes deletions from {table.deletions}, not from {upsert.deleted or 'none'}:"
                 " change `deleted`, or load into another table"
             )
         if reason := _unfit(table, upsert):
