@@ -273,6 +273,10 @@ bench-starts: $(STAMP) ## measure the CPU of starts: the command for a small loa
 bench-quality: $(STAMP) ## measure loads of ten million rows that a Great Expectations suite checks; ARGS="--rows 1000000"
 	@$(PYTHON) -m tests.benchmarks.quality $(ARGS)
 
+.PHONY: bench-upsert
+bench-upsert: $(STAMP) ## compare the current rows after a million changes, delivered twice, with kills; ARGS="--changes 10000"
+	@$(PYTHON) -m tests.benchmarks.upsert $(ARGS)
+
 .PHONY: bench-events
 bench-events: $(STAMP) ## measure S3 events: seconds until a row is visible, and objects per second; ARGS="--single 5"
 	@$(PYTHON) -m tests.benchmarks.events $(ARGS)

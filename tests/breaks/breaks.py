@@ -370,6 +370,17 @@ BREAKS = (
         ),
     ),
     Break(
+        "load-upserts",
+        "rows that merges have left of an interrupted load are removed",
+        (
+            Edit(
+                f"{ENGINE}/transfer/publish/publishing.py",
+                "    if destination.replaces_at_once and found.get(o.planned.load_id):\n        return True\n",
+                "",
+            ),
+        ),
+    ),
+    Break(
         "load-secrets",
         "without a named collection, ClickHouse gets the connection's keys in the endpoint",
         (

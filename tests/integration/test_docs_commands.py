@@ -66,7 +66,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory, s3_client: S3Client, clickh
     (place / "my_package" / "words.py").write_text(own[1])
     forget = (
         "DROP TABLE IF EXISTS data.trips",  # of other tests, and of this one
-        "DELETE FROM storeside.loads WHERE destination = 'data.trips'",
+        "DROP TABLE IF EXISTS data.customers",
+        "DROP TABLE IF EXISTS data.customers_current",
+        "DELETE FROM storeside.loads WHERE destination IN ('data.trips', 'data.customers')",
     )
     migrate(clickhouse)
     for statement in forget:
@@ -78,6 +80,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory, s3_client: S3Client, clickh
         ("trips", ["2026/trips.parquet"]),
         ("texts", ["a.txt", "b.txt"]),
         ("sensors", ["2026/a.csv"]),
+        ("crm", ["customers/1.csv", "customers/2.csv"]),
     ):
         with suppress(s3_client.exceptions.NoSuchBucket):  # a command failed before it was created
             for key in keys:
@@ -103,6 +106,8 @@ def test_commands_run(folder: Path, environment: dict[str, str], clickhouse: Any
         )  # fmt: skip
         assert done.returncode == 0, f"{page}: {line}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
     assert clickhouse.query("SELECT count(), sum(fare) FROM data.trips").first_row == (3, 7.5)
+    current = clickhouse.query("SELECT id, city FROM data.customers_current ORDER BY id").result_rows
+    assert current == [(1, "Bern"), (3, "Genf")]
     assert (folder / "results" / "a.count").read_text() == "3\n"
     rows = (folder / "results" / "trips.jsonl").read_text().splitlines()
     assert [json.loads(row)["fare"] for row in rows] == [1.5, 2.5, 3.5]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from itertools import permutations
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,8 @@ from storeside.transfer.request.request import Request
 from storeside.transfer.request.source import Source
 from storeside.transfer.request.upsert import Upsert
 from storeside.transfer.run.engine import Report, Transfer
+from storeside.transfer.state import lock
+from tests.benchmarks import upsert
 from tests.cluster import ShardedLoading
 from tests.support import unique
 from tests.transfers import Loading, jsonl, request_of
@@ -73,11 +76,14 @@ def test_each_order_of_arrival_and_objects_that_arrive_twice(loading: Loading, l
 
 @pytest.mark.guarantee("load-upserts")
 @pytest.mark.parametrize("step", [9, pytest.param(1, marks=[pytest.mark.chaos, pytest.mark.timeout(1800)])])
-def test_a_kill_after_any_statement_loses_no_change(loading: Loading, step: int) -> None:
+def test_a_kill_after_any_statement_loses_no_change(
+    loading: Loading, monkeypatch: pytest.MonkeyPatch, step: int
+) -> None:
+    monkeypatch.setattr(lock, "STALE_SECONDS", 0.5)
     loading.put({f"{number}.jsonl": in_all_orders(number) for number in range(3)})
     source = Source(loading.bucket, "", collection="storeside_s3")
     request = request_of(source, loading.table, loader="pull", batch_objects=1, parallel=1, upsert=CHANGES)
-    survived, crashes = 0, 0
+    survived, crashes = 5, 0
     while dies(loading, request, loading.s3, survived):
         crashes += 1
         merge(loading)
@@ -95,6 +101,7 @@ def forget(loading: Loading) -> None:
         loading.clickhouse.command(statement)
 
 
+@pytest.mark.guarantee("load-upserts")
 def test_a_merge_between_publication_and_record_loses_no_change(
     loading: Loading, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -126,6 +133,22 @@ def test_objects_are_removed_after_their_changes_are_recorded(loading: Loading) 
     assert run(loading, after_load=AfterLoad("delete")).handled == 3
     assert current(loading) == EXPECTED
     assert "Contents" not in loading.s3.list_objects_v2(Bucket=loading.bucket)
+
+
+def test_many_changes_out_of_order_and_twice_with_kills(loading: Loading) -> None:
+    """The small version of ``make bench-upsert``."""
+    made = upsert.changes(4000)
+    loading.put(dict(upsert.objects(made, 6)))
+    command = [
+        *(sys.executable, "-m", "storeside.transfer", f"s3://{loading.bucket}/", loading.table),
+        *("--collection", "storeside_s3", "--batch-objects", "2", "--run-id", unique("run")),
+        *("--upsert-key", "id", "--upsert-version", "version", "--upsert-deleted", "op"),
+    ]
+    assert upsert.load_with_kills(command, loading.variables(), 2, 4, lambda: loading.kill_engine()) > 0
+    rows = loading.query(f"SELECT id, version, value FROM {loading.table}_current")
+    found = {key: (version, value) for key, version, value in rows}
+    assert upsert.difference(found, upsert.expected(made)) == 0
+    assert len(rows) == len(found) > 100
 
 
 @pytest.mark.parametrize("anywhere", ["shards"], indirect=True)
