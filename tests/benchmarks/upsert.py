@@ -1,8 +1,8 @@
 """Changes of rows that arrive out of order and twice, while loads are killed: ``make bench-upsert``.
 
-A tenth of the changes deletes its key. The objects are shuffled changes, and a second upload of each has another name.
-Workers are killed at random times with SIGKILL, and ClickHouse too. Then the view of current rows is compared with the
-result of all changes in the order of their versions.
+A tenth of the changes deletes its key. The objects are shuffled changes, and each is uploaded again under another
+name. Workers are killed at random times with SIGKILL, and ClickHouse too. Then the view of current rows is compared
+with the result of all changes in the order of their versions.
 """
 
 from __future__ import annotations
