@@ -209,10 +209,9 @@ class LoadOperator(FlatLoadArguments, WaitingOperator, SelectingOperator):
             self.table,
             **{name: getattr(self, name) for name in CHOICES},
             read=self.read,
-            table_options=self.table_options,
+            table_options=replace(self.table_options, upsert=self.upsert or self.table_options.upsert),
             batches=self._batches(),
             limits=self.limits,
-            upsert=self.upsert,
             create_database=self._creates_database,
             **more,
         )

@@ -1,8 +1,9 @@
-"""The option for changes of rows: what it refuses, and how commands and forms write it."""
+"""The option for changes of rows: refused values, and the spellings of commands and forms."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -26,7 +27,8 @@ COLUMNS = [
 
 
 def request(**options: Any) -> Request:
-    return Request(Source("trips"), "data.trips", **{"upsert": CHANGES, **options})
+    table = replace(options.pop("table_options", TableOptions()), upsert=options.pop("upsert", CHANGES))
+    return Request(Source("trips"), "data.trips", table_options=table, **options)
 
 
 @pytest.mark.parametrize(
@@ -84,7 +86,7 @@ def test_commands_forms_and_triggers_have_the_option() -> None:
     assert with_options(Request(Source("trips"), "data.trips"), options) == request()
     assert Request.from_dict(json.loads(json.dumps(request().to_dict()))) == request()
     old = request(upsert=Upsert()).to_dict()
-    del old["upsert"]
+    del old["table_options"]["upsert"]
     assert Request.from_dict(old) == request(upsert=Upsert())
 
 
@@ -94,11 +96,11 @@ def test_an_upsert_may_make_an_object_fail() -> None:
 
 
 def test_a_new_table() -> None:
-    text = ddl("d.t", COLUMNS, TableOptions(), ["v"], CHANGES)
+    text = ddl("d.t", COLUMNS, TableOptions(upsert=CHANGES), ["v"])
     assert "ENGINE = ReplacingMergeTree(`v`, `_storeside_deleted`)\nORDER BY (`id`, `part`)" in text
     assert "`id` Int64,\n    `part` LowCardinality(String),\n    `v` DateTime64(6) COMMENT" in text
     assert "_storeside_deleted UInt8 MATERIALIZED lower(toString(`op`)) IN ('d', 'true', '1')" in text
-    local, whole = statements("d.t", COLUMNS, TableOptions(cluster="c", sharding_key="id"), (), CHANGES)
+    local, whole = statements("d.t", COLUMNS, TableOptions(cluster="c", sharding_key="id", upsert=CHANGES))
     assert "`t_local`" in local
     assert "ReplacingMergeTree(`v`" in local
     assert "Distributed(" in whole

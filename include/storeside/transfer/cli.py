@@ -190,12 +190,15 @@ def request(given: argparse.Namespace) -> Request:
             **{name: getattr(given, name) for name in ReadOptions.CHOICES},
         ),
         table_options=TableOptions(
-            columns, tuple(given.system_column), order_by=given.order_by, partition_by=given.partition_by
+            columns,
+            tuple(given.system_column),
+            order_by=given.order_by,
+            partition_by=given.partition_by,
+            upsert=Upsert(tuple(given.upsert_key.split(",")), given.upsert_version, given.upsert_deleted),
         ),
         batches=Batches(objects=given.batch_objects),
         expectations=Expectations(given.suite, given.on_failed_expectations),
         after_load=AfterLoad(given.after_load, given.move_to, _named("tag", given.tag), given.after_load_rejected),
-        upsert=Upsert(tuple(given.upsert_key.split(",")), given.upsert_version, given.upsert_deleted),
     )
     return with_options(stated, parsed(given.set))
 

@@ -188,7 +188,7 @@ _KEY = "(while reading the value of key "
 _HEADER = "(while reading header"
 # Parts of a line about a column's value.
 _COLUMN, _TYPE, _VALUE, _WRONG = "name: ", ", type: ", ', parsed text: "', ", ERROR: "
-# What the reason of an object with an operation that `Upsert` does not know says before the operation.
+# The text before an operation that `Upsert` does not know, in the reason for its object.
 UNKNOWN_OPERATION = "an unknown operation"
 _OPERATION = re.compile(rf"Unknown element '(column .* has {UNKNOWN_OPERATION} .*)' for enum")
 # Errors that end with the name of a field as the object has it.

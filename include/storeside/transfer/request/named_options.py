@@ -182,10 +182,11 @@ def with_options(request: Request, given: Mapping[str, Any]) -> Request:
     return replace(
         request,
         read=read,
-        table_options=replace(request.table_options, **groups["table."]),
+        table_options=replace(
+            request.table_options, upsert=replace(request.upsert, **groups["upsert."]), **groups["table."]
+        ),
         batches=replace(request.batches, **groups["batches."]),
         limits=replace(request.limits, **groups["limits."]),
-        upsert=replace(request.upsert, **groups["upsert."]),
         **groups[""],
     )
 

@@ -17,6 +17,7 @@ from storeside.transfer.request.column_options import Columns
 from storeside.transfer.request.object_format import Csv, MessageSchema, Ranges
 from storeside.transfer.request.table_keys import Expression, key, ttl, unquoted
 from storeside.transfer.request.template import Template
+from storeside.transfer.request.upsert import NO_UPSERT, Upsert
 
 # Optional columns that a load adds to the columns of the data, with their types.
 SYSTEM_COLUMNS = {
@@ -174,6 +175,7 @@ class TableOptions:
     :param cluster: ClickHouse's name of a cluster of shards
     :param sharding_key: the column, or function of a column, that decides the shard of a row, such as
         ``cityHash64(city)``
+    :param upsert: the argument `upsert` of operators sets it; it decides `order_by` and the engine's arguments
     """
 
     columns: Mapping[str, str] = field(default_factory=dict)
@@ -184,6 +186,7 @@ class TableOptions:
     ttl: str | Expression = ""
     cluster: str = ""
     sharding_key: str | Expression = ""
+    upsert: Upsert = NO_UPSERT
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "system_columns", tuple(self.system_columns))  # JSON has only lists

@@ -28,7 +28,7 @@ from storeside.transfer.request.options import (
 )
 from storeside.transfer.request.source import Source
 from storeside.transfer.request.table_keys import Expression
-from storeside.transfer.request.upsert import NO_UPSERT, Upsert
+from storeside.transfer.request.upsert import Upsert
 
 LoadFormat = Literal["auto", FormatName, Lake]
 Loader = Literal["auto", "pull", "push"]
@@ -83,7 +83,6 @@ class Request:
     :param limits: limits of one object
     :param expectations: a suite that checks the rows before they are published
     :param after_load: what happens to an object after its load
-    :param upsert: the rows are changes of keys: the row with the highest version of a key counts
     :param create_database: create the database of a missing table if it does not exist, either
     """
 
@@ -103,7 +102,6 @@ class Request:
     limits: LoadLimits = field(default_factory=LoadLimits)
     expectations: Expectations = field(default_factory=Expectations)
     after_load: AfterLoad = field(default_factory=AfterLoad)
-    upsert: Upsert = NO_UPSERT
     create_database: bool = True
 
     def __post_init__(self) -> None:
@@ -189,6 +187,11 @@ class Request:
             self.upsert.require_of_key(option, sql)
 
     @property
+    def upsert(self) -> Upsert:
+        """The option for rows that are changes of keys."""
+        return self.table_options.upsert
+
+    @property
     def is_lake(self) -> bool:
         """Whether the source is an Iceberg or Delta table."""
         return self.format in LAKES
@@ -217,7 +220,7 @@ class Request:
         """A digest of the options that decide whether an object can be loaded: others cannot make it fail."""
         decisive = (
             self.format, self.loader, self.on_drift, self.on_bad_rows, asdict(self.read), asdict(self.table_options),
-            asdict(self.limits), asdict(self.expectations), *((asdict(self.upsert),) if self.upsert else ()),
+            asdict(self.limits), asdict(self.expectations),
         )  # fmt: skip
         return hashlib.sha256(json.dumps(decisive, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
@@ -253,10 +256,10 @@ class Request:
         for name in ("order_by", "partition_by", "ttl", "sharding_key"):
             if isinstance(options.get(name), Mapping):
                 options[name] = Expression(**options[name])
+        options["upsert"] = Upsert(**options.get("upsert", {}))
         given["table_options"] = TableOptions(**options)
         given["batches"] = Batches(**given["batches"])
         given["limits"] = LoadLimits(**given.get("limits", {}))
         given["expectations"] = Expectations(**given.get("expectations", {}))
         given["after_load"] = AfterLoad(**given.get("after_load", {}))
-        given["upsert"] = Upsert(**given.get("upsert", {}))
         return cls(**given)

@@ -11,6 +11,7 @@ from storeside.sql.quoting import identifier
 from storeside.transfer.base.errors import TransferInputError
 from storeside.transfer.base.schema import Column
 from storeside.transfer.base.staging_tables import STAGING
+from storeside.transfer.request.upsert import NO_UPSERT
 from storeside.transfer.run.table_setup import TableSetup
 from storeside.transfer.tables.creation import ddl, no_database, statements
 from storeside.transfer.tables.current import require, view
@@ -57,17 +58,17 @@ class StandIn(TableSetup):
         request, options = self.request, self.request.table_options
         if len(columns) > request.limits.columns:
             raise TransferInputError(too_many(request.table, len(columns), request.limits.columns))
-        made = statements(request.table, columns, options, inferred, request.upsert)
+        made = statements(request.table, columns, options, inferred)
         if request.upsert:
             columns = request.upsert.fitted(request.table, columns)
-        plain = replace(options, engine="MergeTree()", cluster="", sharding_key="")
+        plain = replace(options, engine="MergeTree()", cluster="", sharding_key="", upsert=NO_UPSERT)
         self.client.command(ddl(self.place, columns, plain, inferred))
         found = existing(self.client, self.place)
         self.created = Created([*self._database(), *made], list(found.columns), inferred)
         return found
 
     def keep_current(self, destination: Destination) -> None:
-        """With `upsert`, remember the statement of the view. Raises TransferInputError for a table that does not fit."""
+        """With `upsert`, remember the view's statement. Raises TransferInputError for a table that does not fit."""
         upsert = self.request.upsert
         if upsert and self.original is not None:
             require(self.original, upsert)

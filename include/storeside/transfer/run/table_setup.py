@@ -74,7 +74,7 @@ class TableSetup:
         request = self.request
         return create(
             self.client, request.table, columns, request.table_options, request.limits.columns, self.servers,
-            with_database=request.create_database, inferred=inferred, upsert=request.upsert,
+            with_database=request.create_database, inferred=inferred,
         )  # fmt: skip
 
     def keep_current(self, destination: Destination) -> None:

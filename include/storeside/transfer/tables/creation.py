@@ -13,7 +13,7 @@ from storeside.sql.quoting import identifier, literal
 from storeside.transfer.base.errors import UNKNOWN_DATABASE, TransferInputError, code_of
 from storeside.transfer.base.schema import Column, bare
 from storeside.transfer.request.options import TableOptions
-from storeside.transfer.request.upsert import DELETED, NO_UPSERT, Upsert
+from storeside.transfer.request.upsert import DELETED
 from storeside.transfer.tables.servers import NO_SERVERS, Servers
 from storeside.transfer.tables.shards import Distribution, shards_of
 from storeside.transfer.tables.storable import too_many
@@ -25,10 +25,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-def ddl(
-    name: str, columns: Sequence[Column], options: TableOptions, inferred: Collection[str] = (),
-    upsert: Upsert = NO_UPSERT,
-) -> str:  # fmt: skip
+def ddl(name: str, columns: Sequence[Column], options: TableOptions, inferred: Collection[str] = ()) -> str:
     """Return the CREATE TABLE of a destination. Columns of its sorting key are never Nullable.
 
     The types of `inferred` columns come from text. Raises TransferInputError if columns do not fit `upsert`.
@@ -36,7 +33,7 @@ def ddl(
     database, _, table = name.partition(".")
     sorting_key, partition_key, lifetime = options.sorting_key, options.partition_key, options.lifetime
     engine = options.engine if "(" in options.engine else f"{options.engine}()"
-    if upsert:
+    if upsert := options.upsert:
         columns = upsert.fitted(name, columns)
         sorting_key, engine = upsert.sorting_key, upsert.engine(options.engine)
     key = f"{sorting_key} {partition_key}"
@@ -65,22 +62,21 @@ def ddl(
 
 
 def statements(
-    name: str, columns: Sequence[Column], options: TableOptions, inferred: Collection[str] = (),
-    upsert: Upsert = NO_UPSERT,
+    name: str, columns: Sequence[Column], options: TableOptions, inferred: Collection[str] = ()
 ) -> list[str]:  # fmt: skip
     """Return the statements that create a destination: one, or that of the shards' tables and of the Distributed one.
 
-    For `inferred` and `upsert` see `ddl`.
+    For `inferred` see `ddl`.
     """
     if not options.cluster:
-        return [ddl(name, columns, options, inferred, upsert)]
+        return [ddl(name, columns, options, inferred)]
     database, _, table = name.partition(".")
     engine = _distribution(name, options)
     whole = (
         f"CREATE TABLE IF NOT EXISTS {identifier(database)}.{identifier(table)}"
         f" AS {identifier(database)}.{identifier(engine.table)} ENGINE = {engine.sql}"
     )
-    return [ddl(engine.local, columns, options, inferred, upsert), whole]
+    return [ddl(engine.local, columns, options, inferred), whole]
 
 
 def _distribution(name: str, options: TableOptions) -> Distribution:
@@ -91,22 +87,21 @@ def _distribution(name: str, options: TableOptions) -> Distribution:
 def create(
     client: Client, name: str, columns: Sequence[Column], options: TableOptions, most_columns: int,
     servers: Servers = NO_SERVERS, *, with_database: bool = True, inferred: Collection[str] = (),
-    upsert: Upsert = NO_UPSERT,
 ) -> Destination:  # fmt: skip
     """Create a destination, and its database if it does not exist, and return the destination.
 
     A Distributed table is created on the server of each shard of its cluster, after the table with the shard's rows.
     Raises TransferInputError for too many columns, and for a missing database without `with_database`. Raises
-    ClickHouse's errors. For `inferred` and `upsert` see `ddl`.
+    ClickHouse's errors. For `inferred` see `ddl`.
     """
     if len(columns) > most_columns:
         raise TransferInputError(too_many(name, len(columns), most_columns))
     if not options.cluster:
-        _execute(client, name, ddl(name, columns, options, inferred, upsert), with_database)
+        _execute(client, name, ddl(name, columns, options, inferred), with_database)
         return existing(client, name)
     engine = _distribution(name, options)
     shards = shards_of(engine, name, client, servers)
-    local, whole = statements(name, columns, options, inferred, upsert)
+    local, whole = statements(name, columns, options, inferred)
     for shard in shards:
         _execute(shard, name, local, with_database)
     for shard in sorted(shards, key=lambda shard: shard is client):  # a load sees the table on its own server

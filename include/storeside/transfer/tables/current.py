@@ -31,15 +31,15 @@ def require(destination: Destination, upsert: Upsert) -> None:
     if destination.distribution is not None:
         upsert.require_of_key("sharding_key", destination.distribution.key)
     for table in destination.tables:
-        if _arguments(table.engine)[1] == DELETED and columns_of(table.deletions) != {upsert.deleted}:
+        if _arguments(table.engine)[1] == DELETED and columns_of(table.defaults.get(DELETED, "")) != {upsert.deleted}:
             raise TransferInputError(
-                f"upsert: {table.name} takes deletions from {table.deletions}, not from {upsert.deleted or 'none'}:"
-                " change `deleted`, or load into another table"
+                f"upsert: {table.name} takes deletions from {table.defaults[DELETED]}, not from"
+                f" {upsert.deleted or 'none'}: change `deleted`, or load into another table"
             )
         if reason := _unfit(table, upsert):
             statements = ";\n".join(_remedy(table, upsert))
             raise TransferInputError(
-                f"upsert: {table.name} {reason}. Create the table anew and move its rows, while no load runs:\n"
+                f"upsert: {table.name} {reason}. Create the table again and copy its rows, while no load runs:\n"
                 f"{statements}"
             )
         upsert.require_of_key("partition_by", table.partition_key)
@@ -110,8 +110,7 @@ def view_name(table: str) -> str:
 def view(destination: Destination, upsert: Upsert) -> str:
     """Return the statement that creates the view of the current rows.
 
-    The view has no condition of its own: ClickHouse could apply it before FINAL, and an older row would be back.
-    FINAL leaves out deleted rows.
+    FINAL leaves out deleted rows. A condition for them could be applied before FINAL, and an older row would be back.
     """
     names = ", ".join(identifier(name) for name in _shown(destination, upsert))
     return (

@@ -89,7 +89,7 @@ class Destination:
     :param storage_policy: its storage policy; staging tables have the same one
     :param takes_parts: whether it takes parts of a staging table as they are (``REPLACE PARTITION``, ``ATTACH
         PARTITION``)
-    :param defaults: DEFAULT expressions by column
+    :param defaults: DEFAULT expressions by column, and the expression of the hidden column `upsert.DELETED`
     :param partitions: columns with values in keys of objects
     :param own: columns that the load fills itself, see `Request.own_columns`
     :param servers: the cluster's other servers
@@ -97,7 +97,6 @@ class Destination:
     :param distribution: how a Distributed table divides rows; None for other tables
     :param inferred: columns whose types a load has inferred from text
     :param engine: its engine with all arguments and clauses
-    :param deletions: the expression of its hidden column `upsert.DELETED`; empty without it
     """
 
     client: Client
@@ -117,7 +116,6 @@ class Destination:
     distribution: Distribution | None = None
     inferred: frozenset[str] = frozenset()
     engine: str = ""
-    deletions: str = ""
 
     @property
     def name(self) -> str:
@@ -353,9 +351,8 @@ def described(
         client, database, table,
         tuple(Column(n, t) for n, t, kind, *_ in columns if kind in ("", "DEFAULT")),
         partition_key, sorting_key, primary_key, policy, takes_parts,
-        {n: default for n, _, kind, default, _ in columns if kind == "DEFAULT"},
+        {n: default for n, _, kind, default, _ in columns if kind == "DEFAULT" or n == DELETED},
         inferred=frozenset(n for n, *_, comment in columns if comment == INFERRED), engine=engine_full,
-        deletions=next((default for n, _, _, default, _ in columns if n == DELETED), ""),
     )  # fmt: skip
     if is_distributed:
         found = _with_shards(found, distribution(engine_full), servers, completes=completes)
