@@ -142,7 +142,7 @@ def test_a_user_without_the_right_to_create_views(reading: Statements) -> None:
 
     def refused(statement: str, *args: Any, **more: Any) -> Any:
         if "VIEW" in statement:
-            raise DatabaseError("Code: 497. DB::Exception: Not enough privileges. (ACCESS_DENIED)")
+            raise DatabaseError("Not enough privileges. (ACCESS_DENIED)", code=497)
         return command(statement, *args, **more)
 
     reading.client.command = refused  # type: ignore[method-assign]
