@@ -18,7 +18,8 @@ from storeside.stack.servers.clickhouse_users import LEDGER, LOADER
 from storeside.stack.settings import CHECKOUT, SOURCES
 from storeside.transfer.base.staging_tables import PREVIEWS, STAGING
 from storeside.transfer.request.source import Source
-from storeside.transfer.run.preview import Preview, preview
+from storeside.transfer.run.preview import preview
+from storeside.transfer.run.previewed import Preview
 from tests.format_examples import EXAMPLES
 from tests.support import until
 from tests.transfers import Loading, environment, jsonl, request_of

@@ -20,8 +20,10 @@ from storeside.transfer.request.column_options import Columns
 from storeside.transfer.request.known_formats import KNOWN
 from storeside.transfer.request.source import Listed
 from storeside.transfer.request.table_keys import Expression
-from storeside.transfer.run.preview import LONGEST_CELL, ROWS, Preview, preview
+from storeside.transfer.run.first_rows import LONGEST_CELL, ROWS
+from storeside.transfer.run.preview import preview
 from storeside.transfer.run.preview_text import preview_text, preview_values
+from storeside.transfer.run.previewed import Preview
 from storeside.transfer.run.remarks import TextColumn
 from storeside.transfer.state.unstored_plan import UnstoredLoads, UnstoredPlan
 from tests.format_examples import EXAMPLES

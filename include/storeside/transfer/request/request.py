@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, get_args
 
+from storeside.aistore.markers import NONE
 from storeside.transfer.base.errors import TransferInputError
 from storeside.transfer.request.after_load import AfterLoad
 from storeside.transfer.request.column_options import Columns
@@ -223,6 +224,11 @@ class Request:
             asdict(self.limits), asdict(self.expectations),
         )  # fmt: skip
         return hashlib.sha256(json.dumps(decisive, sort_keys=True, default=str).encode()).hexdigest()[:16]
+
+    @property
+    def markers(self) -> str:
+        """The keys that a listing leaves out, as `Source.markers`; the files of a lake are none of them."""
+        return NONE if self.is_lake else self.source.markers
 
     @property
     def own_columns(self) -> tuple[str, ...]:

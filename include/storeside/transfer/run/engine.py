@@ -35,7 +35,6 @@ from typing import TYPE_CHECKING, Any
 
 from clickhouse_connect.driver.exceptions import DatabaseError, OperationalError
 
-from storeside.aistore.markers import NONE
 from storeside.amounts import byte_rate, counted, others, size
 from storeside.transfer.base import queries
 from storeside.transfer.base.errors import (
@@ -154,7 +153,7 @@ class Transfer:
         self.loads = Loads(
             ledger or client, self.id, request.table, source, run_id, request.after_load.action,
             replaces=request.on_overwrite == "replace", options=request.digest,
-            markers=NONE if request.is_lake else source.markers,
+            markers=request.markers,
         )  # fmt: skip
         # The files of a snapshot, and the objects that an action is due for, are compared with the stored listing. A
         # listing with an overlap begins where the ledger says.

@@ -8,7 +8,8 @@ from typing import Any
 
 from storeside.amounts import counted, others, size
 from storeside.transfer.base.errors import shown
-from storeside.transfer.run.preview import LONGEST_CELL, Preview
+from storeside.transfer.run.first_rows import LONGEST_CELL
+from storeside.transfer.run.previewed import Preview
 
 # Characters of a value in the table of rows.
 _WIDEST = 40
