@@ -13,7 +13,7 @@ import pytest
 from botocore.awsrequest import AWSResponse
 from botocore.exceptions import EndpointConnectionError
 
-import storeside.events.load as event_load
+from storeside.events import object_loads
 from storeside.events.batches import Batches
 from storeside.events.current import look_at
 from storeside.events.dead_letters import DeadLetters
@@ -200,7 +200,7 @@ def between_look_and_load(monkeypatch: pytest.MonkeyPatch, action: Callable[[], 
             action()
         return found
 
-    monkeypatch.setattr(event_load, "look_at", looked)
+    monkeypatch.setattr(object_loads, "look_at", looked)
 
 
 @pytest.mark.parametrize("count", [3, 25], ids=["requested", "listed"])
@@ -397,7 +397,7 @@ def test_a_lease_that_ends_in_the_middle_costs_work_and_no_rows(
     others: list[Any] = []
 
     def overtake() -> None:
-        monkeypatch.setattr(event_load, "look_at", look_at)
+        monkeypatch.setattr(object_loads, "look_at", look_at)
         mailbox.arrive(5)
         others.append(mailbox.drain())
 
@@ -423,7 +423,7 @@ def test_the_next_batch_is_received_meanwhile_and_given_back_when_this_one_canno
         raise TransferTransientError("ClickHouse does not answer")
 
     between_look_and_load(monkeypatch, fail)
-    monkeypatch.setattr("storeside.events.load._DELAYS", ())
+    monkeypatch.setattr("storeside.events.object_loads._DELAYS", ())
     monkeypatch.setattr("storeside.events.load.backoff", lambda message: 0)
     with pytest.raises(EventTransientError):
         mailbox.drain(limits={"batch_messages": 10})
@@ -474,7 +474,7 @@ def test_what_a_killed_run_left_in_a_lane_is_dropped_by_its_next_try(mailbox: Ma
     mailbox.arrive(1)
     mailbox.create("n Int32")
     load = mailbox.events_load(run_id="dag/run")
-    left = f"storeside_staging.load_{load._new_transfer(1).id}_0_{'a' * 8}_1"
+    left = f"storeside_staging.load_{load.objects.new_transfer(1).id}_0_{'a' * 8}_1"
     mailbox.clickhouse.command(f"CREATE TABLE {left} (n Int32) ENGINE = MergeTree ORDER BY n")
     assert load.run().loaded == 1
     assert mailbox.query(f"EXISTS {left}") == [(0,)]
@@ -487,7 +487,7 @@ def test_another_process_ends_the_queries_of_all_lanes(mailbox: Mailbox) -> None
     mailbox.arrive(20)
     mailbox.create("n UInt32, slow UInt8 MATERIALIZED sleepEachRow(0.0000025)")
     trigger = mailbox.events_load(limits={"batch_messages": 10}, format="csv", loader="pull", run_id="dag/run")
-    ids = [trigger._new_transfer(lane).id for lane in (0, 1)]
+    ids = [trigger.objects.new_transfer(lane).id for lane in (0, 1)]
 
     def reading() -> list[bool]:
         text = "SELECT query_id FROM system.processes WHERE startsWith(query_id, 'storeside-load_')"
@@ -639,7 +639,7 @@ def test_a_clickhouse_that_does_not_answer_costs_no_message_a_try(
 
     with monkeypatch.context() as patch:
         patch.setattr("storeside.transfer.run.engine.Transfer.run", fail)
-        patch.setattr("storeside.events.load._DELAYS", (0.01, 0.01))
+        patch.setattr("storeside.events.object_loads._DELAYS", (0.01, 0.01))
         with pytest.raises(TriedOutError, match="ClickHouse does not answer"):
             mailbox.drain()
         assert len(tries) == 3  # and received once
@@ -656,7 +656,7 @@ def test_a_fault_that_passes_while_messages_are_held_costs_nothing(
 ) -> None:
     mailbox.put({"a.jsonl": rows_of(1)})
     mailbox.arrive(1)
-    monkeypatch.setattr("storeside.events.load._DELAYS", (0.01,))
+    monkeypatch.setattr("storeside.events.object_loads._DELAYS", (0.01,))
     run, faults = Transfer.run, [TransferTransientError("S3 asks for fewer requests")]
 
     def fail_once(*given: Any) -> Any:

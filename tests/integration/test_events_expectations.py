@@ -105,7 +105,7 @@ def test_a_kill_after_any_statement_leaves_each_row_once(
         load = mailbox.events_load(limits={"lease_seconds": 3}, expectations=given)
         left = [survived]
         dying = mortal(mailbox.client(), left)
-        load.client = load._tables = load.ledger.client = dying
+        load.objects.client = load.objects.ledger = load._tables = load.ledger.client = dying
         with pytest.raises(Killed):
             load.run()
         mailbox.drain(expectations=given, limits={"idle_seconds": 1})

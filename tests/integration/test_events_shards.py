@@ -59,7 +59,7 @@ def test_each_event_is_loaded_once_although_a_shard_does_not_answer_once(
     sharded: ShardedMailbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every fifth event comes twice, and two batches are loaded at the same time."""
-    monkeypatch.setattr("storeside.events.load._DELAYS", (0.5,) * 4)
+    monkeypatch.setattr("storeside.events.object_loads._DELAYS", (0.5,) * 4)
     monkeypatch.setattr("storeside.transfer.staging.staging.Staging.wait", lambda *_: None)
     monkeypatch.setattr(lock, "STALE_SECONDS", 1.0)
     keys = [f"{n}.csv" for n in range(OBJECTS)]
