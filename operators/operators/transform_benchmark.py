@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from storeside.aistore.spec import Communication, Server
-    from storeside.measure.transforms.benchmark import Benchmark, Plan
+    from storeside.measure.transforms.benchmark import Benchmark
+    from storeside.measure.transforms.plan import Plan
     from storeside.measure.transforms.results import Report
     from storeside.transfer.request.template import Template
     from storeside.transformers.audio.formats import CodecName
@@ -124,7 +125,7 @@ class AISMeasureTransformsOperator(FormOperator):
     def plan(self) -> Plan:
         """Return the plan of the measurement for the rendered arguments. Raises BadInput for invalid arguments."""
         from storeside.aistore.buckets import Bucket
-        from storeside.measure.transforms.benchmark import Plan
+        from storeside.measure.transforms.plan import Plan
         from storeside.measure.transforms.variants import variants
         from storeside.transformers.audio.formats import AudioFormat
 

@@ -19,7 +19,9 @@ from storeside.aistore.spec import EtlSpec
 from storeside.measure.errors import MeasureCancelled, MeasureInputError, MeasureTransientError
 from storeside.measure.transforms import results
 from storeside.measure.transforms import scratch as scratches
-from storeside.measure.transforms.benchmark import Benchmark, Plan
+from storeside.measure.transforms.benchmark import Benchmark
+from storeside.measure.transforms.plan import Plan
+from storeside.measure.transforms.rounds import Rounds
 from storeside.measure.transforms.scratch import Scratch
 from storeside.measure.transforms.variants import Variant
 from storeside.operators.operators import transform_benchmark
@@ -114,13 +116,13 @@ def test_results_of_the_client_equal_those_of_the_cluster(
     stack: Stack, aistore: Any, source: Bucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[dict[str, bytes]] = []
-    reconcile = Benchmark._reconcile
+    reconcile = Rounds._reconcile
 
-    def keep(self: Benchmark, to: Bucket, *reasons: Any) -> None:
+    def keep(self: Rounds, to: Bucket, *reasons: Any) -> None:
         reconcile(self, to, *reasons)
         seen.append({name: read(aistore, to, name) for name in versions(aistore, to)})
 
-    monkeypatch.setattr(Benchmark, "_reconcile", keep)
+    monkeypatch.setattr(Rounds, "_reconcile", keep)
     audio = AudioFormat("flac", "flac", sample_rate=22_050, keep_extension=True)
     benchmark(stack, plan(source, objects=2, audio=audio, spec=spec(audio=audio), variants=THREE[:1]), "run").run()
     client, cluster = seen

@@ -15,7 +15,7 @@ from storeside.aistore.buckets import Bucket
 from storeside.aistore.errors import AIStoreInputError
 from storeside.aistore.spec import EtlSpec
 from storeside.measure.errors import MeasureInputError
-from storeside.measure.transforms.benchmark import Plan
+from storeside.measure.transforms.plan import Plan
 from storeside.measure.transforms.results import Report, Result
 from storeside.measure.transforms.variants import Variant, variants
 from storeside.operators import AISMeasureTransformsOperator, transformer_command

@@ -9,82 +9,32 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Mapping
 
-from storeside.aistore import etl as etls
 from storeside.aistore import jobs
-from storeside.aistore.buckets import Bucket
 from storeside.aistore.cluster import Cluster
-from storeside.aistore.errors import NO_REASON, said
+from storeside.aistore.errors import said
 from storeside.aistore.existence import require_bucket
 from storeside.aistore.pods import PodWatch
-from storeside.aistore.spec import EtlSpec
 from storeside.aistore.stored_objects import list_aistore
 from storeside.errors import StoresideError, Transient
 from storeside.measure.errors import (
     BrokenRecordingsError,
-    MeasureCancelled,
     MeasureInputError,
     MeasureTransientError,
     VariantFailedError,
 )
-from storeside.measure.transforms import client as clients
+from storeside.measure.transforms.plan import Plan
 from storeside.measure.transforms.results import CLIENT, Report, Result
+from storeside.measure.transforms.rounds import Rounds
 from storeside.measure.transforms.scratch import Scratch
 from storeside.measure.transforms.variants import Variant
 from storeside.transform import submit
-from storeside.transform.journal import failures, readable
 from storeside.transform.naming import Naming
-from storeside.transform.reasons import object_errors
 from storeside.transform.state import Options
-from storeside.transformers.audio.formats import EXTENSIONS, AudioFormat
+from storeside.transformers.audio.formats import EXTENSIONS
 
 log = logging.getLogger(__name__)
-
-OBJECTS, ROUNDS, PARALLEL = range(1, 10_001), range(1, 101), range(257)
-_POLL_SECONDS = 0.2
-_STALL_SECONDS = 300.0
-
-
-@dataclass(frozen=True)
-class Plan:
-    """A measurement of up to `objects` recordings of `source` below `prefix`, in each of the `variants`.
-
-    `spec` is the transcoder's ETL on the FastAPI server, and `audio` its format. `workers` is the number of objects
-    in flight per target. The client transcodes `parallel` objects at the same time; without any, it is left out.
-    Raises MeasureInputError for a number out of range.
-    """
-
-    source: Bucket
-    prefix: str
-    objects: int
-    spec: EtlSpec
-    audio: AudioFormat
-    variants: list[Variant]
-    workers: int
-    rounds: int
-    parallel: int
-
-    def __post_init__(self) -> None:
-        for name, value, allowed in (
-            ("objects", self.objects, OBJECTS),
-            ("rounds", self.rounds, ROUNDS),
-            ("client_workers", self.parallel, PARALLEL),
-        ):
-            if value not in allowed:
-                raise MeasureInputError(f"{name} {value}: use {allowed[0]} to {allowed[-1]}")
-
-    @property
-    def naming(self) -> Naming:
-        """The names of the results."""
-        return Naming(self.audio.extensions)
-
-    @property
-    def form(self) -> str:
-        """The format of the results in words."""
-        return f"{self.audio.codec} {self.audio.sample_rate} Hz, channels: {self.audio.channels}"
 
 
 class Benchmark:
@@ -97,10 +47,8 @@ class Benchmark:
         self._cluster = cluster
         self._client = cluster.client()
         self._plan = plan
-        self._pods = pods
-        self._stop = stop or threading.Event()
         self._scratch = Scratch(self._client, scope)
-        self._names: dict[str, str] = {}
+        self._rounds = Rounds(cluster, self._client, plan, self._scratch, pods, stop or threading.Event())
         self._sizes: dict[str, int] = {}
         self._left_out: dict[str, str] = {}
 
@@ -140,12 +88,12 @@ class Benchmark:
     def _copy(self) -> None:
         """Copy the objects to the scratch bucket, so that each variant reads them from the targets' disks."""
         plan, to = self._plan, self._scratch.source
-        self._names = self._selected()
-        names = list(self._names)
+        self._rounds.names = self._selected()
+        names = list(self._rounds.names)
         to.handle(self._client).create()
         with jobs.submitting(self._client, plan.source, to):
             job_id = submit.objects(self._client, plan.source, names, to, None, [], Naming(), Options())
-        self._follow(job_id)
+        self._rounds.follow(job_id)
         jobs.end_idle(self._client, plan.source, to)
         self._sizes = {found.name: found.size for found in list_aistore(self._client, to)}
         if missing := [name for name in names if name not in self._sizes]:
@@ -181,7 +129,7 @@ class Benchmark:
             for case in [case for case in cases if case in seconds]:
                 name = str(case or CLIENT)
                 try:
-                    took = self._first(case) if not any(seconds.values()) else self._once(case)
+                    took = self._first(case) if not any(seconds.values()) else self._rounds.seconds(case)
                     seconds[case].append(took)
                     log.info("round %d of %d: %s: %.2f s", number, plan.rounds, name, took)
                 except VariantFailedError as e:
@@ -195,113 +143,29 @@ class Benchmark:
         processes = int(plan.spec.tuning.get("NUM_WORKERS", 0))
         size = sum(self._sizes.values())
         return Report(
-            str(plan.source), plan.form, targets, processes, len(self._names), size, results, failed, self._left_out
+            str(plan.source),
+            plan.form,
+            targets,
+            processes,
+            len(self._rounds.names),
+            size,
+            results,
+            failed,
+            self._left_out,
         )
 
     def _first(self, case: Variant | None) -> float:
         """Transcode all objects before anything is measured; if some are broken, transcode the others again."""
         try:
-            return self._once(case)
+            return self._rounds.seconds(case)
         except BrokenRecordingsError as e:
             log.warning("%s: %s; they are not measured", case or CLIENT, e)
             self._leave_out(e.reasons)
-        return self._once(case)
+        return self._rounds.seconds(case)
 
     def _leave_out(self, broken: Mapping[str, str]) -> None:
         """Remove objects from the scratch bucket, and remember their reasons."""
-        self._follow(self._scratch.source.objects(self._client, broken).delete())
+        self._rounds.follow(self._scratch.source.objects(self._client, broken).delete())
         for name, reason in broken.items():
-            del self._names[name], self._sizes[name]
+            del self._rounds.names[name], self._sizes[name]
             self._left_out[name] = reason
-
-    def _once(self, case: Variant | None) -> float:
-        """Transcode all objects; return the seconds.
-
-        Raises BrokenRecordingsError if objects without a result are themselves the reason, and VariantFailedError if
-        anything else fails.
-        """
-        self._check_stop()
-        with _failing():
-            to = self._scratch.destination()
-            try:
-                if case:
-                    return self._by_etl(case.of(self._plan.spec, self._scratch.label), to)
-                return self._by_client(to)
-            finally:
-                to.handle(self._client).delete(missing_ok=True)
-
-    def _by_client(self, to: Bucket) -> float:
-        spec = self._plan.spec
-        environment = {**spec.environment, "OBJECT_TIMEOUT": str(spec.object_timeout)}
-        seconds, broken = clients.transcode(
-            self._cluster, self._scratch.source, to, self._names, environment, self._plan.parallel, self._stop
-        )
-        self._reconcile(to, {}, broken)
-        return seconds
-
-    def _by_etl(self, spec: EtlSpec, to: Bucket) -> float:
-        """Run one job of AIStore, and return its seconds by the targets' clocks."""
-        plan, source = self._plan, self._scratch.source
-        try:
-            names = etls.ensure(self._client, spec, self._pods, keeps=False)
-            self._check_stop()
-            options = Options(workers=plan.workers)
-            with etls.kept(self._client, names):
-                job_id = submit.bucket(self._client, source, to, spec, names, plan.naming, options)
-            seconds = self._follow(job_id)
-            reasons = dict(readable(job_id, object_errors(self._client, names, job_id, source)))
-            journal = list(readable(job_id, failures(self._client, names, job_id, source.name)))
-            reasons |= {f.object: f.reason for f in journal}
-            self._reconcile(to, reasons, {f.object: f.reason for f in journal if f.final})
-            return seconds
-        finally:
-            self._scratch.discard(spec.name)
-
-    def _reconcile(self, to: Bucket, reasons: Mapping[str, str], broken: Mapping[str, str]) -> None:
-        """Raise an error, with a reason, unless every object has a result that is not empty.
-
-        `broken` are the reasons of objects that no retry helps.
-        """
-        there = {found.name for found in list_aistore(self._client, to) if found.size}
-        missing = [name for name, result in self._names.items() if result not in there]
-        if not missing:
-            return
-        known = {**reasons, **broken}
-        name = next((name for name in missing if name in known), missing[0])
-        of = f"{len(missing)} of {len(self._names)}"
-        message = f"{of} objects have no result, such as {name!r}: {known.get(name, NO_REASON)}"
-        if len(missing) < len(self._names) and all(name in broken for name in missing):
-            raise BrokenRecordingsError(message, {name: broken[name] for name in missing})
-        raise MeasureTransientError(f"{message}: choose a prefix without such objects")
-
-    def _follow(self, job_id: str) -> float:
-        """Wait for the end of a job and return its seconds. Raises MeasureTransientError if the job failed."""
-        follower = jobs.Follower(self._client, job_id, _STALL_SECONDS)
-        try:
-            while not (progress := follower.poll()).finished:
-                self._stop.wait(_POLL_SECONDS)
-                self._check_stop()
-        except BaseException:  # also a timeout of the task: while the job runs, its ETL cannot be removed
-            jobs.abort(self._client, job_id)
-            raise
-        if progress.error:
-            raise MeasureTransientError(f"job {job_id}: {progress.error}")
-        return max(progress.seconds, 0.001)
-
-    def _check_stop(self) -> None:
-        if self._stop.is_set():
-            raise MeasureCancelled("the measurement was cancelled")
-
-
-@contextmanager
-def _failing() -> Iterator[None]:
-    """Raise every error, except a cancellation and that of broken recordings, as VariantFailedError."""
-    from aistore.sdk.errors import AISError
-    from requests import RequestException
-
-    try:
-        yield
-    except (MeasureCancelled, BrokenRecordingsError):
-        raise
-    except (StoresideError, AISError, RequestException, Transient) as e:
-        raise VariantFailedError(said(e)) from e
