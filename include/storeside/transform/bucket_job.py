@@ -27,7 +27,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from storeside.aistore import etl as etls
 from storeside.aistore import jobs
 from storeside.aistore.buckets import Bucket
 from storeside.aistore.errors import NO_REASON, AIStoreInputError, AIStoreTransientError
@@ -37,15 +36,16 @@ from storeside.aistore.pods import PodWatch
 from storeside.aistore.spec import EtlSpec
 from storeside.aistore.stored_objects import StoredObject
 from storeside.ledger.objects import Ledger
-from storeside.ledger.scope import Pending, Scope
-from storeside.transform import copies, counting, members, submit
+from storeside.ledger.scope import Scope
+from storeside.transform import members
 from storeside.transform.apart import require_apart
 from storeside.transform.held import Held
 from storeside.transform.listings import Listings
 from storeside.transform.naming import Naming
+from storeside.transform.outcomes import Outcomes
 from storeside.transform.planner import Planner
-from storeside.transform.reasons import REASONS, record_reasons
 from storeside.transform.state import Options, Phase, State, Summary
+from storeside.transform.submission import Submission
 
 if TYPE_CHECKING:
     from aistore.sdk import Client
@@ -55,8 +55,6 @@ log = logging.getLogger(__name__)
 # Retries of objects that failed for a temporary reason, and the seconds before the second retry.
 RETRIES = 2
 RETRY_DELAY = 5.0
-# Failed objects in a summary; the ledger has all of them.
-EXAMPLES = 20
 
 
 class BucketJob:
@@ -110,6 +108,10 @@ class BucketJob:
         self._listings = (members.ShardListings if self.in_shards else self.listings)(
             client, ledger, self.scope, source, destination, self.naming, self.options, list_source
         )
+        self._submission = Submission(
+            client, ledger, self.scope, source, destination, spec, self.naming, self.options, pods
+        )
+        self._outcomes = Outcomes(client, ledger, self.scope, source, destination, spec, self.options)
         splits = spec is not None and spec.splits
         self._held = Held(client, ledger, self.scope, source, self._listings, by_now=self.options.sync)
         self._planner = Planner(ledger, self.scope, self._listings, self._held, self.options, splits)
@@ -158,26 +160,9 @@ class BucketJob:
             plan = self._planner.foresee()
             if plan.pending or plan.refused:
                 return None
-            known = self.ledger.known_failures(self.scope, limit=EXAMPLES) if plan.known_bad else []
-            ignored = self.ledger.ignored(self.scope)
+            return self._outcomes.idle(plan, started)
         finally:
             self.ledger.forget_listings(self.scope)
-        return Summary(
-            source=str(self.source),
-            destination=str(self.destination),
-            effect=self.scope.effect,
-            listed=plan.listed,
-            skipped=plan.listed - plan.known_bad,
-            known_bad=plan.known_bad,
-            done=0,
-            failed=0,
-            bytes_in=0,
-            bytes_out=0,
-            seconds=round(time.time() - started, 3),
-            known_failures=tuple(known),
-            prepend=self.scope.prepend,
-            ignored=ignored,
-        )
 
     def submit(self, state: State) -> State:
         """Submit the next job; return the state with its id, or without an id when nothing is left in this phase.
@@ -187,46 +172,8 @@ class BucketJob:
         if state.phase in (Phase.ATTACHED, Phase.DONE):
             return state
         with jobs.naming_stuck_targets(self.client):
-            return submit.patiently(lambda: self._submit(state))
-
-    def _submit(self, state: State) -> State | None:
-        self._require_same_effect(state)
-        jobs.wait_for_rebalance(self.client)
-        window: list[Pending] = []
-        if state.phase != "bucket":
-            limit = submit.WINDOW if self.spec else submit.COPY_WINDOW
-            window = self.ledger.missing(self.scope, state.cursor, limit, final=state.phase == Phase.QUARANTINE)
-            if not window:
-                return replace(state, job_id="")
-        to = self.options.quarantine if state.phase == Phase.QUARANTINE else self.destination
-        assert to is not None  # noqa: S101 - advance() chose this phase
-        names = self._ensure_etls(state.phase)
-        with jobs.submitting(self.client, self.source, to), etls.kept(self.client, names):
-            if running := jobs.running_between(self.client, self.source, to):
-                log.warning("job %s of another task runs between %s and %s: following it", running, self.source, to)
-                return replace(state, job_id=running, waits=True)
-            jobs.end_idle(self.client, self.source, to)
-            if names and not etls.are_there(self.client, names):
-                return None
-            if state.phase == "bucket":
-                assert self.spec is not None  # noqa: S101 - plan() chose this phase
-                job_id = submit.bucket(
-                    self.client, self.source, self.destination, self.spec, names, self.naming, self.options
-                )
-            else:
-                wanted = [p.object for p in window]
-                if state.phase == Phase.QUARANTINE:
-                    job_id = submit.quarantine(self.client, self.source, wanted, to)
-                else:
-                    job_id = submit.objects(
-                        self.client, self.source, wanted, to, self.spec, names, self.naming, self.options
-                    )
-        self.ledger.record_submitted(self.scope, job_id)
-        what = f"{len(window)} objects" if window else "the bucket"
-        with_etl = f" with ETL {' >> '.join(names)}" if names else ""
-        log.info("submitted %s to %s as job %s%s", what, to, job_id, with_etl)
-        cursor = window[-1].object if window else ""
-        return replace(state, job_id=job_id, etl_names=tuple(names), cursor=cursor)
+            self._require_same_effect(state)
+            return self._submission.submit(state)
 
     def follower(self, state: State, stall_seconds: float) -> jobs.Follower:
         """Return the follower that detects the end of the submitted job."""
@@ -248,10 +195,7 @@ class BucketJob:
     def _advance(self, state: State, seconds: float) -> State:
         self._require_same_effect(state)
         if state.phase == "attached":
-            if self.spec and self.in_shards:
-                members.record_members(
-                    self.client, self.ledger, self.scope, self.source, self.spec.all_names, state.job_id
-                )
+            self._outcomes.record_members(state)
             return replace(self._planner.resume() or self._planner.plan(), effect=state.effect)
         if state.waits:
             return replace(state, job_id="", waits=False)
@@ -259,7 +203,7 @@ class BucketJob:
         if state.job_id:
             if self.spec is None and state.phase == Phase.RETRY:
                 self._listings.destination("after")
-            record_reasons(self.client, self.ledger, self.scope, self.source, self.spec, state)
+            self._outcomes.record_reasons(state)
         if state.phase != Phase.BUCKET and state.job_id:
             return replace(state, job_id="")
         if state.phase == "quarantine":
@@ -273,7 +217,7 @@ class BucketJob:
 
     def _accept_copies(self) -> bool:
         """Accept earlier copies of the current source, and delete other unchanged copies; return whether any were."""
-        return copies.accept(self.client, self.ledger, self.scope, self.source, self.destination)
+        return self._outcomes.accept_copies()
 
     def list_results(self) -> None:
         """List the destination again after objects were removed from it."""
@@ -287,12 +231,7 @@ class BucketJob:
             wait = RETRY_DELAY if state.retries or self.spec is None else 0
             is_last = state.retries == retries - 1
             # over hpush, a result with unchanged content keeps its old version
-            if (
-                self.spec
-                and is_last
-                and not self.destination.is_remote
-                and copies.make_way(self.client, self.ledger, self.scope, self.destination)
-            ):
+            if self.spec and is_last and not self.destination.is_remote and self._outcomes.make_way():
                 self._listings.destination("after")
             return replace(state, phase=Phase.RETRY, retries=state.retries + 1, not_before=time.time() + wait)
         if self.options.quarantine and self.ledger.missing(self.scope, "", 1, final=True):
@@ -308,49 +247,14 @@ class BucketJob:
 
         Raises AIStoreTransientError when objects were not copied for reasons outside the objects.
         """
-        options = self.options
-        if state.pending:
-            no_reason = members.UNREPORTED if self.in_shards else NO_REASON
-            no_reason = no_reason if self.spec and self._may_continue() else ""
-            remote = self.source.is_remote
-            self.ledger.settle(self.scope, record_done=options.keeps_result, no_reason=no_reason, remote=remote)
-            if self.spec is None and self._may_continue():
-                self._require_copies()
-        if state.pending or options.sync:
-            if self.spec:
-                copies.remove_empty(self.client, self.ledger, self.scope, self.destination)
-            for to in filter(None, (self.destination, options.quarantine)):
-                # an ended job stays idle for minutes if a target missed its end
-                jobs.end_idle(self.client, self.source, to)
-            if self.spec:
-                (etls.renew if options.keep_etl else etls.release)(self.client, self.spec.all_names)
-        counts = counting.count(self.ledger, self.scope, state, limit=EXAMPLES, keeps_result=options.keeps_result)
-        totals, examples = counts.totals, counts.examples
-        known = self.ledger.known_failures(self.scope, limit=EXAMPLES) if state.known_bad else []
-        if self.in_shards and state.pending:
-            count, failed = members.settle(self.ledger, self.scope)
-            totals, examples = replace(totals, failed=totals.failed + count), (*examples, *failed)[:EXAMPLES]
-        ignored = self.ledger.ignored(self.scope)
-        if options.keeps_result:
+        self._outcomes.settle(state, may_continue=self._may_continue())
+        if state.pending or self.options.sync:
+            self._outcomes.remove_empty()
+            self._submission.end()
+        summary = self._outcomes.summary(state)
+        if self.options.keeps_result:
             self.ledger.forget_listings(self.scope)
-        return Summary(
-            source=str(self.source),
-            destination=str(self.destination),
-            effect=self.scope.effect,
-            listed=state.listed,
-            skipped=counts.skipped,
-            known_bad=state.known_bad,
-            done=totals.done,
-            failed=totals.failed,
-            bytes_in=totals.bytes_in,
-            bytes_out=totals.bytes_out,
-            seconds=round(time.time() - state.started, 3),
-            job_seconds=round(state.job_seconds, 3),
-            examples=examples,
-            known_failures=tuple(known),
-            prepend=self.scope.prepend,
-            ignored=ignored,
-        )
+        return summary
 
     def _require_apart(self) -> None:
         require_apart(
@@ -369,21 +273,6 @@ class BucketJob:
                 require_bucket(self.client, bucket)
             elif bucket:
                 bucket.handle(self.client).create(exist_ok=True)
-
-    def _ensure_etls(self, phase: Phase) -> list[str]:
-        if self.spec is None or phase == "quarantine":
-            return []
-        # an ETL is not replaced while a transform exists, even an idle one
-        jobs.end_idle(self.client, self.source, self.destination)
-        spec = self.spec.over("hpush") if phase == Phase.RETRY else self.spec
-        return etls.ensure(self.client, spec, self.pods, keeps=self.options.keep_etl, keeper=self.scope.run_id)
-
-    def _require_copies(self) -> None:
-        """Raise `copies.not_copied` for objects that were not copied for reasons outside the objects."""
-        missing = self.ledger.missing(self.scope, "", REASONS)
-        if missing:
-            count = f"{len(missing)} or more" if len(missing) == REASONS else str(len(missing))
-            raise copies.not_copied(count, missing[0].object, self.source, self.destination)
 
 
 def decisive(spec: EtlSpec, naming: Naming) -> str:
