@@ -42,6 +42,3 @@ class Partial(Exception):
 
 class Cancelled(Exception):
     """A user stopped the operation, or its process ends."""
-
-
-KINDS: tuple[type[Exception], ...] = (BadInput, Transient, Partial, Cancelled)

@@ -148,9 +148,9 @@ class AISMeasureThroughputOperator(ChartOperator):
 
     def measurement(self, context: Context) -> Measurement:
         """Build the engine's measurement. Raises BadInput for invalid arguments and for a missing loader."""
+        from storeside.measure.throughput.bounds import node_bound
         from storeside.measure.throughput.cluster import Comparison, Measurement
         from storeside.measure.throughput.group import LocalLoaders
-        from storeside.measure.throughput.model import node_bound
 
         check_policy(self.on_regression, "on_regression")
         load = self.load()

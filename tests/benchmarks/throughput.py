@@ -28,7 +28,6 @@ from storeside.measure.throughput.chart import draw
 from storeside.measure.throughput.cluster import Comparison, Measurement, Report
 from storeside.measure.throughput.group import LocalLoaders
 from storeside.measure.throughput.load import Load
-from storeside.measure.throughput.model import Model, disk_limit
 from storeside.measure.throughput.tables import Measurements
 from storeside.stack import authn, cli, demo
 from storeside.stack.building import aisloader
@@ -231,9 +230,7 @@ def _print(found: dict[tuple[str, int], list[Found]], limit: float) -> None:
 
 def _published() -> dict[str, float]:
     """Return the model's limits of the article's cluster in GiB/s; how many cores its nodes have is not known."""
-    disks = disk_limit(175 * GIB, 56) / 16 / 12
-    limits = Model(nodes=16, nic_gbit=100, disks=12, disk_bytes=disks).limits()
-    return {part: limit / GIB for part, limit in limits.items()}
+    return {"network": 16 * 100e9 / 8 / GIB, "disks": 175 * 100 / 56}
 
 
 if __name__ == "__main__":

@@ -23,11 +23,11 @@ from storeside.aistore.buckets import Bucket
 from storeside.aistore.cluster import Cluster
 from storeside.measure.errors import MeasureTransientError
 from storeside.measure.throughput import tables
+from storeside.measure.throughput.bounds import node_bound
 from storeside.measure.throughput.chart import draw
 from storeside.measure.throughput.cluster import Comparison, Measurement, Report
 from storeside.measure.throughput.group import LoaderGroup, LocalLoaders, merged
 from storeside.measure.throughput.load import Load, Loader, Outcome, environment, find, size
-from storeside.measure.throughput.model import Model, disk_limit, node_bound
 from storeside.measure.throughput.nodes import Counters, Differences
 from storeside.measure.throughput.tables import Figures, Second, Verdict, judge
 from storeside.operators.operators import throughput
@@ -318,21 +318,6 @@ def test_verdict(mean: float, baseline: float | None, runs: int, expected: str) 
 def test_comparisons_that_are_refused(last: int, tolerance: float) -> None:
     with pytest.raises(ValueError, match="comparison"):
         Comparison(last, tolerance)
-
-
-def test_model_of_the_published_cluster() -> None:
-    """16 nodes of 100 Gbit/s are 186 GiB/s; 175 GiB/s at 56 % of 192 disks leave room for another port."""
-    gib = 1 << 30
-    disks = disk_limit(175 * gib, 56)
-    model = Model(nodes=16, nic_gbit=100, disks=12, disk_bytes=disks / 192)
-    assert model.limits() == {"network": pytest.approx(186.3 * gib, rel=1e-3), "disks": pytest.approx(312.5 * gib)}
-    assert next(iter(replace(model, nic_gbit=200).limits())) == "disks"
-
-
-def test_model_knows_processors_and_clients() -> None:
-    limits = Model(nodes=2, cores=8, cpu_seconds_per_gb=0.5, clients=1, client_nic_gbit=8).limits()
-    assert limits == {"clients": 1e9, "processors": 32e9}
-    assert Model(nodes=2).limits() == {}
 
 
 def test_bound_of_a_node() -> None:

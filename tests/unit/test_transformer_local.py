@@ -14,7 +14,6 @@ from storeside.stack.settings import CHECKOUT
 from storeside.transformers.contract.failures import parse
 
 TOLD = "tests.unit.transforms_for_tests:Told"
-TABULAR = "storeside.transformers.examples.tabular:ParquetToJsonLines"
 
 
 def run(*arguments: str | Path, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -95,25 +94,3 @@ def test_a_transformer_that_cannot_be_made(files: Path) -> None:
     found = run("tests.unit.transforms_for_tests:Unmakeable", files / "upper")
     assert found.returncode == 1
     assert found.stderr.strip().startswith("error: RuntimeError: AUDIO_CODEC is not set")
-
-
-def test_the_example_of_the_documentation(tmp_path: Path) -> None:
-    import datetime
-
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    table = pa.table({"a": [1, None], "b": ["x", "ü"], "c": [datetime.date(2026, 1, 2)] * 2})
-    pq.write_table(table, tmp_path / "good.parquet")
-    (tmp_path / "bad.parquet").write_bytes(b"PAR1 but no Parquet PAR1")
-    out = tmp_path / "out"
-    assert run(TABULAR, tmp_path / "good.parquet", "-o", out).returncode == 0
-    rows = [json.loads(line) for line in (out / "good.parquet").read_text().splitlines()]
-    assert rows == [{"a": 1, "b": "x", "c": "2026-01-02"}, {"a": None, "b": "ü", "c": "2026-01-02"}]
-
-    assert run(TABULAR, tmp_path / "good.parquet", "-o", out, TABULAR_COLUMNS="b").returncode == 0
-    assert json.loads((out / "good.parquet").read_text().splitlines()[0]) == {"b": "x"}
-    for file, columns, reason in (("good", "b,z", "there is no column z"), ("bad", "", "not a Parquet file")):
-        (failure,) = parse(run(TABULAR, tmp_path / f"{file}.parquet", TABULAR_COLUMNS=columns).stdout)
-        assert failure.final
-        assert reason in failure.reason

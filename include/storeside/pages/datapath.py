@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 from storeside.pages.movement import Movement
 
@@ -78,8 +78,8 @@ class DataPath:
     edges: tuple[Edge, ...]
     spared: int
     carried: int
-    width: int = field(default=0)
-    height: int = TOP + NODE_HEIGHT + 74
+    width: int
+    height: ClassVar[int] = TOP + NODE_HEIGHT + 74
 
 
 def data_path(stages: Sequence[Movement], published: Sequence[dict[str, Any]] = ()) -> DataPath:

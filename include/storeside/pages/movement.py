@@ -258,7 +258,7 @@ def outcomes(tables: Tables, stage: Movement, status: str = "", at: At = FIRST) 
     return at.page(rows, lambda row: (row["object"], row["prepend"]))
 
 
-def rejected_rows(tables: Tables, stage: Movement, limit: int = 20) -> list[dict[str, Any]]:
+def rejected_rows(tables: Tables, stage: Movement) -> list[dict[str, Any]]:
     """Return the first rejected rows that a load kept aside, with the reasons and their content.
 
     Raises UnreadableError if the pages' ClickHouse user may not read the table that holds them.
@@ -272,8 +272,8 @@ def rejected_rows(tables: Tables, stage: Movement, limit: int = 20) -> list[dict
         " WHERE load_id IN (SELECT load_id FROM storeside.loads WHERE destination = {destination:String}"
         " AND bucket = {bucket:String} AND (run_id = {run:String} OR startsWith(run_id, concat({run:String}, '/')))"
         " AND rejected > 0 ORDER BY load_id LIMIT 1000)"
-        " ORDER BY load_id, row_number LIMIT {limit:UInt32}",
-        destination=stage.table, bucket=stage.bucket, run=stage.run_id, limit=limit,
+        " ORDER BY load_id, row_number LIMIT 20",
+        destination=stage.table, bucket=stage.bucket, run=stage.run_id,
     )  # fmt: skip
 
 

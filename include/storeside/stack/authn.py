@@ -135,11 +135,11 @@ def token(stack: Stack, user: str) -> str:
         return ""
 
 
-def cluster(stack: Stack, url: str = "") -> Cluster:
-    """Return the stack's cluster for Airflow's user, at the URL of its proxy or at another `url`."""
+def cluster(stack: Stack) -> Cluster:
+    """Return the stack's cluster for Airflow's user."""
     from storeside.aistore.cluster import Cluster  # AIStore's container image lacks this package
 
-    url, ca_cert = url or stack.url("ais_proxy"), str(stack.authority or "")
+    url, ca_cert = stack.url("ais_proxy"), str(stack.authority or "")
     if not stack.secure:
         return Cluster(url, ca_cert=ca_cert)
     password = stack.secrets["authn_airflow"]

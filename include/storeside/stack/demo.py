@@ -116,11 +116,11 @@ def _uploaded(stack: Stack, prefix: str, own: Path | None, count: int, folder: P
     return Upload(prefix, len(files), sum(p.stat().st_size for p in files.values()), len(broken))
 
 
-def _wait_for_dag(api: AirflowApi, seconds: float = 90) -> None:
+def _wait_for_dag(api: AirflowApi) -> None:
     """Wait until the DAG processor has parsed the DAG, and unpause it."""
     import requests
 
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + 90
     while True:
         try:
             api.request("PATCH", f"dags/{DAG}", json={"is_paused": False})
@@ -132,7 +132,7 @@ def _wait_for_dag(api: AirflowApi, seconds: float = 90) -> None:
                     f"the DAG cannot be imported: {errors[0]['stack_trace'].strip().splitlines()[-1]}"
                 ) from e
             if time.monotonic() > deadline:
-                raise StackError(f"Airflow has not parsed {DAG} after {seconds:.0f} s: see 'make logs'") from e
+                raise StackError(f"Airflow has not parsed {DAG} after 90 s: see 'make logs'") from e
             time.sleep(0.5)
 
 

@@ -115,10 +115,10 @@ class AirflowApi:
         """Return all task instances of a run."""
         return self._all(f"{_run(dag, run)}/taskInstances", "task_instances")
 
-    def xcom(self, dag: str, run: str, task: str, key: str = "return_value", map_index: int = -1) -> Any:
+    def xcom(self, dag: str, run: str, task: str, key: str = "return_value") -> Any:
         """Return the value of a task's XCom."""
         path = f"{_run(dag, run)}/taskInstances/{quote(task)}/xcomEntries/{quote(key, safe='')}"
-        return self.get(path, map_index=map_index, deserialize=False)["value"]
+        return self.get(path, deserialize=False)["value"]
 
     def xcoms(self, dag: str, run: str, task: str) -> list[dict[str, Any]]:
         """Return the keys of a task's XComs with their metadata, without values."""

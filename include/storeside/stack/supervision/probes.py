@@ -31,10 +31,10 @@ def refuse_itself(connection: socket.socket) -> None:
         raise ConnectionRefusedError("nothing listens: the connection led to itself")
 
 
-def listens(host: str, port: int, timeout: float = 1.0) -> bool:
-    """Return whether a server accepts a TCP connection within `timeout` seconds."""
+def listens(host: str, port: int) -> bool:
+    """Return whether a server accepts a TCP connection within a second."""
     try:
-        with socket.create_connection((host, port), timeout) as connection:
+        with socket.create_connection((host, port), 1.0) as connection:
             refuse_itself(connection)
     except OSError:
         return False
@@ -91,10 +91,10 @@ def answers(
         return False
 
 
-def json_of(url: str, timeout: float = 2.0) -> dict[str, Any]:
+def json_of(url: str) -> dict[str, Any]:
     """Return the JSON object in the answer to a GET of `url`; empty if there is no such answer."""
     try:
-        with _opener(None).open(url, timeout=timeout) as response:
+        with _opener(None).open(url, timeout=2.0) as response:
             answer = json.load(response)
     except (*UNANSWERED, ValueError):
         return {}

@@ -41,11 +41,11 @@ def marked(state: Path, name: str | None = None) -> list[psutil.Process]:
     return sorted(found, key=_age)
 
 
-def end(processes: list[psutil.Process], seconds: float = 5) -> None:
-    """Send SIGTERM to processes, and SIGKILL to those that still run after `seconds`."""
+def end(processes: list[psutil.Process]) -> None:
+    """Send SIGTERM to processes, and SIGKILL to those that still run after five seconds."""
     for process in processes:
         _signal(process, kill=False)
-    _, alive = psutil.wait_procs(processes, timeout=seconds)
+    _, alive = psutil.wait_procs(processes, timeout=5)
     for process in alive:
         _signal(process, kill=True)
     psutil.wait_procs(alive, timeout=5)

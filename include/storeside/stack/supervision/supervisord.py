@@ -117,11 +117,11 @@ def read(path: Path) -> str | None:
         return None
 
 
-def tail(path: Path, size: int = 8192) -> list[str]:
-    """Return the lines in the last `size` bytes of a log."""
+def tail(path: Path) -> list[str]:
+    """Return the lines in the last 8 KiB of a log."""
     try:
         with path.open("rb") as file:
-            file.seek(max(0, path.stat().st_size - size))
+            file.seek(max(0, path.stat().st_size - 8192))
             return file.read().decode(errors="replace").splitlines()
     except FileNotFoundError:
         return []

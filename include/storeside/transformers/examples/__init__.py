@@ -1,1 +1,0 @@
-"""Examples of transformers that users write."""
