@@ -19,7 +19,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from storeside.aistore.spec import EtlSpec
 from storeside.copying.multipart import Settings
-from storeside.errors import KINDS, BadInput, Cancelled, Partial, StoresideError, Transient
+from storeside.errors import BadInput, Cancelled, Partial, StoresideError, Transient
 from storeside.events.errors import TriedOutError
 from storeside.hsds.errors import HsdsInputError
 from storeside.hsds.imports import Importer

@@ -1,4 +1,4 @@
-"""Records and counts what became of the objects of a bucket job, from the transformers' logs and both buckets."""
+"""Records and counts the outcomes of the objects of a bucket job, from the transformers' logs and both buckets."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Outcomes:
                 self._require_copies()
 
     def summary(self, state: State) -> Summary:
-        """Return the numbers of the job, the first failures, and what it ignored."""
+        """Return the numbers of the job, the first failures, and the ignored objects."""
         counts = counting.count(
             self.ledger, self.scope, state, limit=EXAMPLES, keeps_result=self.options.keeps_result
         )

@@ -1,4 +1,4 @@
-"""What a measurement of transforms transcodes, in which variants."""
+"""The plan of a measurement of transforms: its recordings and variants."""
 
 from __future__ import annotations
 

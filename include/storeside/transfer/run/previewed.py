@@ -1,4 +1,4 @@
-"""What a preview shows."""
+"""The result of a preview."""
 
 from __future__ import annotations
 
