@@ -31,6 +31,7 @@ from storeside.transfer.base.errors import TransferInputError
 from storeside.transfer.objects.streams import _Decompressed
 
 ROOT = CHECKOUT / "include"
+KINDS = (BadInput, Transient, Partial, Cancelled)
 # The embedded stack is not part of the product, and transformers run in an image without the rest.
 APART = ("storeside.stack", "storeside.transformers")
 # They raise ValueError or LookupError internally, and convert it to an error of the tree.
