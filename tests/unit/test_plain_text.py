@@ -192,10 +192,10 @@ def test_all_cores_parse_plain_objects_and_no_reference_is_counted(
 def test_small_objects_and_tables_without_numbers_need_no_proof(
     reading: Statements, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def read(*_: Any) -> None:
+    def read(*_: Any, **__: Any) -> None:
         raise AssertionError("an object was proved")
 
-    monkeypatch.setattr(proof, "_read", read)
+    monkeypatch.setattr(proof, "line_facts", read)
     reading.put({"small.csv": b"n\n1\n"})
     assert reading.load().rows == 1
     monkeypatch.setattr(proof, "_WORTH", 1)

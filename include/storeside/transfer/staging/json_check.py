@@ -12,9 +12,9 @@ from storeside.transfer.base.errors import GoneError, LoadObjectError, about
 from storeside.transfer.objects.streams import pieces
 from storeside.transfer.objects.strict_json import checked
 from storeside.transfer.staging.json_numbers import Numbers
-from storeside.transfer.staging.origin import PULLED_VERSION
+from storeside.transfer.staging.line_facts import line_facts, place_of
 from storeside.transfer.staging.work import Work
-from storeside.transfer.state.loads import LONG_STATEMENT, Planned
+from storeside.transfer.state.loads import Planned
 
 
 class JsonCheck:
@@ -30,30 +30,24 @@ class JsonCheck:
 
         Raises GoneError for a version that no longer exists.
         """
-        place = self.work.request.source
-        source, only = self.work.source(objects, "LineAsString", "line String", compression)
-        read = "''" if place.by_url else PULLED_VERSION  # `Reader.check_unchanged` compares the versions
-        rows = self.work.client.query(
-            f"SELECT _path, {read} AS version,"
-            " countIf((NOT isValidJSON(line) AND notEmpty(trimBoth(line, ' \\t\\r')))"
-            f" OR {numbers.condition}) AS wrong"
-            f" FROM {source}{f' WHERE {only}' if only else ''} GROUP BY 1, 2",
-            settings={
-                "use_hive_partitioning": 0,
-                "max_query_size": LONG_STATEMENT,
-                "s3_retry_attempts": 10,
-                # One thread splits bytes into lines faster than the network delivers them. Smaller blocks take less
-                # memory.
-                "max_parsing_threads": 1,
-                "max_block_size": 4096,
-                "query_id": query_id,
-            },
-        ).result_rows
+        rows = line_facts(
+            self.work, objects,
+            (
+                "countIf((NOT isValidJSON(line) AND notEmpty(trimBoth(line, ' \\t\\r')))"
+                f" OR {numbers.condition}) AS wrong",
+            ),
+            compression,
+            query_id=query_id,
+            # One thread splits bytes into lines faster than the network delivers them. Smaller blocks take less
+            # memory.
+            max_parsing_threads=1,
+            max_block_size=4096,
+        )  # fmt: skip
         wrong = {(path, version) for path, version, count in rows if count}
         seen = {path: version for path, version, _ in rows}
         broken = []
         for o in objects:
-            path, version = place.path_of(o.key), "" if place.by_url else o.version
+            path, version = place_of(self.work, o)
             if seen.get(path, version) != version:
                 raise about(GoneError("it was overwritten after it was listed"), o.key)
             if (path, version) in wrong:

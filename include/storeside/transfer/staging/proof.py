@@ -12,16 +12,16 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from clickhouse_connect.driver.exceptions import DatabaseError
 
 from storeside.sql.quoting import literal
 from storeside.transfer.base import queries
 from storeside.transfer.base.schema import FLOAT, INTEGERS, Column, bare
-from storeside.transfer.staging.origin import PULLED_VERSION
+from storeside.transfer.staging.line_facts import line_facts, place_of
 from storeside.transfer.staging.work import Work
-from storeside.transfer.state.loads import LONG_STATEMENT, Planned
+from storeside.transfer.state.loads import Planned
 
 if TYPE_CHECKING:
     from storeside.transfer.request.object_format import Format
@@ -62,8 +62,18 @@ def plain(work: Work, objects: Sequence[Planned], columns: Iterable[Column], com
     if not faults:
         return set()
     began = time.monotonic()
+    listed = ", ".join(map(literal, faults))
     try:
-        rows = _read(work, large, faults, compression)
+        rows = line_facts(
+            work, large,
+            (
+                "sum(length(line))",
+                f"countIf(multiMatchAny(line, [{listed}]) OR NOT isValidUTF8(line))",
+                "any(getSetting('max_threads'))",
+            ),
+            compression,
+            query_id=queries.check_id(f"{queries.tables_of(work.loads.transfer)}{work.token}", large[0].load_id),
+        )  # fmt: skip
     except DatabaseError as e:
         if work.stop.is_set():
             raise
@@ -71,33 +81,7 @@ def plain(work: Work, objects: Sequence[Planned], columns: Iterable[Column], com
         log.debug("without a proof: %s", e)
         return set()
     found = {(path, version): size for path, version, size, wrong, _ in rows if not wrong}
-    place = work.request.source
-    proved = {
-        o.load_id: size for o in large if (size := found.get((place.path_of(o.key), _version(work, o)))) is not None
-    }
+    proved = {o.load_id: size for o in large if (size := found.get(place_of(work, o))) is not None}
     threads = rows[0][-1] if rows else 1
     work.proofs.add(time.monotonic() - began, sum(proved.values()) * _SAVED / threads)
     return {*proved}
-
-
-def _version(work: Work, o: Planned) -> str:
-    """Return the version that the statement must have read; `Reader.check_unchanged` compares those of AIStore."""
-    return "" if work.request.source.by_url else o.version
-
-
-def _read(work: Work, objects: Sequence[Planned], faults: Sequence[str], compression: str) -> Sequence[Sequence[Any]]:
-    """Return path, version, bytes and faulty lines of each object, and the number of threads."""
-    source, only = work.source(objects, "LineAsString", "line String", compression)
-    version = "''" if work.request.source.by_url else PULLED_VERSION
-    listed = ", ".join(map(literal, faults))
-    return work.client.query(
-        f"SELECT _path, {version} AS version, sum(length(line)),"
-        f" countIf(multiMatchAny(line, [{listed}]) OR NOT isValidUTF8(line)), any(getSetting('max_threads'))"
-        f" FROM {source}{f' WHERE {only}' if only else ''} GROUP BY 1, 2",
-        settings={
-            "use_hive_partitioning": 0,
-            "max_query_size": LONG_STATEMENT,
-            "s3_retry_attempts": 10,
-            "query_id": queries.check_id(f"{queries.tables_of(work.loads.transfer)}{work.token}", objects[0].load_id),
-        },
-    ).result_rows
