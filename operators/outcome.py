@@ -109,7 +109,7 @@ def _known_failures(count: int, listed: int, known: Sequence[Sequence[str]], don
     such = "".join(f", such as {name!r}: {reason}" for name, reason in known[:1])
     return AirflowFailException(
         f"{count} of {listed} objects are not {done}, because they failed for good in earlier runs{such}. Correct the"
-        " cause and set `retry_failed`, or accept that they are missing with the command storeside.transfer"
+        " cause and set `retry_failed`, or accept that they are missing with the command storeside load"
         " --accept-failed, or on the page of the run."
     )
 

@@ -33,7 +33,7 @@ def bucket(s3_client: S3Client) -> Iterator[str]:
 def run(stack: Stack, *arguments: str) -> subprocess.CompletedProcess[str]:
     variables = {**environment(stack), "AWS_ENDPOINT_URL": stack.url("s3"), "PYTHONPATH": str(SOURCES)}
     return subprocess.run(
-        [sys.executable, "-m", "storeside.events", "setup", *arguments],
+        [sys.executable, "-m", "storeside", "setup-queue", *arguments],
         env=variables, check=False, capture_output=True, text=True, stdin=subprocess.DEVNULL,
     )  # fmt: skip
 

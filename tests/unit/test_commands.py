@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import re
+import shlex
 
 import pytest
 
+from storeside import __main__ as storeside
 from storeside.stack.settings import CHECKOUT, default_folder
 
 PLACES = ["s3://bucket/prefix", "db.table"]
@@ -40,6 +43,46 @@ def test_one_line_says_what_is_wrong(
     lines = [line for line in capfd.readouterr().err.splitlines() if line.startswith("error: ")]
     assert len(lines) == 1
     assert re.search(said, lines[0]), lines[0]
+
+
+COMMANDS = {name: command for group in storeside.COMMANDS.values() for name, command in group.items()}
+
+
+def test_the_help_lists_all_commands_in_groups(capsys: pytest.CaptureFixture[str]) -> None:
+    assert storeside.main([]) == 0
+    listed = [line.split()[0] for line in capsys.readouterr().out.splitlines() if line.startswith("  ")]
+    assert listed == [*COMMANDS]
+
+
+def test_a_command_that_does_not_exist_is_refused_with_a_near_one(capsys: pytest.CaptureFixture[str]) -> None:
+    assert storeside.main(["lod", *PLACES]) == 2
+    assert capsys.readouterr().err == "error: 'lod' is no command: did you mean load? storeside --help lists them\n"
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_help_of_a_command_has_an_example_that_it_accepts_and_its_exit_codes(
+    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        storeside.main([name, "--help"])
+    text = capsys.readouterr().out
+    ((used, example),) = re.findall(r"example:\n  storeside (\S+) ?(.*)", text)
+    assert f"usage: storeside {used}" in text
+    assert re.search(r"exit codes: \d", text)
+    assert {used, name} <= {"load", "preview"} or used == name
+    command = COMMANDS[name]
+    module = importlib.import_module(f"storeside.{command.module}")
+    parsed: list[object] = []
+    parse = argparse.ArgumentParser.parse_args
+
+    def stop(parser: argparse.ArgumentParser, *given: object) -> None:
+        parsed.append(parse(parser, *given))  # type: ignore[call-overload]
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(argparse.ArgumentParser, "parse_args", stop)
+    with pytest.raises(KeyboardInterrupt):
+        module.main([*command.first, *shlex.split(example)])
+    assert parsed
 
 
 def test_an_empty_home_is_none(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,7 @@ import pytest
 from airflow.sdk import DAG
 
 import storeside.operators as public
+from storeside import __main__ as command_line
 from storeside.stack.settings import CHECKOUT
 
 PAGES = [CHECKOUT / "README.md", *sorted((CHECKOUT / "docs").rglob("*.md"))]
@@ -80,6 +81,8 @@ def test_python_blocks_compile_and_import_what_exists(path: Path) -> None:
 
 # commands
 
+COMMANDS = [name for group in command_line.COMMANDS.values() for name in group]
+
 
 @cache
 def make_targets() -> frozenset[str]:
@@ -118,6 +121,8 @@ def check_one(command: str) -> str:
     if words[:1] in ([], ["make"]):
         missing = [w for w in words[1:] if "=" not in w and w not in make_targets()]
         return f"no target {missing}" if missing else ""
+    if words[0] == "storeside":
+        words = ["python", "-m", *words]
     if words[0].endswith("python"):
         return check_module(words[2], words[3:]) if words[1] == "-m" else check_code(words[2])
     if words[0] == "docker":
@@ -147,7 +152,9 @@ def check_module(module: str, words: list[str]) -> str:
     if importlib.util.find_spec(module) is None:
         return f"no module {module}"
     options = [w for w in words if w.startswith("-")]
-    command = [w for w in words[:1] if module == "storeside.stack" and not w.startswith("-")]
+    command = [w for w in words[:1] if module in ("storeside", "storeside.stack") and not w.startswith("-")]
+    if module == "storeside" and set(command) - {*COMMANDS}:
+        return f"no command {command}"
     known = help_of(module, *command) if options or command else ""
     unknown = [option for option in options if option not in known]
     return f"no options {unknown}" if unknown else ""
@@ -193,7 +200,7 @@ def test_commands_name_what_exists(path: Path) -> None:
 def test_commands_in_sentences_name_what_exists() -> None:
     wrong = {}
     for path in PAGES:
-        for command in re.findall(r"`((?:make|docker compose|python -m) [^`…]+)`", prose(path)):
+        for command in re.findall(r"`((?:make|docker compose|python -m|storeside) [^`…]+)`", prose(path)):
             if " --resolve-image-digests" not in command and (reason := check(command)):
                 wrong[f"{path.name}: {command}"] = reason
     assert wrong == {}
@@ -201,7 +208,8 @@ def test_commands_in_sentences_name_what_exists() -> None:
 
 @pytest.mark.parametrize(
     "command",
-    ["make nonsense", "python -m storeside.nothing", "python -m storeside.doctor --nonsense",
+    ["make nonsense", "storeside nonsense", "storeside load --nonsense",
+     "python -m storeside.nothing", "python -m storeside.doctor --nonsense",
      "docker compose run nobody", "docker build --target nobody .", "airflow dags trigger nobody",
      "python -m storeside.stack up --nonsense", "kubectl apply -f docs/kubernetes/nothing.yaml"],
 )  # fmt: skip

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 from clickhouse_connect.driver.exceptions import DatabaseError
@@ -18,7 +17,7 @@ from storeside.transfer.printing import report_text
 from storeside.transfer.request.request import Request
 from storeside.transfer.request.source import Source
 from storeside.transfer.run.engine import Report
-from storeside.transfer.run.preparation import Preparation
+from storeside.transfer.run.pulling import clickhouse_reads
 from tests.statements import Engine
 from tests.transfers import request_of
 
@@ -89,9 +88,8 @@ def test_operator_and_command_have_the_same_choices() -> None:
 def test_a_collection_that_does_not_exist_turns_no_pull_into_a_push(source: Source, loader: str) -> None:
     """ClickHouse's own error, from the engine in this process."""
     wanted = request_of(source, "data.t", "csv", loader=loader)
-    preparation = Preparation(wanted, Engine(), None, SimpleNamespace(loads=None))  # type: ignore[arg-type]
     with pytest.raises(TransferInputError, match="collection 'nosuch': ClickHouse has no named collection of this"):
-        _ = preparation.pulls
+        clickhouse_reads(Engine(), wanted)
 
 
 def test_a_collection_without_a_right_is_refused_too() -> None:

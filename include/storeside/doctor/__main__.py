@@ -1,4 +1,4 @@
-"""``python -m storeside.doctor``: check the connections of the environment from this machine.
+"""``storeside doctor``: check the connections of the environment from this machine.
 
 The command reads Airflow's variables AIRFLOW_CONN_CLICKHOUSE_DEFAULT, AIRFLOW_CONN_AWS_DEFAULT,
 AIRFLOW_CONN_AISTORE_DEFAULT and AIRFLOW_CONN_HSDS_DEFAULT. Connections that are stored elsewhere are checked by the
@@ -21,13 +21,18 @@ from storeside.doctor import connections
 from storeside.doctor.errors import DoctorInputError
 from storeside.doctor.examination import examine
 from storeside.errors import BadInput
+from storeside.transfer.cli import Help, ending
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the checks and print them; return 1 if a check failed, and 2 if there is no valid connection to check."""
     parser = argparse.ArgumentParser(
-        prog="python -m storeside.doctor", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+        prog="storeside doctor", description=__doc__, formatter_class=Help,
+        epilog=ending(
+            "storeside doctor --bucket recordings --queue '' --read-only",
+            "1 if a check failed, 2 if there is no valid connection to check",
+        ),
+    )  # fmt: skip
     parser.add_argument("--bucket", default="recordings", help="S3 bucket to check; default: %(default)s")
     parser.add_argument(
         "--queue", default="recordings-events", help="SQS queue of its events, '' for none; default: %(default)s"

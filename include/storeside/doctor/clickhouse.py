@@ -141,7 +141,7 @@ def results(ledger: Client) -> Iterator[Finding]:
             check,
             f"{count} results of cloud buckets were recorded before versions were compared, so they may be of older"
             f" versions of their objects, such as {first.source} -> {first.destination}",
-            "python -m storeside.transfer.unproven lists them, and with --again the next tasks make them again",
+            "storeside unproven lists them, and with --again the next tasks make them again",
         )
 
 

@@ -1,7 +1,7 @@
-"""``python -m storeside.events --queue NAME s3://bucket/prefix table``: drain S3 events into a table without Airflow.
+"""``storeside events --queue NAME s3://bucket/prefix table``: drain S3 events into a table without Airflow.
 
-The environment variables of ``python -m storeside.transfer`` configure ClickHouse, S3 and SQS; AWS_ENDPOINT_URL
-applies to S3 and SQS. ``python -m storeside.events setup s3://bucket/prefix queue`` makes a queue for a bucket.
+The environment variables of ``storeside load`` configure ClickHouse, S3 and SQS; AWS_ENDPOINT_URL applies to S3 and
+SQS. ``storeside setup-queue s3://bucket/prefix queue`` makes a queue for a bucket.
 """
 
 from __future__ import annotations
@@ -25,18 +25,17 @@ from storeside.transfer.cli import (
 )
 from storeside.transfer.printing import report_text
 
+_EXAMPLE = "storeside events --queue trips-events s3://trips/ analytics.trips"
+_CODES = """1 for dead letters, or if S3 refused to change objects; 2 if the load cannot finish; 99 with
+--on-nothing skip and no message"""
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Drain a queue once; return 1 for dead letters and objects that S3 refused to change, 2 if it cannot finish.
-
-    With ``setup`` as the first argument, set up a queue instead: see `setup`.
-    """
-    given_arguments = [*(sys.argv[1:] if arguments is None else arguments)]
-    if given_arguments[:1] == ["setup"]:
-        from storeside.events import setup
-
-        return setup.main(given_arguments[1:])
-    parser = transfer_arguments("storeside.events", __doc__ or "")
+    """Drain a queue once; return 1 for dead letters and objects that S3 refused to change, 2 if it cannot finish."""
+    parser = transfer_arguments(
+        "storeside events", "Loads the objects that the S3 events in a queue name, each exactly once.",
+        example=_EXAMPLE, codes=_CODES,
+    )  # fmt: skip
     parser.add_argument("--queue", required=True, help="name or URL of the queue, which needs a dead-letter queue")
     parser.add_argument(
         "--messages", type=int, default=100_000, help="maximum number of messages; default: %(default)s"
@@ -56,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help="seconds until messages of a killed run are visible again; default: %(default)s",
     )
     add_on_nothing(parser)
-    given = parser.parse_args(given_arguments)
+    given = parser.parse_args(arguments)
     return exit_code(lambda: _drain(given))
 
 

@@ -1,4 +1,4 @@
-"""``python -m storeside.events setup s3://bucket/prefix queue``: make the queue that receives a bucket's events.
+"""``storeside setup-queue s3://bucket/prefix queue``: make the queue that receives a bucket's events.
 
 Makes the queue and its dead-letter queue, lets S3 send to the queue, and adds a notification to the bucket. Existing
 parts stay as they are, also other notifications of the bucket and other statements of the queue's policy. The command
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from storeside.events.errors import EventInputError, NoQueueError
 from storeside.events.queue import Queue, sqs_errors
-from storeside.transfer.cli import aws, exit_code
+from storeside.transfer.cli import Help, aws, ending, exit_code
 from storeside.transfer.objects.content import s3_error
 from storeside.transfer.request.source import Source, in_aistore, place_of
 
@@ -227,11 +227,15 @@ def _filter(found: Mapping[str, Any]) -> tuple[str, str]:
     return values.get("prefix", ""), values.get("suffix", "")
 
 
-def main(arguments: Sequence[str]) -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Set up a queue; return 0 if it is set up, 1 if steps are missing, and 2 if it cannot be set up."""
     parser = argparse.ArgumentParser(
-        prog="python -m storeside.events setup", description=(__doc__ or "").partition("\n\n")[2].partition("\n\n")[0]
-    )
+        prog="storeside setup-queue", description=(__doc__ or "").partition("\n\n")[2].partition("\n\n")[0],
+        formatter_class=Help, epilog=ending(
+            "storeside setup-queue s3://trips/2026/ trips-events",
+            "1 if steps are missing, 2 if the queue cannot be set up",
+        ),
+    )  # fmt: skip
     parser.add_argument("source", help="s3://bucket/prefix")
     parser.add_argument("queue", help="name of the queue; its dead-letter queue is called <queue>-dlq")
     parser.add_argument(

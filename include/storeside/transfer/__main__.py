@@ -1,4 +1,4 @@
-"""``python -m storeside.transfer s3://bucket/prefix database.table``: a transfer without Airflow.
+"""``storeside load s3://bucket/prefix database.table``: a load without Airflow.
 
 Environment variables configure the connection to ClickHouse (CLICKHOUSE_HOST, CLICKHOUSE_PORT, CLICKHOUSE_USER,
 CLICKHOUSE_PASSWORD, CLICKHOUSE_SECURE, CLICKHOUSE_CA), to S3 (boto3's variables, such as AWS_ENDPOINT_URL_S3) and to
@@ -37,6 +37,10 @@ if TYPE_CHECKING:
     from storeside.transfer.request.request import Request
     from storeside.transfer.run.engine import Report
 
+_EXAMPLE = "storeside load s3://trips/2026/ analytics.trips --order-by pickup_time"
+_CODES = """1 if objects failed, now or before, or S3 refused to change them; 2 if the load cannot finish;
+99 with --on-nothing skip and no object"""
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one transfer; return 1 when objects failed, or S3 refused to change them, and 2 when it cannot finish.
@@ -45,7 +49,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     Objects that an earlier run could not load count as failed, unless their failure was accepted.
     """
-    parser = transfer_arguments("storeside.transfer", __doc__ or "", f"{S3_SOURCE}; or the same with ais://")
+    parser = transfer_arguments(
+        "storeside load", "Loads the objects of a bucket into a table of ClickHouse, each exactly once.",
+        f"{S3_SOURCE}; or the same with ais://", example=_EXAMPLE, codes=_CODES,
+    )  # fmt: skip
     parser.add_argument("--all-or-nothing", action="store_true", help="publish all objects in one step, or none")
     parser.add_argument(
         "--preview", action="store_true",
@@ -60,11 +67,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--inventory",
         default="",
+        metavar="URI",
         help="plan from the newest S3 Inventory below s3://bucket/folder/ instead of listing the bucket",
     )
     parser.add_argument(
         "--snapshot",
         default="",
+        metavar="ID",
         help="snapshot's id, version or metadata file to load, with --format iceberg or delta",
     )
     add_on_nothing(parser)

@@ -7,10 +7,10 @@ import logging
 import os
 import sys
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from storeside.aistore.cluster import Cluster
 from storeside.copying.s3_access import Access
@@ -27,6 +27,9 @@ from storeside.transfer.request.request import CHOICES, Request
 from storeside.transfer.request.source import Source, in_aistore, place_of
 from storeside.transfer.request.upsert import Upsert
 from storeside.transfer.tables.servers import Servers, address
+
+# A group of arguments in the help.
+Group: TypeAlias = argparse._ArgumentGroup  # argparse has no public name for it
 
 S3_SOURCE = "s3://bucket/prefix, or with a pattern: s3://bucket/2026/{01..06}/**.csv.gz"
 
@@ -65,92 +68,173 @@ def end_without(what: str, on_nothing: str) -> int:
     return {"succeed": 0, "skip": 99, "fail": 1}[on_nothing]
 
 
-def transfer_arguments(module: str, description: str, source: str = S3_SOURCE) -> argparse.ArgumentParser:
-    """Return a parser with the arguments that transfers from listings and from events share."""
-    parser = argparse.ArgumentParser(prog=f"python -m {module}", description=description.split("\n", maxsplit=1)[0])
-    parser.add_argument("source", help=source)
-    parser.add_argument("table", help="database.table; created if it does not exist")
-    for options, fields in ((Request, CHOICES), (ReadOptions, ReadOptions.CHOICES)):
-        for name, choices in fields.items():
-            default = getattr(options, name)
-            parser.add_argument(_option(name), choices=choices, default=default, help="default: %(default)s")
-    parser.add_argument("--collection", default="", help="ClickHouse's named collection for the endpoint")
-    parser.add_argument("--role-arn", default="", help="role that ClickHouse assumes to read the bucket")
-    parser.add_argument("--public", action="store_true", help="read without credentials")
-    parser.add_argument("--requester-pays", action="store_true", help="pay for requests to another account's bucket")
-    parser.add_argument("--delimiter", default=",", help="delimiter of CSV; default: %(default)s")
-    parser.add_argument("--names", default="", help="comma-separated column names for CSV without a header")
-    parser.add_argument(
-        "--schema", default="", metavar="FILE", help="file with the .proto schema of Protobuf objects"
+# The meaning of options and of their choices.
+_WHAT = {
+    "format": "format of the objects, found out from them by auto",
+    "loader": "pull: ClickHouse reads the objects; push: this process reads them; auto: pull if ClickHouse can",
+    "on_drift": "columns that the table lacks: fail the object; add them; widen also widens types; rest keeps their"
+    " values in the column _rest",
+    "on_bad_rows": "a row that cannot be read: fail its object; skip and count the row; keep also stores it in"
+    " <table>_rejected",
+    "on_overwrite": "rows of an object's earlier versions: append keeps them, replace replaces them",
+    "nested": "nested values of JSON become",
+    "on_null_nested": "a NULL list, map or struct that its column cannot hold: refuse the object; empty stores an"
+    " empty one",
+    "codes": "numbers such as 007 in columns of numbers: refuse them, read them as number; auto refuses them in"
+    " columns that the load has inferred",
+}
+
+
+class Help(argparse.RawDescriptionHelpFormatter):
+    """Shows options with a column of one width, which fits the longest names, and keeps lines of the epilog."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=32)
+
+
+def ending(example: str, codes: str) -> str:
+    """Return the end of a command's help: a complete command, and the meaning of the exit codes beside 0."""
+    return f"example:\n  {example}\n\nexit codes: {codes}"
+
+
+def transfer_arguments(
+    command: str, description: str, source: str = S3_SOURCE, *, example: str = "", codes: str = ""
+) -> argparse.ArgumentParser:
+    """Return a parser with the arguments that loads from listings and from events share.
+
+    :param command: the command as one types it, such as ``storeside load``
+    :param description: a text whose first line describes the command
+    :param source: what the source may be
+    :param example: see `ending`
+    :param codes: see `ending`
+    """
+    parser = argparse.ArgumentParser(
+        prog=command, usage="%(prog)s [OPTION ...] SOURCE TABLE", formatter_class=Help,
+        description=description.partition("\n")[0],
+        epilog=ending(example, codes),
+    )  # fmt: skip
+    parser.add_argument("source", metavar="SOURCE", help=source)
+    parser.add_argument("table", metavar="TABLE", help="database.table; created if it does not exist")
+    _add_reading(parser.add_argument_group("how objects are read"))
+    _add_table(parser.add_argument_group("the table"))
+    _add_access(parser.add_argument_group("access to the objects"))
+    _add_checks(parser.add_argument_group("checks, and what happens afterwards"))
+    run = parser.add_argument_group("the run")
+    run.add_argument(
+        "--modified-after", default="", metavar="INSTANT",
+        help="load only objects that were last modified then or later: 2026-01-01T00:00:00Z",
+    )  # fmt: skip
+    run.add_argument(
+        "--batch-objects", type=int, default=Batches.objects, metavar="N",
+        help="maximum number of objects that are published in one step; default: %(default)s",
+    )  # fmt: skip
+    run.add_argument(
+        "--set", action="append", default=[], metavar="NAME=VALUE",
+        help="any other option, such as limits.rows=1000 (docs/transfer/arguments.md lists them); may be repeated",
+    )  # fmt: skip
+    run.add_argument("--json", action="store_true", help="print the report as JSON")
+    run.add_argument("--run-id", default="", metavar="ID", help="name of the run; a run of the same name continues")
+    return parser
+
+
+def _add_choices(group: Group, options: type[Any], fields: Mapping[str, Sequence[str]]) -> None:
+    """Add an argument for each field of options, with its choices in the help."""
+    for name, choices in fields.items():
+        group.add_argument(
+            _option(name), choices=choices, default=getattr(options, name), metavar=name.rpartition("_")[2].upper(),
+            help=f"{_WHAT[name]} ({', '.join(choices)}); default: %(default)s",
+        )  # fmt: skip
+
+
+def _add_reading(group: Group) -> None:
+    _add_choices(group, Request, CHOICES)
+    _add_choices(group, ReadOptions, ReadOptions.CHOICES)
+    group.add_argument("--delimiter", default=",", metavar="TEXT", help="delimiter of CSV; default: %(default)s")
+    group.add_argument(
+        "--names", default="", metavar="NAME,...", help="comma-separated column names for CSV without a header"
     )
-    parser.add_argument("--message", default="", help="name of the message in the schema that is a row")
-    parser.add_argument(
-        "--partition-columns", default="", help="comma-separated columns with values in keys: year=2024/x"
+    group.add_argument("--schema", default="", metavar="FILE", help="file with the .proto schema of Protobuf objects")
+    group.add_argument(
+        "--message", default="", metavar="NAME", help="name of the message in the schema that is a row"
     )
+    group.add_argument(
+        "--partition-columns", default="", metavar="NAME,...",
+        help="comma-separated columns with values in keys: year=2024/x",
+    )  # fmt: skip
     for option, value, what in (
         ("select", "NAME", "load only this column of the objects"),
         ("drop", "NAME", "do not load this column"),
         ("rename", "NAME=NEW", "name of a column in the table"),
         ("cast", "NAME=TYPE", "type that a column's values are converted to"),
-        ("mask", f"NAME={{{','.join(MASKS)}}}", "load a mask instead of the column's values"),
+        ("mask", "NAME=MASK", f"load a mask instead of the column's values: {', '.join(MASKS)}"),
     ):
-        parser.add_argument(
-            f"--{option}", action="append", default=[], metavar=value, help=f"{what}; may be repeated"
-        )
-    parser.add_argument("--order-by", default="tuple()", help="ORDER BY of a new table; default: %(default)s")
-    parser.add_argument("--partition-by", default="", help="PARTITION BY of a new table")
-    parser.add_argument(
-        "--column", action="append", default=[], metavar="NAME=TYPE",
-        help="type to use instead of the inferred one; may be repeated",
-    )  # fmt: skip
-    parser.add_argument(
-        "--system-column", action="append", default=[], choices=list(SYSTEM_COLUMNS),
-        help="column that the load adds; may be repeated",
-    )  # fmt: skip
+        group.add_argument(f"--{option}", action="append", default=[], metavar=value, help=f"{what}; may be repeated")
     for name, default, what in (
         ("sample_objects", ReadOptions.sample_objects, "number of objects sampled to infer format and columns"),
         ("sample_bytes", ReadOptions.sample_bytes, "bytes read of each sampled text object"),
-        ("batch_objects", Batches.objects, "maximum number of objects that are published in one step"),
     ):
-        parser.add_argument(_option(name), type=int, default=default, help=f"{what}; default: %(default)s")
-    parser.add_argument(
+        group.add_argument(
+            _option(name), type=int, default=default, metavar="N", help=f"{what}; default: %(default)s"
+        )
+    group.add_argument(
         "--no-strict-json", dest="strict_json", action="store_false", help="leave JSON Lines to ClickHouse's parser"
     )
-    parser.add_argument(
-        "--after-load", choices=ACTIONS, default="none",
-        help="what happens to objects after their load, when their rows are on disk; default: %(default)s",
-    )  # fmt: skip
-    parser.add_argument("--move-to", default="", help="bucket and prefix of moved objects: s3://archive/trips/")
-    parser.add_argument("--sse-kms-key-id", default="", help="KMS key that encrypts moved objects")
-    parser.add_argument("--tag", action="append", default=[], metavar="NAME=VALUE", help="tag; may be repeated")
-    parser.add_argument(
-        "--after-load-rejected", action="store_true", help="also delete, move or tag objects with rejected rows"
+
+
+def _add_table(group: Group) -> None:
+    group.add_argument(
+        "--order-by", default="tuple()", metavar="EXPR", help="ORDER BY of a new table; default: %(default)s"
     )
+    group.add_argument("--partition-by", default="", metavar="EXPR", help="PARTITION BY of a new table")
+    group.add_argument(
+        "--column", action="append", default=[], metavar="NAME=TYPE",
+        help="type to use instead of the inferred one; may be repeated",
+    )  # fmt: skip
+    group.add_argument(
+        "--system-column", action="append", default=[], choices=list(SYSTEM_COLUMNS), metavar="NAME",
+        help=f"column that the load adds: {', '.join(SYSTEM_COLUMNS)}; may be repeated",
+    )  # fmt: skip
     for part, what in (
         ("key", "comma-separated columns that identify a row: the rows are changes, see docs/transfer/upsert.md"),
         ("version", "column that orders the changes of a key"),
         ("deleted", "column that marks deletions"),
     ):
-        parser.add_argument(f"--upsert-{part}", default="", metavar="NAME", help=what)
-    parser.add_argument(
-        "--suite", default="", help="Great Expectations suite: package.module:function, or a YAML or JSON file"
+        group.add_argument(f"--upsert-{part}", default="", metavar="NAME", help=what)
+
+
+def _add_access(group: Group) -> None:
+    group.add_argument(
+        "--collection", default="", metavar="NAME", help="ClickHouse's named collection for the endpoint"
     )
-    parser.add_argument(
+    group.add_argument(
+        "--role-arn", default="", metavar="ARN", help="role that ClickHouse assumes to read the bucket"
+    )
+    group.add_argument("--public", action="store_true", help="read without credentials")
+    group.add_argument("--requester-pays", action="store_true", help="pay for requests to another account's bucket")
+    group.add_argument("--sse-kms-key-id", default="", metavar="ID", help="KMS key that encrypts moved objects")
+
+
+def _add_checks(group: Group) -> None:
+    group.add_argument(
+        "--suite", default="", metavar="SUITE",
+        help="Great Expectations suite: package.module:function, or a YAML or JSON file",
+    )  # fmt: skip
+    group.add_argument(
         "--on-failed-expectations", choices=Expectations.CHOICES["on_failed"], default=Expectations.on_failed,
-        help="publish nothing (by events: fail the objects), or put the rows into <table>_quarantine; default:"
-        " %(default)s",
+        metavar="WHAT", help="fail: publish nothing (by events: fail the objects); quarantine: put the rows into"
+        " <table>_quarantine; default: %(default)s",
     )  # fmt: skip
-    parser.add_argument(
-        "--modified-after", default="", metavar="INSTANT",
-        help="load only objects that were last modified then or later: 2026-01-01T00:00:00Z",
+    group.add_argument(
+        "--after-load", choices=ACTIONS, default="none", metavar="ACTION",
+        help=f"what happens to objects when their rows are on disk: {', '.join(ACTIONS)}; default: %(default)s",
     )  # fmt: skip
-    parser.add_argument(
-        "--set", action="append", default=[], metavar="NAME=VALUE",
-        help="any other option, such as limits.rows=1000 (docs/transfer/arguments.md lists them); may be repeated",
-    )  # fmt: skip
-    parser.add_argument("--json", action="store_true", help="print the report as JSON")
-    parser.add_argument("--run-id", default="", help="name of the run; a run of the same name continues")
-    return parser
+    group.add_argument(
+        "--move-to", default="", metavar="URI", help="bucket and prefix of moved objects: s3://archive/trips/"
+    )
+    group.add_argument("--tag", action="append", default=[], metavar="NAME=VALUE", help="tag; may be repeated")
+    group.add_argument(
+        "--after-load-rejected", action="store_true", help="also delete, move or tag objects with rejected rows"
+    )
 
 
 def quiet_logging() -> None:

@@ -1,8 +1,8 @@
-"""``python -m storeside.transfer.lost_codes s3://bucket/prefix database.table``: lists columns that have lost codes.
+"""``storeside lost-codes s3://bucket/prefix database.table``: lists columns that have lost codes.
 
 Columns of numbers have lost the zeros of ``02134`` and the plus of ``+49170…`` in text objects that were loaded into
 them. The command reads the loaded objects again, with ClickHouse, and changes nothing. The environment variables are
-those of ``python -m storeside.transfer``.
+those of ``storeside load``.
 """
 
 from __future__ import annotations
@@ -113,7 +113,11 @@ def loaded_keys(tables: Client, wanted: Request) -> list[str]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """List the columns that have lost codes; return 1 if there are some, and 2 for an error."""
-    given = transfer_arguments("storeside.transfer.lost_codes", __doc__ or "").parse_args(arguments)
+    given = transfer_arguments(
+        "storeside lost-codes", "Lists columns of numbers that have lost zeros or signs of their objects' text.",
+        example="storeside lost-codes s3://trips/2026/ analytics.trips",
+        codes="1 if a column has lost codes, 2 if the objects cannot be compared",
+    ).parse_args(arguments)  # fmt: skip
 
     def listed() -> int:
         wanted, client = request(given), clickhouse()

@@ -1,8 +1,8 @@
-"""``python -m storeside.transfer.rebuild s3://bucket/prefix database.table``: restores a lost ledger of loads.
+"""``storeside rebuild s3://bucket/prefix database.table``: restores a lost ledger of loads.
 
 Each row of a destination has the id of its load in a hidden column, and the id follows from the destination, the
 bucket, the object's key and its version. So a listing of the source shows which objects the table already has. The
-environment variables are those of ``python -m storeside.transfer``.
+environment variables are those of ``storeside load``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from storeside.sql.answers import first_row
-from storeside.transfer.cli import clickhouse, exit_code, given_source, ledger, reader_of, servers
+from storeside.transfer.cli import Help, clickhouse, ending, exit_code, given_source, ledger, reader_of, servers
 from storeside.transfer.printing import report_text
 from storeside.transfer.request.source import Source
 from storeside.transfer.run.plan_input import record_source
@@ -111,8 +111,13 @@ def _others(destination: Destination, loads: Loads) -> int:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Rebuild the ledger of one table and source; return 2 if that is impossible."""
     parser = argparse.ArgumentParser(
-        prog="python -m storeside.transfer.rebuild",
+        prog="storeside rebuild",
+        formatter_class=Help,
         description="Restores the ledger of loads into a table from the table's rows and a listing of their source.",
+        epilog=ending(
+            "storeside rebuild s3://trips/2026/ analytics.trips",
+            "2 if the ledger cannot be rebuilt",
+        ),
     )
     parser.add_argument("source", help="s3:// or ais://bucket/prefix, or with a pattern, as given to the loads")
     parser.add_argument("table", help="database.table, the destination of the loads")

@@ -1,7 +1,7 @@
-"""``python -m storeside.transfer.unproven``: lists results of cloud buckets that may be of older versions.
+"""``storeside unproven``: lists results of cloud buckets that may be of older versions.
 
 With ``--again``, the next tasks make them again. The environment variables that configure ClickHouse are those of
-``python -m storeside.transfer``.
+``storeside load``.
 """
 
 from __future__ import annotations
@@ -14,15 +14,20 @@ from storeside.aistore.buckets import Bucket
 from storeside.ledger.objects import Ledger
 from storeside.ledger.unproven import make_again, unproven
 from storeside.transfer.base.errors import TransferInputError
-from storeside.transfer.cli import clickhouse, exit_code, ledger
+from storeside.transfer.cli import Help, clickhouse, ending, exit_code, ledger
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """List unproven results, or mark them; return 1 if there are some that are not marked, and 2 for an error."""
     parser = argparse.ArgumentParser(
-        prog="python -m storeside.transfer.unproven",
+        prog="storeside unproven",
+        formatter_class=Help,
         description="Lists results of transforms and copies of cloud buckets that were recorded before Storeside"
         " compared the versions of the objects that AIStore read, so they may be of older versions.",
+        epilog=ending(
+            "storeside unproven s3://recordings ais://speech --again",
+            "1 if there are some that are not marked, 2 for an error",
+        ),
     )
     parser.add_argument("source", nargs="?", default="", help="bucket of the objects, or bucket/prefix; default: all")
     parser.add_argument("destination", nargs="?", default="", help="bucket of the results; default: all")
