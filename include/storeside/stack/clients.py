@@ -11,7 +11,7 @@ from storeside.stack.settings import HOST, Stack
 
 
 def clients_environment(stack: Stack, tell: Callable[[str], object] = lambda text: None) -> dict[str, str]:
-    """Return the variables, with secrets, that connect clients and `python -m storeside.transfer` to this stack.
+    """Return the variables, with secrets, that connect clients and `storeside load` to this stack.
 
     A secure stack has a token for AIStore only while AuthN runs; otherwise this function calls `tell`.
     """
