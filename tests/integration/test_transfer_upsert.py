@@ -14,6 +14,7 @@ from storeside.transfer.request.request import Request
 from storeside.transfer.request.source import Source
 from storeside.transfer.request.upsert import Upsert
 from storeside.transfer.run.engine import Report, Transfer
+from storeside.transfer.run.preview import preview
 from storeside.transfer.state import lock
 from tests.benchmarks import upsert
 from tests.cluster import ShardedLoading
@@ -133,6 +134,20 @@ def test_objects_are_removed_after_their_changes_are_recorded(loading: Loading) 
     assert run(loading, after_load=AfterLoad("delete")).handled == 3
     assert current(loading) == EXPECTED
     assert "Contents" not in loading.s3.list_objects_v2(Bucket=loading.bucket)
+
+
+def test_a_preview_shows_the_view_and_refuses_what_a_load_refuses(loading: Loading) -> None:
+    loading.put({"1.jsonl": in_all_orders(0), "bad.jsonl": jsonl([change("Q", 1, "x", 1)])})
+    request = loading.transfer(upsert=CHANGES).request
+    found = preview(request, loading.client(), loading.s3)
+    created, view = found.statements[-2:]
+    assert "ENGINE = ReplacingMergeTree(`v`, `_storeside_deleted`)" in created
+    assert view.startswith(f"CREATE OR REPLACE VIEW `data`.`{loading.table[5:]}_current` AS SELECT")
+    assert [(key, "unknown operation Q" in reason) for key, reason in found.refused] == [("bad.jsonl", True)]
+    name = loading.table[5:]
+    assert loading.query(f"SELECT name FROM system.tables WHERE startsWith(name, '{name}')") == []
+    loading.create("id Int64, v Int64, op String, name Nullable(String)")
+    assert "has the engine MergeTree" in preview(request, loading.client(), loading.s3).problem
 
 
 def test_many_changes_out_of_order_and_twice_with_kills(loading: Loading) -> None:

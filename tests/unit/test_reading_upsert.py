@@ -127,6 +127,22 @@ def test_a_view_shows_columns_that_were_added(reading: Statements) -> None:
     assert current(reading, "id, more") == [(1, None), (2, 5), (3, None)]
 
 
+def test_keys_and_versions_stay_without_null_when_types_are_widened(reading: Statements) -> None:
+    reading.put({"0.jsonl": jsonl([change("I", 1, "a")])})
+    reading.load(upsert=CHANGES)
+    reading.put({
+        "1.jsonl": jsonl([{**change("I", 1, "a", 2), "more": 5}]),
+        "2.jsonl": jsonl([{**change("I", 1, "x", None), "even": 5}]),
+        "3.jsonl": jsonl([change("I", 1, "x", 2.5)]),
+    })  # fmt: skip
+    assert reading.load(upsert=CHANGES, on_drift="widen").loaded == 1
+    assert reading.rows("id, more") == [(1, None), (2, 5)]
+    reasons = reading.reasons()
+    assert "column 'id' has a NULL" in reasons["2.jsonl"]
+    assert "column 'id'" in reasons["3.jsonl"]
+    assert reading.types()["id"] == "Int64"
+
+
 @pytest.mark.parametrize("made", ["TABLE {} (x UInt8) ENGINE = Memory", "VIEW {} AS SELECT 7 AS x"])
 def test_a_view_or_table_of_that_name_stays(reading: Statements, made: str) -> None:
     reading.client.command("CREATE " + made.format(f"{reading.table}_current"))

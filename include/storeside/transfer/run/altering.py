@@ -18,7 +18,7 @@ from storeside.transfer.staging.staging import Staging
 from storeside.transfer.state.loads import Planned
 from storeside.transfer.state.lock import Hold, locked
 from storeside.transfer.tables.storable import refuse_same_names
-from storeside.transfer.tables.table import Destination
+from storeside.transfer.tables.table import Destination, names_column
 from storeside.transfer.types.inference import merge, wider
 from storeside.transfer.types.widening import widens
 
@@ -107,12 +107,15 @@ class Altering:
     def _changes(self, found: Sequence[Column], destination: Destination) -> tuple[list[Column], list[str]]:
         """Return the columns to add to a table or to widen, and why others keep their types."""
         options, wanted, kept = self.request.read.columns, [], []
+        key = f"{destination.partition_key} {destination.sorting_key}"
         for c in found:
             name, kind = options.target(c.name) or "", options.made(c.name, c.type)
             now = destination.type_of(name)
             if now is None:
                 wanted.append(Column(name, kind))
             elif self.request.on_drift == "widen" and (wide := wider(self.work.client, now, kind)) != now:
+                if same(now, wide) and (name in self.request.upsert.columns or names_column(key, name)):
+                    continue  # a key has no NULLs; an object with one fails for that reason
                 if widens(now, wide):
                     wanted.append(Column(name, wide))
                 elif is_nested(now) and bare(wide) == "String":
