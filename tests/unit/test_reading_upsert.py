@@ -96,6 +96,15 @@ def test_a_number_that_marks_no_deletion(reading: Statements) -> None:
     assert "column 'op' has a number that is neither 0 nor 1" in reading.reasons()["1.jsonl"]
 
 
+@pytest.mark.parametrize("loader", LOADERS)
+def test_rows_without_a_value_are_left_out_on_request(reading: Statements, loader: str) -> None:
+    rows = [change("I", 1, "a"), change("I", 1, "x", None), change("Q", 1, "y", 2), change("u", 2, "b", 3)]
+    reading.put({"0.jsonl": jsonl(rows)})
+    report = reading.load(upsert=CHANGES, loader=loader, on_bad_rows="skip")
+    assert (report.loaded, report.rejected) == (1, 2)
+    assert current(reading, "id, name") == [(1, "a"), (3, "b")]
+
+
 def test_computed_and_renamed_columns(reading: Statements) -> None:
     """Debezium's whole envelope: the key of a deletion is in the row before it."""
     rows = [
