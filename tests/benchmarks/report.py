@@ -31,6 +31,7 @@ BENCHMARKS = (
     "small",
     "starts",
     "quality",
+    "upsert",
     "events",
     "speech_run",
     "manifest",
