@@ -14,6 +14,7 @@ from airflow.sdk.observability import stats
 from storeside.amounts import counted, others, size
 from storeside.operators.arguments import check_instant, check_literals
 from storeside.operators.bases.deprecated import without_effect
+from storeside.operators.bases.load import LoadArguments, LoadOperator
 from storeside.operators.bases.queue import batches_of
 from storeside.operators.errors import airflow_errors
 from storeside.operators.hooks.transfer import (
@@ -24,7 +25,6 @@ from storeside.operators.hooks.transfer import (
     sqs_client,
 )
 from storeside.operators.links import QueuePageLink
-from storeside.operators.operators.clickhouse import LoadArguments, LoadOperator
 from storeside.operators.outcome import with_short_verdict
 from storeside.operators.shared import as_number, ledger, plain, run_key
 from storeside.transfer.request.after_load import AfterLoad

@@ -21,10 +21,8 @@ The first load of a client also asks for the server's memory, to limit its state
 
 from __future__ import annotations
 
-import contextvars
 import hashlib
 import logging
-import queue
 import threading
 import time
 import uuid
@@ -38,14 +36,8 @@ from clickhouse_connect.driver.exceptions import DatabaseError, OperationalError
 from storeside.amounts import byte_rate, counted, others, size
 from storeside.transfer.base import queries
 from storeside.transfer.base.errors import (
-    DIFFERENT_STRUCTURE,
     LeftError,
-    StaleError,
-    TransferCancelled,
-    TransferInputError,
-    code_of,
     plain,
-    shown,
 )
 from storeside.transfer.publish.leftovers import sweep
 from storeside.transfer.publish.loaded_objects import SourceActions
@@ -53,15 +45,14 @@ from storeside.transfer.publish.mirror import Mirror
 from storeside.transfer.request import aistore_urls
 from storeside.transfer.request.request import Request
 from storeside.transfer.request.source import Listed
-from storeside.transfer.run.batch import BatchLoad
+from storeside.transfer.run.batch_threads import BatchThreads
 from storeside.transfer.run.preparation import MOST_FAILURES, Preparation, Prepared
 from storeside.transfer.run.table_setup import TableSetup
 from storeside.transfer.staging.private import quiet_client
-from storeside.transfer.staging.staging import Staged
 from storeside.transfer.staging.validation import Validation
 from storeside.transfer.staging.work import Work
 from storeside.transfer.state.loads import Loads, Totals, Unplanned
-from storeside.transfer.state.plan import Batch, Plan
+from storeside.transfer.state.plan import Plan
 from storeside.transfer.tables.current import keep_view
 from storeside.transfer.tables.servers import NO_SERVERS, Servers
 from storeside.transfer.tables.table import existing, look_up
@@ -72,11 +63,6 @@ if TYPE_CHECKING:
 __all__ = ["Prepared", "Report", "Transfer"]
 
 log = logging.getLogger(__name__)
-
-# The result of each batch: an error, or its unpublished staging tables.
-Outcomes = queue.SimpleQueue[BaseException | list[tuple[BatchLoad, Staged]]]
-REPORT_SECONDS, _TICK_SECONDS = 5.0, 0.5
-_LISTED_AT_ONCE = 5000  # plans with up to this number of objects are read in one query
 
 
 @dataclass(frozen=True)
@@ -225,7 +211,7 @@ class Transfer:
                 recent=self._preparation.recent, mirror=mirror,
             )  # fmt: skip
             try:
-                self._load(work, prepared, validation)
+                BatchThreads(work, prepared, validation, self._left).load(lambda: self.progress(prepared))
             except LeftError:
                 raise
             except BaseException:
@@ -253,69 +239,6 @@ class Transfer:
             known_failures=prepared.known_failures, ignored=prepared.ignored,
         )  # fmt: skip
 
-    def _load(self, work: Work, prepared: Prepared, validation: Validation | None) -> None:
-        """Load the batches in daemon threads, which do not keep a terminated process alive."""
-        is_small = work.recent is not None and prepared.planned <= _LISTED_AT_ONCE
-        batches, _ = queries.at_once(
-            self.plan.listed_batches if is_small or self.plan.is_small else self.plan.batches,
-            lambda: queries.bound(self.client, self.request.limits.seconds),
-        )
-        waiting: queue.SimpleQueue[Batch] = queue.SimpleQueue()
-        for batch in batches:
-            waiting.put(batch)
-        outcomes: Outcomes = queue.SimpleQueue()
-        for _ in range(min(self.request.batches.parallel, len(batches))):
-            here = contextvars.copy_context()  # Airflow assigns log lines to tasks by context
-            threading.Thread(
-                target=here.run, args=(_work_through, work, validation, waiting, outcomes), daemon=True
-            ).start()
-        kept: list[tuple[BatchLoad, Staged]] = []
-        done, reported = 0, time.monotonic()
-        while done < len(batches):
-            if self._left.is_set():
-                work.stop.set()
-                raise LeftError("this process ends, and ClickHouse continues")
-            try:
-                outcome = outcomes.get(timeout=_TICK_SECONDS)
-            except queue.Empty:
-                if time.monotonic() - reported >= REPORT_SECONDS:
-                    reported = time.monotonic()
-                    with suppress(OperationalError):  # a missing line of progress does no harm
-                        log.info("%s", self.progress(prepared))
-                continue
-            if isinstance(outcome, BaseException):
-                raise outcome
-            kept += outcome
-            done += 1
-        if self.request.at_once:
-            self._publish_at_once(kept, prepared)
-
-    def _publish_at_once(self, kept: list[tuple[BatchLoad, Staged]], prepared: Prepared) -> None:
-        """Publish the staging tables of all batches in one step, unless an object has failed with all-or-nothing."""
-        if self.request.all_or_none and (failed := self.loads.last_totals(prepared.planned).failed):
-            for load, staged in kept:
-                load.staging.drop(staged.table)
-            raise TransferInputError(
-                f"{counted(failed, 'object')} cannot be loaded, so none is:"
-                f" {_listed(self.loads.failures(MOST_FAILURES))}"
-            )
-        if not kept:
-            return
-        first, whole = kept[0]
-        try:
-            for _, staged in kept[1:]:
-                first.staging.join(whole, staged)
-        except DatabaseError as e:
-            if code_of(e) != DIFFERENT_STRUCTURE:
-                raise
-            for _, staged in kept:
-                first.staging.drop(staged.table)
-            raise StaleError(
-                f"the columns of {self.request.table} changed while objects were read: start the load again, so that"
-                " it reads them with the current columns"
-            ) from e
-        first.publish(whole)
-
     def progress(self, prepared: Prepared) -> str:
         """Return one line: done of total, rate and remaining time."""
         totals = self.loads.totals()
@@ -336,34 +259,6 @@ class Transfer:
         self._left.set()
 
 
-def _work_through(
-    work: Work,
-    validation: Validation | None,
-    waiting: queue.SimpleQueue[Batch],
-    outcomes: Outcomes,
-) -> None:
-    """Load batch after batch; if they are published at once, return the staging tables instead."""
-    while True:
-        try:
-            if work.stop.is_set():
-                raise TransferCancelled("the transfer was stopped")
-            load = BatchLoad(work, waiting.get_nowait(), validation)
-        except queue.Empty:
-            return
-        except BaseException as e:
-            outcomes.put(e)
-            return
-        try:
-            if work.request.at_once:
-                outcomes.put([(load, staged) for staged in load.staged()])
-            else:
-                load.run()
-                outcomes.put([])
-        except BaseException as e:
-            outcomes.put(e)
-            return
-
-
 def validation_of(request: Request) -> Validation | None:
     """Return the check of rows against the request's suite; None without one. Raises QualityError."""
     given = request.expectations
@@ -382,10 +277,6 @@ def _of_snapshot(request: Request, prepared: Prepared) -> Request:
     if prepared.columns and not read.columns.select:
         read = replace(read, columns=replace(read.columns, select=tuple(prepared.columns)))
     return replace(request, read=read)
-
-
-def _listed(failures: Sequence[tuple[str, str]]) -> str:
-    return "; ".join(f"{shown(key)}: {reason}" for key, reason in failures)
 
 
 def describe(totals: Totals, reading: int, prepared: Prepared, seconds: float) -> str:
