@@ -39,7 +39,7 @@ from storeside.transfer.formats.text_columns import columns_of_csv
 from storeside.transfer.objects.content import Content
 from storeside.transfer.objects.streams import opened
 from storeside.transfer.request.object_format import Csv, Format, format_of
-from storeside.transfer.staging import push
+from storeside.transfer.staging import arrow_rows
 from tests.benchmarks.measure import bench, machine
 from tests.fuzz import recordings
 from tests.transfers import jsonl, parquet
@@ -74,7 +74,7 @@ def read_parquet(content: bytes, _: random.Random) -> None:
     with contextlib.suppress(LoadObjectError):
         objects.ParquetObject(held).facts()
         schema, batches = objects.row_groups(held)
-        for n, _piece in enumerate(push._arrow_stream(schema, batches)):
+        for n, _piece in enumerate(arrow_rows.stream(schema, batches)):
             if n == 100:
                 break
 
@@ -102,7 +102,7 @@ def read_csv(content: bytes, rng: random.Random) -> None:
         columns = csv_columns(held.sample(_SAMPLE), dialect)
         kinds = (pa.int64(), pa.float64(), pa.bool_(), pa.string(), pa.timestamp("us"))
         types = {column.name: rng.choice(kinds) for column in columns if rng.random() < 0.7}
-        for _batch in objects.batches_of(push.csv_reader(held.plain(), dialect, types)):
+        for _batch in objects.batches_of(arrow_rows.csv_reader(held.plain(), dialect, types)):
             pass
 
 

@@ -11,7 +11,7 @@ from storeside.events.notifications import parse
 from storeside.transfer.base.errors import LoadObjectError
 from storeside.transfer.formats import parquet as objects
 from storeside.transfer.request.object_format import Csv
-from storeside.transfer.staging import push
+from storeside.transfer.staging import arrow_rows
 from storeside.transfer.types.arrow_types import arrow_columns
 from tests.fuzz import tables
 from tests.fuzz.tables import Held, csv_columns
@@ -54,7 +54,7 @@ def test_rows_of_a_damaged_parquet_object_are_an_error_of_the_object(at: int) ->
     content[at : at + 16] = random.Random(at).randbytes(16)  # noqa: S311
     try:
         schema, batches = objects.row_groups(Held("a.parquet", bytes(content)))
-        assert sum(len(piece) for piece in push._arrow_stream(schema, batches))
+        assert sum(len(piece) for piece in arrow_rows.stream(schema, batches))
     except LoadObjectError:
         pass
 

@@ -12,7 +12,7 @@ from contextlib import suppress
 
 from clickhouse_connect.driver.exceptions import DatabaseError, OperationalError
 
-from storeside.amounts import counted
+from storeside.amounts import byte_rate, counted, others, size
 from storeside.transfer.base import queries
 from storeside.transfer.base.errors import (
     DIFFERENT_STRUCTURE,
@@ -28,6 +28,7 @@ from storeside.transfer.run.preparation import MOST_FAILURES, Prepared
 from storeside.transfer.staging.staging import Staged
 from storeside.transfer.staging.validation import Validation
 from storeside.transfer.staging.work import Work
+from storeside.transfer.state.loads import Totals
 from storeside.transfer.state.plan import Batch
 
 log = logging.getLogger(__name__)
@@ -150,3 +151,15 @@ def _work_through(
 
 def _listed(failures: Sequence[tuple[str, str]]) -> str:
     return "; ".join(f"{shown(key)}: {reason}" for key, reason in failures)
+
+
+def describe(totals: Totals, reading: int, prepared: Prepared, seconds: float) -> str:
+    """Return a line of progress; `reading` is the number of rows being read now."""
+    done = totals.loaded + totals.failed
+    share = totals.bytes / prepared.bytes if prepared.bytes else 0.0
+    text = (
+        f"{done:,} of {counted(prepared.planned, 'object')}{others((totals.failed, 'failed'))},"
+        f" {counted(totals.rows, 'row')} (and {reading:,} being read),"
+        f" {size(totals.bytes)} of {size(prepared.bytes)}{byte_rate(totals.bytes, seconds)}"
+    )
+    return f"{text}, {seconds / share - seconds:.0f} s to go" if share and seconds > 0 else text

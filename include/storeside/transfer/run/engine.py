@@ -33,7 +33,6 @@ from typing import TYPE_CHECKING, Any
 
 from clickhouse_connect.driver.exceptions import DatabaseError, OperationalError
 
-from storeside.amounts import byte_rate, counted, others, size
 from storeside.transfer.base import queries
 from storeside.transfer.base.errors import (
     LeftError,
@@ -45,13 +44,13 @@ from storeside.transfer.publish.mirror import Mirror
 from storeside.transfer.request import aistore_urls
 from storeside.transfer.request.request import Request
 from storeside.transfer.request.source import Listed
-from storeside.transfer.run.batch_threads import BatchThreads
+from storeside.transfer.run.batch_threads import BatchThreads, describe
 from storeside.transfer.run.preparation import MOST_FAILURES, Preparation, Prepared
 from storeside.transfer.run.table_setup import TableSetup
 from storeside.transfer.staging.private import quiet_client
 from storeside.transfer.staging.validation import Validation
 from storeside.transfer.staging.work import Work
-from storeside.transfer.state.loads import Loads, Totals, Unplanned
+from storeside.transfer.state.loads import Loads, Unplanned
 from storeside.transfer.state.plan import Plan
 from storeside.transfer.tables.current import keep_view
 from storeside.transfer.tables.servers import NO_SERVERS, Servers
@@ -277,15 +276,3 @@ def _of_snapshot(request: Request, prepared: Prepared) -> Request:
     if prepared.columns and not read.columns.select:
         read = replace(read, columns=replace(read.columns, select=tuple(prepared.columns)))
     return replace(request, read=read)
-
-
-def describe(totals: Totals, reading: int, prepared: Prepared, seconds: float) -> str:
-    """Return a line of progress; `reading` is the number of rows being read now."""
-    done = totals.loaded + totals.failed
-    share = totals.bytes / prepared.bytes if prepared.bytes else 0.0
-    text = (
-        f"{done:,} of {counted(prepared.planned, 'object')}{others((totals.failed, 'failed'))},"
-        f" {counted(totals.rows, 'row')} (and {reading:,} being read),"
-        f" {size(totals.bytes)} of {size(prepared.bytes)}{byte_rate(totals.bytes, seconds)}"
-    )
-    return f"{text}, {seconds / share - seconds:.0f} s to go" if share and seconds > 0 else text

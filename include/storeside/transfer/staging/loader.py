@@ -4,32 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from itertools import count
 from typing import Any
 
-from clickhouse_connect.driver.exceptions import DatabaseError, OperationalError
+from clickhouse_connect.driver.exceptions import OperationalError
 
 from storeside.aistore.buckets import common_prefix
 from storeside.transfer.base import queries
-from storeside.transfer.base.errors import GoneError, LoadObjectError, TransferCancelled, about, classify, code_of
+from storeside.transfer.base.errors import GoneError, about, code_of
 from storeside.transfer.base.schema import Column, structure
 from storeside.transfer.base.watch import watched
 from storeside.transfer.objects.aistore_objects import changed
-from storeside.transfer.objects.content import Content
-from storeside.transfer.objects.members import about_member, members_of
 from storeside.transfer.request.aistore_urls import fewer_readers
 from storeside.transfer.request.object_format import compression_by_name
-from storeside.transfer.staging.grouping import Grouping
 from storeside.transfer.staging.json_check import JsonCheck
 from storeside.transfer.staging.json_numbers import Numbers
 from storeside.transfer.staging.origin import PULLED_VERSION, pulled_columns
-from storeside.transfer.staging.push import WHOLE_PARQUET, push
+from storeside.transfer.staging.push import WHOLE_PARQUET
+from storeside.transfer.staging.pushing import Pushing
 from storeside.transfer.staging.work import Group, How, Work, cached
 from storeside.transfer.state.loads import LONG_STATEMENT, Loaded, Planned
 from storeside.transfer.statements.composing import settings
 from storeside.transfer.statements.reading import TRIMMED, Check, Reading
-from storeside.transfer.tables.table import Destination
 
 # The settings with which the rows of a limit are the first ones of the object.
 _IN_ORDER = {"max_threads": 1, "max_parsing_threads": 1, "input_format_parquet_preserve_order": 1}
@@ -46,6 +42,7 @@ class Reader:
         self.pushed = pushed
         self._json = JsonCheck(work)
         self._queries = count(1)
+        self._pushing = Pushing(work, self.query_id)
 
     def pushes(self, group: Group, how: How) -> bool:
         """Return whether the worker reads a group."""
@@ -77,7 +74,7 @@ class Reader:
         loaded = []
         for group in groups:
             if self.pushes(group, how):
-                loaded += self._push(table, group, how)
+                loaded += self._pushing.read(table, group, how)
             else:
                 loaded += self._pull(table, group, how)
         return loaded
@@ -199,66 +196,6 @@ class Reader:
 
     def _check_id(self, table: str) -> str:
         return queries.check_id(table, next(self._queries))
-
-    def _check_stop(self) -> None:
-        """Raise TransferCancelled if the transfer is stopped."""
-        if self.work.stop.is_set():
-            raise TransferCancelled("the transfer was stopped")
-
-    def _push_one(
-        self, table: str, o: Planned, content: Content, reading: Reading, *, tidy: bool = False, first_row: int = 0
-    ) -> int:
-        query_id = self.query_id(table)
-        with self._watched(query_id, [o]):
-            return push(
-                self.client, content, reading, o, table, self.request.table_options.system_columns, query_id,
-                strict=self.work.is_strict, tidy=tidy, first_row=first_row, most_rows=self.work.most_rows,
-            )  # fmt: skip
-
-    def _push_members(self, table: str, o: Loaded, into: Destination) -> Loaded:
-        """Push the members of an archive; return the archive with its number of rows and of NULLs."""
-        rows, found = 0, []
-        for member in members_of(self.work.content(o.planned)):
-            self._check_stop()
-            with about_member(member.name):
-                grouping = Grouping(self.work, pushed=True, member=member)
-                (group,) = grouping.groups([o.planned], into)
-                try:
-                    read = self._push_one(table, o.planned, member, group.reading, first_row=rows)
-                except DatabaseError as e:
-                    raise classify(e) from e
-                (told,) = group.objects
-                if told.rows not in (-1, read):
-                    raise LoadObjectError(f"it has {told.rows} rows, but {read} arrived")
-            found.append(told)
-            rows += read
-            if 0 < self.work.most_rows <= rows:
-                break
-        return Loaded(o.planned, rows, nulls=_nulls(found))
-
-    def _push(self, table: str, group: Group, how: How) -> list[Loaded]:
-        loaded = []
-        for o in group.objects:
-            self._check_stop()
-            planned = o.planned
-            try:
-                if group.into is not None:
-                    loaded.append(self._push_members(table, o, group.into))
-                    continue
-                read = self._push_one(table, planned, self.work.content(planned), group.reading, tidy=how.tidy)
-            except DatabaseError as e:
-                raise about(classify(e), planned.key) from e
-            except LoadObjectError as e:
-                raise about(e, planned.key) from e
-            loaded.append(o if o.rows >= 0 else replace(o, rows=read))
-        return loaded
-
-
-def _nulls(loaded: Sequence[Loaded]) -> tuple[tuple[str, int], ...]:
-    """Return the NULLs that the footers of all members count, for the columns that all of them have."""
-    counts = [dict(o.nulls) for o in loaded]
-    names = set.intersection(*(set(each) for each in counts)) if counts else set()
-    return tuple((name, sum(each[name] for each in counts)) for name in sorted(names))
 
 
 def _largest(objects: Sequence[Planned]) -> int:
