@@ -19,7 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from storeside.transformers.contract.failures import Failure
+from storeside.transformers.contract.failures import Failure, LeftOut
 from storeside.transformers.contract.job import Job
 from storeside.transformers.isolation.decoders import VARIABLES
 from storeside.transformers.workers import worker_process
@@ -88,10 +88,13 @@ async def _try_file(pool: Pool, file: Path, options: argparse.Namespace) -> bool
         if isinstance(trial.outcome, Failure):
             print(trial.outcome.line())
             return False
-    results = [bytes(t.outcome.data) for t in (by_path, by_content) if isinstance(t.outcome, Content)]
+    results = [_told(trial.outcome) for trial in (by_path, by_content)]
     if results[0] != results[1]:
-        print(f"{file}: its path yields {len(results[0])} bytes, its content {len(results[1])} different bytes")
+        print(f"{file}: its path yields {_counted(results[0])}, its content {_counted(results[1])}, which differ")
         return False
+    if isinstance(results[0], str):
+        print(f"{file}: left out: {results[0]}")
+        return True
     if options.json:
         sizes = {"bytes_in": len(content), "bytes_out": len(results[0])}
         print(json.dumps({"file": str(file), **sizes, "seconds": by_path.seconds, "peak_bytes": by_path.peak_bytes}))
@@ -104,6 +107,18 @@ async def _try_file(pool: Pool, file: Path, options: argparse.Namespace) -> bool
         options.output.mkdir(parents=True, exist_ok=True)
         (options.output / _named(file, options.extension)).write_bytes(results[0])
     return True
+
+
+def _told(outcome: Outcome) -> bytes | str:
+    """Return a result, or the reason why the object was left out."""
+    if isinstance(outcome, LeftOut):
+        return outcome.reason
+    assert isinstance(outcome, Content)  # noqa: S101 - a job without a pipeline
+    return bytes(outcome.data)
+
+
+def _counted(told: bytes | str) -> str:
+    return f"nothing ({told})" if isinstance(told, str) else f"{len(told)} bytes"
 
 
 def _named(file: Path, extension: str) -> str:

@@ -16,6 +16,14 @@ class ObjectError(ValueError):
     """The object can never be transformed, and a retry does not help; the message gives the reason."""
 
 
+class LeaveOut(Exception):  # noqa: N818 - it is no error
+    """The object shall have no result: `transform` raises or returns this with the reason.
+
+    That is no failure. The run lists and counts such objects by their reasons, so give many objects the same reason,
+    such as ``shorter than 1 s``. They are transformed again only after they or the ETL's specification changed.
+    """
+
+
 @dataclass(frozen=True)
 class Result:
     """A result with a small second result, such as the facts of an audio object.
@@ -34,7 +42,7 @@ class Transformer(Protocol):
 
     `source` is the path of the object's file, or the content if there is no file. `name` is the object's name;
     `arguments` are the ETL arguments of an inline request. `transform` raises ObjectError for an object that cannot
-    be transformed; any other error counts as transient.
+    be transformed, and LeaveOut for one that shall have no result; any other error counts as transient.
 
     `transform` runs in an isolated process (see `isolation`); the isolation starts after the transformer is built.
     Optional attributes: `needs` lists exceptions from the isolation: ``commands`` (other programs), ``network``,
@@ -44,8 +52,8 @@ class Transformer(Protocol):
 
     mime_type: str
 
-    def transform(self, source: Source, name: str, arguments: str) -> Data | Result:
-        """Return the transformed object."""
+    def transform(self, source: Source, name: str, arguments: str) -> Data | Result | LeaveOut:
+        """Return the transformed object, or the reason why it has no result."""
         ...
 
 

@@ -2,7 +2,8 @@
 
 AIStore 5.0 has no answer for a failed object over WebSocket: ext/etl/websocket_comm.go treats any text frame as
 success. Servers therefore write one line per failure to their log, which AIStore returns for every target
-(``GET /v1/etl/<name>/logs``). The worker that submitted the job reads the failures from there.
+(``GET /v1/etl/<name>/logs``). The worker that submitted the job reads the failures from there. In the same way it
+learns which objects the transformer left out: for AIStore they are done.
 """
 
 from __future__ import annotations
@@ -18,7 +19,10 @@ MARK = "storeside-failure "
 # It begins with `MARK`, which a transformer's own output cannot contain.
 SHARD_MARK = MARK + "shard "
 UNLISTED_MARK = MARK + "unlisted "
+LEFT_OUT_MARK = MARK + "left out "
 _REASON_LENGTH = 500
+# Characters of the reason of a left-out object: reasons are counted, so they are brief.
+LONGEST_LEFT_OUT = 200
 E = TypeVar("E")
 
 
@@ -48,10 +52,33 @@ class Failure:
 
 
 @dataclass(frozen=True)
-class Shard:
-    """A shard whose result was delivered: how many members were transformed, kept unchanged, and failed.
+class LeftOut:
+    """One object, or one `member` of a shard, that the transformer left out; the fields are those of `Failure`.
 
-    A shard's failures precede its line, so a shard without a line has unknown failures.
+    The reason comes from a transformer, which may be hostile: it is shortened to `LONGEST_LEFT_OUT` characters, and
+    each run of characters that cannot be printed becomes one space.
+    """
+
+    time: float
+    bucket: str
+    object: str
+    reason: str
+    member: str = ""
+
+    def __post_init__(self) -> None:
+        text = "".join(c if c.isprintable() else " " for c in self.reason[: 4 * LONGEST_LEFT_OUT])
+        object.__setattr__(self, "reason", " ".join(text.split())[:LONGEST_LEFT_OUT].rstrip() or "no reason given")
+
+    def line(self) -> str:
+        """Return the journal's line without a line end."""
+        return LEFT_OUT_MARK + json.dumps(asdict(self), separators=(",", ":"))
+
+
+@dataclass(frozen=True)
+class Shard:
+    """A shard whose result was delivered: how many members were transformed, kept unchanged, failed and left out.
+
+    The lines of a shard's members precede its own, so a shard without a line has unknown failures.
     """
 
     time: float
@@ -60,10 +87,14 @@ class Shard:
     transformed: int
     kept: int
     failed: int
+    left_out: int = 0
 
     def line(self) -> str:
         """Return the journal's line without a line end."""
-        return SHARD_MARK + json.dumps(asdict(self), separators=(",", ":"))
+        fields = asdict(self)
+        if not self.left_out:  # earlier versions do not know the field
+            del fields["left_out"]
+        return SHARD_MARK + json.dumps(fields, separators=(",", ":"))
 
 
 @dataclass(frozen=True)
@@ -81,6 +112,11 @@ class Unlisted:
 def parse(log: str) -> Iterator[Failure]:
     """Yield the failures in a server's log; skip all other lines and truncated ones."""
     yield from _parsed(log, MARK, Failure)
+
+
+def parse_left_out(log: str) -> Iterator[LeftOut]:
+    """Yield the objects and members that a server left out, by its log."""
+    yield from _parsed(log, LEFT_OUT_MARK, LeftOut)
 
 
 def parse_shards(log: str) -> Iterator[Shard]:

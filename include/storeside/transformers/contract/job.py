@@ -15,7 +15,7 @@ from urllib.parse import parse_qs, unquote_to_bytes
 
 from storeside.transformers.transformer import utf8
 
-from .failures import Failure
+from .failures import Failure, LeftOut
 
 # <mountpath>/@<provider>/[<namespace>/]<bucket>/%ob/<object name>: AIStore's docs/on_disk_layout.md
 _FILE = re.compile(r"/@([a-z]+)/(?:(@[^/#]*)?(#[^/]*)/)?([^@#/][^/]*)/%ob/(.+)", re.DOTALL)
@@ -62,6 +62,10 @@ class Job:
     def failure(self, reason: str, final: bool) -> Failure:
         """Return this object's entry for the failure journal."""
         return Failure(time.time(), self.bucket, self.object, reason, final)
+
+    def left_out(self, reason: str) -> LeftOut:
+        """Return this object's entry for the failure journal if the transformer left it out."""
+        return LeftOut(time.time(), self.bucket, self.object, reason)
 
 
 def from_control_message(message: bytes) -> Job:

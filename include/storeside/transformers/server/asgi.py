@@ -20,7 +20,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
-from storeside.transformers.contract.failures import Failure
+from storeside.transformers.contract.failures import Failure, LeftOut
 from storeside.transformers.contract.job import BadRequestError, Job, from_control_message
 from storeside.transformers.contract.journal import Journal
 from storeside.transformers.contract.pipeline import NODE_URL
@@ -90,6 +90,8 @@ class AsgiServer:
         outcome = await (await self._pool.submit(job, body))
         if isinstance(outcome, Failure):
             return self._failed(outcome)
+        if isinstance(outcome, LeftOut):
+            self._journal.record_left_out(outcome)
         return answer(outcome, self._pool.mime_type)
 
     def _failed(self, failure: Failure, status: HTTPStatus | None = None) -> HttpAnswer:
@@ -163,6 +165,9 @@ class AsgiServer:
                 await socket.send({"type": "websocket.send", "bytes": outcome.data})
             elif isinstance(outcome, Delivered):
                 await socket.send_text(str(outcome.size))
+            elif isinstance(outcome, LeftOut):
+                self._journal.record_left_out(outcome)
+                await socket.send_text("0")
             else:
                 self._journal.record(outcome)
                 # AIStore treats any text as success. The object is then missing or empty; the journal has the reason.

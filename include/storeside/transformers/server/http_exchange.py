@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
 
-from storeside.transformers.contract.failures import Failure
+from storeside.transformers.contract.failures import Failure, LeftOut
 from storeside.transformers.contract.job import Job, from_pull, from_push
 from storeside.transformers.contract.pipeline import DIRECT_PUT_LENGTH
 from storeside.transformers.settings import Settings
@@ -28,8 +28,14 @@ def job_of(method: str, raw_path: bytes, raw_query: bytes, pipeline: str) -> Job
     return (from_push if method == "PUT" else from_pull)(raw_path, raw_query, pipeline)
 
 
-def answer(outcome: Delivered | Content | Streamed, mime_type: str) -> HttpAnswer:
-    """Return the answer for a result: 204 after a direct put, or 200 with the result as body."""
+def answer(outcome: Delivered | Content | Streamed | LeftOut, mime_type: str) -> HttpAnswer:
+    """Return the answer for a result: 204 after a direct put, or 200 with the result as body.
+
+    An object that is left out gets 204, too: AIStore then stores nothing and counts no error (handleRespEcode in
+    ext/etl/communicator.go), and an earlier ETL of a pipeline answers the same.
+    """
+    if isinstance(outcome, LeftOut):
+        outcome = Delivered(0)
     if isinstance(outcome, Delivered):
         return HttpAnswer(HTTPStatus.NO_CONTENT, {DIRECT_PUT_LENGTH: str(outcome.size)}, b"")
     content = outcome.pieces if isinstance(outcome, Streamed) else outcome.data

@@ -16,7 +16,7 @@ from concurrent.futures import Future
 from http import HTTPStatus
 from typing import IO, Any
 
-from storeside.transformers.contract.failures import Failure
+from storeside.transformers.contract.failures import Failure, LeftOut
 from storeside.transformers.contract.job import BadRequestError, Job
 from storeside.transformers.contract.journal import Journal
 from storeside.transformers.contract.pipeline import NODE_URL
@@ -92,6 +92,8 @@ class _Service:
         outcome = asyncio.run_coroutine_threadsafe(self._outcome(job, content), self._loop).result()
         if isinstance(outcome, Failure):
             return self._failed(outcome)
+        if isinstance(outcome, LeftOut):
+            self._journal.record_left_out(outcome)
         if isinstance(outcome, Streamed):
             outcome = Content(b"".join(outcome.pieces))
         return answer(outcome, self._pool.mime_type)

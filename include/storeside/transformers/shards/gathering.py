@@ -21,7 +21,7 @@ from typing import Any
 from urllib.parse import parse_qs, quote, urlsplit
 
 from storeside.transformers.contract import tar_archive
-from storeside.transformers.contract.failures import Failure, Shard
+from storeside.transformers.contract.failures import Failure, LeftOut, Shard
 from storeside.transformers.contract.job import Job
 from storeside.transformers.contract.journal import Journal
 from storeside.transformers.contract.members import TAR
@@ -104,6 +104,7 @@ class Gathered:
         self._headers = {"Authorization": f"Bearer {settings.token}"} if settings.token else {}
         self._bytes = self._count = 0
         self.failures: list[Failure] = []
+        self.left_out: list[LeftOut] = []
 
     def transform(self, content: Data) -> Outcome:
         """Deliver or return the shard. Raises DeliveryError."""

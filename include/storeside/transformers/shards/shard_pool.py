@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from typing import BinaryIO, TypeAlias
 
 from storeside.transformers.contract import tar_archive
-from storeside.transformers.contract.failures import Failure, Shard
+from storeside.transformers.contract.failures import Failure, LeftOut, Shard
 from storeside.transformers.contract.job import Job
 from storeside.transformers.contract.journal import Journal
 from storeside.transformers.contract.members import LINES, OBJECTS, TAR, Members, line
@@ -88,6 +88,8 @@ class ShardPool:
             report = shard.report()
             for failure in shard.failures:  # with the time of their shard, which distinguishes them from earlier ones
                 self._journal.record(replace(failure, time=report.time))
+            for left_out in shard.left_out:
+                self._journal.record_left_out(replace(left_out, time=report.time))
             if not isinstance(found, Streamed):  # its members are not known yet
                 self._journal.record_shard(report)
         except TarError as e:
@@ -156,6 +158,7 @@ class _Shard:
         self._facts = bytearray()
         self._transformed = self._kept = self._seen = self._bytes = 0
         self.failures: list[Failure] = []
+        self.left_out: list[LeftOut] = []
 
     def transform(self, content: Data) -> Outcome:
         """Deliver or return the result. Raises TarError, DeliveryError and _AbandonedError."""
@@ -164,7 +167,7 @@ class _Shard:
 
     def report(self) -> Shard:
         """Return the shard's line in the journal."""
-        counts = self._transformed, self._kept, len(self.failures)
+        counts = self._transformed, self._kept, len(self.failures), len(self.left_out)
         return Shard(time.time(), self._job.bucket, self._job.object, *counts)
 
     def _pieces(self, content: Data) -> Iterator[Data]:
@@ -244,6 +247,9 @@ class _Shard:
             if isinstance(outcome, Failure) and not outcome.final:
                 outcome = self._submitter.submit(self._job_of(member), archive.content(member)).result()
         self._running -= 1
+        if isinstance(outcome, LeftOut):
+            self.left_out.append(replace(outcome, object=self._job.object, member=tar_archive.plain(member.name)))
+            return
         if not isinstance(outcome, Content):
             assert isinstance(outcome, Failure)  # noqa: S101 - a member has no pipeline
             self._fail(member, outcome.reason, outcome.final)
@@ -279,10 +285,13 @@ class _Shard:
         yield line(self._named(member), json.dumps(facts).encode())
 
     def _checked(self) -> Iterator[bytes]:
-        """Raise an error if no member has a result; yield an empty line as the result of a shard without members."""
+        """Raise an error if no member has a result; yield an empty line as the result of a shard without members.
+
+        A shard whose members are all left out, except for those that failed, has a result without members.
+        """
         if self._transformed or self._kept:
             return
-        if not self._seen:
+        if not self._seen or self.left_out:
             if self._members.results != TAR:
                 yield b"\n"  # AIStore does not distinguish an empty result from a missing one
             return

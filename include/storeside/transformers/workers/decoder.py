@@ -18,7 +18,7 @@ from typing import Any
 
 from storeside.transformers.isolation import decoders
 from storeside.transformers.registry import build
-from storeside.transformers.transformer import Data, ObjectError, Result, Source, Transformer, source_of
+from storeside.transformers.transformer import Data, LeaveOut, ObjectError, Result, Source, Transformer, source_of
 
 from . import wire
 from .wire import Channel, Head
@@ -78,6 +78,8 @@ def _answer(
     try:
         source: Source = head.get("path") or (bytes(content) if descriptor is None else source_of(descriptor))
         return _result(transformer.transform(source, head["name"], head["arguments"]))
+    except LeaveOut as e:
+        return {"left_out": str(e)[:_REASON_LENGTH]}, b""
     except ObjectError as e:
         return failed(str(e), final=True)
     except MemoryError:
@@ -92,8 +94,10 @@ def _answer(
             os.close(descriptor)
 
 
-def _result(result: Data | Result) -> tuple[Head, Data]:
+def _result(result: Data | Result | LeaveOut) -> tuple[Head, Data]:
     head: dict[str, Any] = {}
+    if isinstance(result, LeaveOut):
+        raise result
     data = result.data if isinstance(result, Result) else result
     with memoryview(data) as view:
         if not view.nbytes:  # AIStore does not distinguish an empty result from a missing one

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from storeside.transformers.contract.failures import Failure
+from storeside.transformers.contract.failures import Failure, LeftOut
 from storeside.transformers.contract.job import Job
 from storeside.transformers.settings import Settings
 from storeside.transformers.transformer import Data
@@ -44,7 +44,7 @@ class Streamed:
     pieces: Iterator[bytes]
 
 
-Outcome: TypeAlias = Delivered | Content | Streamed | Failure
+Outcome: TypeAlias = Delivered | Content | Streamed | LeftOut | Failure
 
 
 @dataclass(frozen=True)
@@ -134,6 +134,8 @@ class Pool:
 def _outcome(job: Job, head: dict[str, Any], data: Any) -> Outcome:
     if "failed" in head:
         return job.failure(str(head["failed"]), bool(head["final"]))
+    if "left_out" in head:
+        return job.left_out(str(head["left_out"]))
     if "content" in head:
         return Content(data, str(head.get("sidecar", "")).encode("latin-1"))
     return Delivered(int(head["delivered"]))

@@ -79,6 +79,8 @@ class Worker:
     def _deliver(self, job: Job, head: Head, data: Data) -> tuple[Head, Data]:
         if "failed" in head:
             return failed(str(head["failed"]), bool(head["final"]))
+        if "left_out" in head:
+            return {"left_out": str(head["left_out"])}, b""
         if not len(data):
             raise ObjectError("the transform returned nothing")
         if job.is_member:
