@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from storeside import sql
 from storeside.errors import StoresideError, Transient
 from storeside.ledger.listing import Row
-from storeside.ledger.scope import Others, Pending, Plan, Scope, Totals
+from storeside.ledger.scope import REASONS, LeftOut, Others, Pending, Plan, Scope, Totals
 from storeside.sql.acceptance import accept
 from storeside.sql.answers import first_row
 from storeside.sql.migrate import migrate
@@ -28,10 +28,12 @@ _RUN = dict.fromkeys(("listed", "skipped", "done", "failed", "bytes_in", "bytes_
 _RUN |= dict.fromkeys(("seconds", "job_seconds"), "Float64")
 # `planned` marks a complete plan. It is deleted first, because a task resumes only complete plans.
 _PLANNED = (
-    "planned", "pending", "known_bad", "forgiven", "refused", "accepted", "changed", "reason", "final", "member",
-    "reported", "submitted",
+    "planned", "pending", "known_bad", "forgiven", "refused", "accepted", "changed", "reason", "final", "left_out",
+    "member", "left_out_member", "reported", "submitted",
 )  # fmt: skip
 _BATCH = 20_000
+# Why an object has no result: a reason that may pass, one that may not, or its transformer left it out.
+WithoutResult = Literal["reason", "final", "left_out"]
 _SYNCHRONOUS = {"async_insert": 0}
 
 
@@ -202,14 +204,16 @@ class Ledger:
     def missing(self, scope: Scope, after: str, limit: int, *, final: bool = False) -> list[Pending]:
         """Return up to `limit` pending objects with names greater than `after` that have no fresh result.
 
-        Objects that failed for good are included only with `final`, and those of `record_changed` never.
+        Objects that failed for good are included only with `final`, and those that were left out, and those of
+        `record_changed`, never.
         """
         rows = self.client.query(
             "SELECT object, destination_object, size, version"
             " FROM storeside.results(job = {job:String}, effect = {effect:String})"
             " WHERE NOT fresh AND object > {after:String} AND ({final:Bool} OR object NOT IN"
             " (SELECT object FROM storeside.listings WHERE job = {job:String} AND side = 'final'))"
-            " AND object NOT IN (SELECT object FROM storeside.listings WHERE job = {job:String} AND side = 'changed')"
+            " AND object NOT IN"
+            " (SELECT object FROM storeside.listings WHERE job = {job:String} AND side IN ('changed', 'left_out'))"
             " ORDER BY object LIMIT {limit:UInt32}",
             parameters={**scope.parameters, "after": after, "limit": limit, "final": final},
         ).result_rows
@@ -218,8 +222,8 @@ class Ledger:
     def unchanged(self, scope: Scope, after: str, limit: int) -> list[Pending]:
         """Return up to `limit` pending objects with names greater than `after` whose results the job left unchanged.
 
-        Copies are returned only if they are as large as their source. Objects that a transform failed for good are
-        left out.
+        Copies are returned only if they are as large as their source. Objects that a transform failed for good or left
+        out are not returned.
         """
         rows = self.client.query(
             "SELECT object, destination_object, size, version"
@@ -227,7 +231,7 @@ class Ledger:
             " WHERE NOT fresh AND object > {after:String} AND destination_object IN"
             " (SELECT destination_object FROM storeside.listings WHERE job = {job:String} AND side = 'after')"
             " AND if({effect:String} = '', result_size = size, object NOT IN"
-            " (SELECT object FROM storeside.listings WHERE job = {job:String} AND side = 'final'))"
+            " (SELECT object FROM storeside.listings WHERE job = {job:String} AND side IN ('final', 'left_out')))"
             " AND object NOT IN (SELECT object FROM storeside.listings WHERE job = {job:String} AND side = 'changed')"
             " ORDER BY object LIMIT {limit:UInt32}",
             parameters={**scope.parameters, "after": after, "limit": limit},
@@ -290,9 +294,25 @@ class Ledger:
 
     def record_reasons(self, scope: Scope, reasons: Iterable[tuple[str, str, bool]]) -> None:
         """Store the reasons of failed objects until `settle`, as (object, reason, whether it failed for good)."""
-        self.insert_listing(
-            (scope.job, "final" if final else "reason", name, "", 0, "", why) for name, why, final in reasons
-        )
+        self.record_outcomes(scope, ((name, why, "final" if final else "reason") for name, why, final in reasons))
+
+    def record_outcomes(self, scope: Scope, outcomes: Iterable[tuple[str, str, WithoutResult]]) -> None:
+        """Store the reasons of objects without a result until `settle`, as (object, reason, kind)."""
+        self.insert_listing((scope.job, kind, name, "", 0, "", why) for name, why, kind in outcomes)
+
+    def results_of_left_out(self, scope: Scope, after: str, limit: int) -> list[str]:
+        """Return up to `limit` names, greater than `after`, of earlier results of objects that the job left out.
+
+        Call it before `settle`, which replaces the record of these results.
+        """
+        asked = {**scope.parameters, "after": after, "limit": limit}
+        return [name for (name,) in self.client.query(sql.query("results_of_left_out"), parameters=asked).result_rows]
+
+    def left_out(self, scope: Scope) -> LeftOut:
+        """Return how many of the job's listed objects are left out, now or in earlier runs, by their reasons."""
+        asked = {**scope.parameters, "limit": REASONS}
+        rows = self.client.query(sql.query("left_out"), parameters=asked).result_rows
+        return LeftOut(int(rows[0][2]) if rows else 0, {reason: int(count) for reason, count, _ in rows})
 
     def has_reasons(self, scope: Scope) -> bool:
         """Return whether the job has a failed object so far."""

@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
+
+# Reasons of left-out objects that a run counts one by one; the others have one count.
+REASONS = 20
+OTHER_REASONS = "other reasons"
 
 
 @dataclass(frozen=True)
@@ -79,9 +85,27 @@ class Others:
 
 @dataclass(frozen=True)
 class Totals:
-    """Objects and bytes of one run on one bucket pair."""
+    """Objects and bytes of one run on one bucket pair; it recorded `left_out` objects as left out."""
 
     done: int
     failed: int
     bytes_in: int
     bytes_out: int
+    left_out: int = 0
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """The number of objects that the transformer left out, and the most frequent reasons with the number of each."""
+
+    objects: int = 0
+    reasons: Mapping[str, int] = field(default_factory=dict)
+
+    def __add__(self, other: LeftOut) -> LeftOut:
+        counts = Counter(self.reasons) + Counter(other.reasons)
+        return LeftOut(self.objects + other.objects, dict(counts.most_common(REASONS)))
+
+    def by_reason(self) -> dict[str, int]:
+        """Return the number of objects by reason; rare reasons are one entry."""
+        rest = self.objects - sum(self.reasons.values())
+        return {**self.reasons, **({OTHER_REASONS: rest} if rest else {})}

@@ -1,4 +1,4 @@
--- Recordings of these events that are loaded, or failed for good (with the reason), in the event's version or a later
+-- Recordings of these events that are loaded or left out, or failed for good (with the reason), in the event's version or a later
 -- one. A version is later if the bucket was listed with it after the event. The times of loads and failures prove
 -- nothing, because the recording may have been overwritten meanwhile. A recording that is uploaded again unchanged is
 -- not retried: earlier failures of its version count. The external table `wanted` has the events.
@@ -14,7 +14,7 @@ loaded.version = e.etag AND e.etag != ''
 loaded.key != '' AND is_of_event AS is_loaded
 SELECT
     e.n,
-    if(is_loaded, 'loaded', 'failed') AS state,
+    if(is_loaded OR failed.status = 'left_out', 'loaded', 'failed') AS state,
     if(state = 'failed', failed.reason, '')
 FROM
 (
@@ -29,17 +29,17 @@ LEFT JOIN
 ) AS loaded ON loaded.key = e.key
 LEFT JOIN
 (
-    -- a failure of the object, or of a result made from it, in the chain of buckets that begins with its bucket
-    SELECT key, max(recorded_at) AS at, argMax(reason, recorded_at) AS reason
+    -- a failure of the object, or its being left out, or that of a result made from it, in the chain of buckets that begins with its bucket
+    SELECT key, max(recorded_at) AS at, argMax(reason, recorded_at) AS reason, argMax(status, recorded_at) AS status
     FROM
     (
-        SELECT object AS key, recorded_at, reason FROM storeside.objects FINAL
-        WHERE object IN (SELECT key FROM wanted) AND status = 'failed' AND source IN (SELECT place FROM places)
+        SELECT object AS key, recorded_at, reason, toString(status) AS status FROM storeside.objects FINAL
+        WHERE object IN (SELECT key FROM wanted) AND objects.status != 'done' AND source IN (SELECT place FROM places)
         UNION ALL
-        SELECT t.object, f.recorded_at, f.reason
+        SELECT t.object, f.recorded_at, f.reason, toString(f.status)
         FROM storeside.objects AS t FINAL
         INNER JOIN storeside.objects AS f FINAL ON f.source = t.destination AND f.object = t.destination_object
-        WHERE t.object IN (SELECT key FROM wanted) AND f.status = 'failed' AND t.source IN (SELECT place FROM places)
+        WHERE t.object IN (SELECT key FROM wanted) AND f.status != 'done' AND t.source IN (SELECT place FROM places)
     )
     GROUP BY key
 ) AS failed ON failed.key = e.key

@@ -38,5 +38,5 @@ LEFT JOIN
         AND key IN (SELECT destination_object FROM described) AND state != 'publishing'
 ) AS l ON l.key = d.destination_object AND l.version = d.result_version AND d.status = 'done'
 WHERE (o.listed_at > e.happened OR (o.version = e.etag AND e.etag != ''))
-    AND (o.status = 'failed' OR d.status = 'failed' OR l.state != '')
+    AND (o.status != 'done' OR d.status IN ('failed', 'left_out') OR l.state != '')
 SETTINGS join_use_nulls = 0

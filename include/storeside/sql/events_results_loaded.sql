@@ -1,5 +1,5 @@
 -- The objects among these that a transform into {destination:String} has done, and whose results a load into
--- {table:String} has recorded, or that one of the two failed, with the reason. Objects count in the event's version or
+-- {table:String} has recorded, or that one of the two failed, with the reason, or that the transform left out. Objects count in the event's version or
 -- later, as in events_transformed.sql, and results in the version that the transform made. The external table `wanted`
 -- has the events.
 WITH made AS
@@ -31,5 +31,5 @@ LEFT JOIN
     WHERE destination = {table:String} AND bucket = {destination:String}
         AND key IN (SELECT destination_object FROM made) AND state != 'publishing'
 ) AS l ON l.key = o.destination_object AND l.version = o.result_version
-WHERE (o.listed_at > e.happened OR (o.version = e.etag AND e.etag != '')) AND (o.status = 'failed' OR l.state != '')
+WHERE (o.listed_at > e.happened OR (o.version = e.etag AND e.etag != '')) AND (o.status != 'done' OR l.state != '')
 SETTINGS join_use_nulls = 0

@@ -1,10 +1,10 @@
--- The objects among these that a transform into {destination:String} has done, or that failed for good (with the
--- reason), in the event's version or later. An object that is put again unchanged keeps its version and is not
+-- The objects among these that a transform into {destination:String} has done or left out, or that failed for good (with
+-- the reason), in the event's version or later. An object that is put again unchanged keeps its version and is not
 -- transformed again. A version is later if it was listed after the event. The time when it was recorded proves nothing,
 -- because the object may have been overwritten meanwhile. The events are in the external table `wanted`.
 SELECT
     e.n,
-    if(o.status = 'done', 'loaded', 'failed') AS state,
+    if(o.status = 'failed', 'failed', 'loaded') AS state,
     if(state = 'failed', o.reason, '')
 FROM
 (

@@ -1,7 +1,7 @@
 -- Keeps the failures of a run on one pair of places, and marks as done those that a later try of the run mended. The
 -- pair is as in storeside.runs: two buckets, or a bucket with a prefix and a table.
 INSERT INTO storeside.failures (run_id, source, destination, prepend, object, version, state, reason, bytes, recorded_at)
-SELECT {run_id:String}, source, destination, prepend, object, '', status, reason, bytes_in, recorded_at
+SELECT {run_id:String}, source, destination, prepend, object, '', if(status = 'failed', 'failed', 'done'), reason, bytes_in, recorded_at
 FROM
 (
     SELECT source, destination, prepend, object, toString(status) AS status, reason, bytes_in, recorded_at

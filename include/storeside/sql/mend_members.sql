@@ -1,4 +1,4 @@
--- Records members that failed in an earlier run as done if this run made their shard's result without their failure.
+-- Records members that failed or were left out in an earlier run as done if this run made their shard's result with them.
 INSERT INTO storeside.objects
     (source, destination, prepend, object, version, effect, destination_object, status, reason, bytes_in, bytes_out, run_id)
 SELECT {source:String}, {destination:String}, {prepend:String}, o.object, r.version, {effect:String}, o.destination_object, 'done', '', 0, 0, {run_id:String}
@@ -6,7 +6,7 @@ FROM
 (
     SELECT object, destination_object
     FROM storeside.objects FINAL
-    WHERE source = {source:String} AND destination = {destination:String} AND status = 'failed'
+    WHERE source = {source:String} AND destination = {destination:String} AND status IN ('failed', 'left_out')
         AND (prepend = {prepend:String} OR prepend = '' AND startsWith(destination_object, {prepend:String}))
 ) AS o
 INNER JOIN (SELECT * FROM storeside.results(job = {job:String}, effect = {effect:String}) WHERE fresh) AS r

@@ -1,7 +1,7 @@
 -- Of the objects that a job planned to process, or refused: how many another run recorded as failed meanwhile, with some
 -- of them and the reasons, and how many have no outcome of the listed version, so that another try processes them.
 WITH o.is_other AND o.status = 'failed' AND o.version IN (p.version, '') AS is_failed,
-    o.is_other AND o.status = 'done' AND o.version = p.version AS is_done
+    o.is_other AND o.status IN ('done', 'left_out') AND o.version = p.version AS is_done
 SELECT
     countIf(is_failed), countIf(NOT o.is_own AND NOT is_failed AND NOT is_done),
     groupArrayIf({limit:UInt32})((p.object, o.reason), is_failed)

@@ -27,7 +27,7 @@ WHERE (source, destination, object, prepend) NOT IN
     WHERE object IN (SELECT object FROM recent)
         AND (source, destination, object, prepend) IN (SELECT source, destination, object, prepend FROM recent)
     GROUP BY source, destination, object, prepend
-    HAVING argMax(status = 'done' OR accepted_by != '', objects.recorded_at)
+    HAVING argMax(status != 'failed' OR accepted_by != '', objects.recorded_at)
 )
     AND (destination, source, object) NOT IN
     (

@@ -3,7 +3,7 @@
 -- versions are ``counter/checksum``: an equal checksum means the same content. The version of an object without a
 -- checksum has the size in its place; then the counters are compared. Objects that failed for good in another run are
 -- skipped under the same options; without `trusts_failures`, only those with an impossible name are. Those that a user
--- accepted are `forgiven`, the others `known_bad`. Objects with impossible names are refused. If the results of several
+-- accepted are `forgiven`, the others `known_bad`. Objects that the transformer left out are skipped, too. Objects with impossible names are refused. If the results of several
 -- objects would have the same name, all but one are refused: the owner of an existing result (see claim_results.sql), if
 -- it exists and keeps this name, else the first of the listing. An object is refused, too, if its result would overwrite
 -- that of another source bucket (see claim_results_of_others.sql), unless it is a copy and the destination has its
@@ -41,6 +41,9 @@ WITH
         AND ({trusts_failures:Bool} OR s.reason != '') AND (is_refused OR NOT was_refused)
         AND (is_refused OR NOT is_stale)
         AS is_known_bad,
+    l.status = 'left_out' AND l.version = s.version AND l.effect = {effect:String} AND l.options IN ('', {options:String})
+        AND NOT is_stale
+        AS is_left_out,
     startsWith(l.reason, 'its result would be named ') OR startsWith(l.reason, 'its members would be stored in the folder ')
         AS was_refused
 SELECT
@@ -141,7 +144,7 @@ LEFT JOIN
 (
     SELECT object, size, version FROM storeside.listings WHERE job = {job:String} AND side = 'held'
 ) AS h ON h.object = s.object
-WHERE f.shard != '' OR NOT (
+WHERE f.shard != '' OR NOT is_left_out AND NOT (
     NOT is_stale AND l.status = 'done' AND l.version = s.version AND l.effect = {effect:String}
     AND (result_is_there OR NOT {keeps_result:Bool})
 )

@@ -4,7 +4,8 @@ SELECT
     countIf(status = 'done') AS done,
     countIf(status = 'failed') AS failed,
     sumIf(bytes_in, status = 'done') AS bytes_in,
-    sumIf(bytes_out, status = 'done') AS bytes_out
+    sumIf(bytes_out, status = 'done') AS bytes_out,
+    countIf(status = 'left_out') AS left_out
 FROM
 (
     SELECT object, toString(status) AS status, bytes_in, bytes_out

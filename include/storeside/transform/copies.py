@@ -96,6 +96,18 @@ def _custom(client: Client, bucket: Bucket, name: str) -> dict[str, str]:
     return found
 
 
+def remove_left_out(client: Client, ledger: Ledger, scope: Scope, destination: Bucket) -> None:
+    """Delete the earlier results of objects that the job left out, as a new result would have replaced them.
+
+    Raises AISError.
+    """
+    after = ""
+    while window := ledger.results_of_left_out(scope, after, _WINDOW):
+        after = window[-1]
+        delete_objects(client, destination, window)
+        log.info("%s: deleted %d earlier results of objects that are left out", destination, len(window))
+
+
 def remove_empty(client: Client, ledger: Ledger, scope: Scope, destination: Bucket) -> None:
     """Delete the empty objects that failed WebSocket transforms leave at the destination."""
     from aistore.sdk.errors import AISError

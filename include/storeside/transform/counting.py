@@ -5,23 +5,25 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from storeside.ledger.objects import Ledger
-from storeside.ledger.scope import Others, Scope, Totals
+from storeside.ledger.scope import LeftOut, Others, Scope, Totals
 from storeside.transform.state import State
 
 _NOTHING = Others(0, 0, ())
+_NONE = LeftOut()
 
 
 @dataclass(frozen=True)
 class Counts:
     """The totals of a job, the listed objects that it did not have to process, and its first failures.
 
-    The parts of a job add up to the listed objects: done, failed, skipped, and failed for good before; the rest, if
-    there is one, was not tried.
+    The parts of a job add up to the listed objects: done, failed, left out (now or before), skipped, and failed for
+    good before; the rest, if there is one, was not tried.
     """
 
     totals: Totals
     skipped: int
     examples: tuple[tuple[str, str], ...]
+    left_out: LeftOut = _NONE
 
 
 def count(ledger: Ledger, scope: Scope, state: State, limit: int, *, keeps_result: bool) -> Counts:
@@ -33,15 +35,25 @@ def count(ledger: Ledger, scope: Scope, state: State, limit: int, *, keeps_resul
     """
     totals = ledger.totals(scope)
     planned = state.pending + state.refused
+    left = left_out(ledger, scope)
     if not keeps_result:
         done, bytes_in, bytes_out = ledger.fresh_results(scope)
+        earlier = left.objects - totals.left_out
         totals = Totals(done, totals.failed, bytes_in, bytes_out)
-        return Counts(totals, state.listed - planned - state.known_bad, tuple(ledger.failures(scope, limit)))
-    others = _NOTHING if totals.done + totals.failed == planned else ledger.others(scope, limit)
+        skipped = state.listed - planned - state.known_bad - earlier
+        return Counts(totals, skipped, tuple(ledger.failures(scope, limit)), left)
+    is_alone = totals.done + totals.failed + totals.left_out == planned
+    others = _NOTHING if is_alone else ledger.others(scope, limit)
     failed = totals.failed + others.failed
     examples = sorted([*ledger.failures(scope, limit), *others.examples])[:limit]
     return Counts(
         Totals(totals.done, failed, totals.bytes_in, totals.bytes_out),
-        state.listed - state.known_bad - totals.done - failed - others.left,
+        state.listed - state.known_bad - totals.done - failed - others.left - left.objects,
         tuple(examples),
+        left,
     )
+
+
+def left_out(ledger: Ledger, scope: Scope) -> LeftOut:
+    """Return how many of the listed objects are left out, now or by earlier runs; copies leave out none."""
+    return ledger.left_out(scope) if scope.effect else _NONE

@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, TypeVar
 
 from storeside.aistore import jobs
 from storeside.aistore.errors import AIStoreInputError
-from storeside.transformers.contract.failures import Failure, Shard, Unlisted, parse, parse_shards, parse_unlisted
+from storeside.transformers.contract.failures import (
+    Failure,
+    LeftOut,
+    Shard,
+    Unlisted,
+    parse,
+    parse_left_out,
+    parse_shards,
+    parse_unlisted,
+)
 from storeside.transformers.contract.journal import MOST_LINES
 
 if TYPE_CHECKING:
@@ -17,11 +26,20 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
-E = TypeVar("E", bound="Failure | Shard | Unlisted")
+E = TypeVar("E", bound="Failure | LeftOut | Shard | Unlisted")
 
 
 def failures(client: Client, etl_names: Iterable[str], job_id: str, bucket: str) -> Iterator[Failure]:
-    """Yield the failures of one job on `bucket` (its name), read from the logs of its ETLs.
+    """Yield the failures of one job; see `without_results`."""
+    for entry in without_results(client, etl_names, job_id, bucket):
+        if isinstance(entry, Failure):
+            yield entry
+
+
+def without_results(
+    client: Client, etl_names: Iterable[str], job_id: str, bucket: str
+) -> Iterator[Failure | LeftOut]:
+    """Yield the objects of `bucket` (its name) that failed or were left out in one job, read from its ETLs' logs.
 
     A transformer's log has the same clock as the job's snapshot on its target, so an entry that is older than the job
     belongs to another job. Raises AISError or RequestException if the ETL no longer exists or the cluster does not
@@ -32,7 +50,8 @@ def failures(client: Client, etl_names: Iterable[str], job_id: str, bucket: str)
         if isinstance(entry, Unlisted):
             unlisted = True
         elif not entry.member:
-            first = first or entry
+            if isinstance(entry, Failure):
+                first = first or entry
             yield entry
     if unlisted:
         example = f", such as {first.object!r}: {first.reason}" if first else ""
@@ -53,20 +72,22 @@ def readable(job_id: str, entries: Iterable[T]) -> Iterator[T]:
         log.info("job %s: cannot read all failures: %s", job_id, " ".join(str(e).split())[:300])
 
 
-def _of_objects(log: str) -> Iterator[Failure | Unlisted]:
+def _of_objects(log: str) -> Iterator[Failure | LeftOut | Unlisted]:
     yield from parse(log)
+    yield from parse_left_out(log)
     yield from parse_unlisted(log)
 
 
-def shards(client: Client, etl_name: str, job_id: str, bucket: str) -> Iterator[Failure | Shard]:
-    """Yield the shards that one job on `bucket` delivered, and the members that failed; see `failures`."""
+def shards(client: Client, etl_name: str, job_id: str, bucket: str) -> Iterator[Failure | LeftOut | Shard]:
+    """Yield the shards that one job on `bucket` delivered, and members without results; see `without_results`."""
     for entry in _entries(client, [etl_name], job_id, bucket, _of_shards):
         if isinstance(entry, Shard) or entry.member:
             yield entry
 
 
-def _of_shards(log: str) -> Iterator[Failure | Shard]:
+def _of_shards(log: str) -> Iterator[Failure | LeftOut | Shard]:
     yield from parse(log)
+    yield from parse_left_out(log)
     yield from parse_shards(log)
 
 

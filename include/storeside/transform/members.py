@@ -12,11 +12,12 @@ from storeside.aistore.errors import NO_REASON
 from storeside.aistore.stored_objects import StoredObject
 from storeside.ledger import members
 from storeside.ledger.objects import Ledger
+from storeside.ledger.scope import LeftOut as Counts
 from storeside.ledger.scope import Scope
 from storeside.transform.journal import readable, shards
 from storeside.transform.listings import Listings
-from storeside.transformers.contract.failures import Failure, Shard
-from storeside.transformers.contract.journal import MOST_LINES
+from storeside.transformers.contract.failures import Failure, LeftOut, Shard
+from storeside.transformers.contract.journal import MOST_LEFT_OUT, MOST_LINES
 
 if TYPE_CHECKING:
     from aistore.sdk import Client
@@ -41,27 +42,31 @@ class ShardListings(Listings):
 def record_members(
     client: Client, ledger: Ledger, scope: Scope, source: Bucket, etl_names: Iterable[str], job_id: str
 ) -> None:
-    """Record the shards that a job delivered, and the members of them that failed.
+    """Record the shards that a job delivered, and the members of them that failed or were left out.
 
-    If the logs lack failed members of a shard, the shard does not count as reported: the job transforms it again, and
+    If the logs lack such members of a shard, the shard does not count as reported: the job transforms it again, and
     if its report stays incomplete, it fails.
     """
     reported: list[Shard] = []
     failed: list[Failure] = []
+    left_out: list[LeftOut] = []
     for name in etl_names:
         for entry in readable(job_id, shards(client, name, job_id, source.name)):
             if isinstance(entry, Shard):
                 reported.append(entry)
+            elif isinstance(entry, LeftOut):
+                left_out.append(entry)
             else:
                 failed.append(entry)
-    listed = Counter((f.object, f.time) for f in failed)
-    incomplete = [shard for shard in reported if listed[shard.object, shard.time] < shard.failed]
-    for shard in incomplete:
-        count = shard.failed - listed[shard.object, shard.time]
+    listed = Counter((f.object, f.time) for f in (*failed, *left_out))
+    lacking = {shard: shard.failed + shard.left_out - listed[shard.object, shard.time] for shard in reported}
+    incomplete = {shard: count for shard, count in lacking.items() if count > 0}
+    for shard, count in incomplete.items():
+        what = f"{shard.failed} of its members failed" + f" and {shard.left_out} were left out" * bool(shard.left_out)
         reason = (
-            f"{shard.failed} of its members failed, and the log of its server lacks {count} of them: the log was"
-            f" rotated, or the server listed {MOST_LINES} failures within an hour. Correct the members that fail, or"
-            " try fewer shards at a time"
+            f"{what}, and the log of its server lacks {count} of them: the log was"
+            f" rotated, or the server listed {MOST_LINES} failures, or {MOST_LEFT_OUT} left-out members, within an hour."
+            " Correct the members that fail, or try fewer shards at a time"
         )
         log.warning("job %s: %s: %s", job_id, shard.object, reason)
         ledger.record_reasons(scope, [(shard.object, reason, False)])
@@ -69,11 +74,15 @@ def record_members(
         ledger,
         scope,
         ((f.object, f.member, f.reason, f.time) for f in failed),
+        ((o.object, o.member, o.reason, o.time) for o in left_out),
         ((shard.object, shard.time) for shard in reported if shard not in incomplete),
     )
 
 
-def settle(ledger: Ledger, scope: Scope) -> tuple[int, list[tuple[str, str]]]:
-    """Record the failed members of a finished job; return their number, and the first with their reasons."""
+def settle(ledger: Ledger, scope: Scope) -> tuple[int, list[tuple[str, str]], Counts]:
+    """Record the members without results of a finished job.
+
+    Returns the number of those that failed, the first of them with their reasons, and the number of those left out.
+    """
     members.settle(ledger, scope)
-    return members.failures(ledger, scope, 20)
+    return *members.failures(ledger, scope, 20), members.left_out(ledger, scope)

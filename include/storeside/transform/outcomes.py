@@ -63,11 +63,13 @@ class Outcomes:
             copies.remove_empty(self.client, self.ledger, self.scope, self.destination)
 
     def settle(self, state: State, *, may_continue: bool) -> None:
-        """Record every outcome. Raises `copies.not_copied` for objects that are not at fault."""
+        """Record every outcome, and delete earlier results of left-out objects. Raises `copies.not_copied` for objects that are not at fault."""
         if state.pending:
             no_reason = members.UNREPORTED if self._in_shards else NO_REASON
             no_reason = no_reason if self.spec and may_continue else ""
             remote = self.source.is_remote
+            if self.spec:
+                copies.remove_left_out(self.client, self.ledger, self.scope, self.destination)
             self.ledger.settle(self.scope, record_done=self.options.keeps_result, no_reason=no_reason, remote=remote)
             if self.spec is None and may_continue:
                 self._require_copies()
@@ -77,10 +79,11 @@ class Outcomes:
         counts = counting.count(
             self.ledger, self.scope, state, limit=EXAMPLES, keeps_result=self.options.keeps_result
         )
-        totals, examples = counts.totals, counts.examples
+        totals, examples, left_out = counts.totals, counts.examples, counts.left_out
         known = self.ledger.known_failures(self.scope, limit=EXAMPLES) if state.known_bad else []
         if self._in_shards and state.pending:
-            count, failed = members.settle(self.ledger, self.scope)
+            count, failed, left_out_members = members.settle(self.ledger, self.scope)
+            left_out += left_out_members
             totals, examples = replace(totals, failed=totals.failed + count), (*examples, *failed)[:EXAMPLES]
         ignored = self.ledger.ignored(self.scope)
         return Summary(
@@ -100,16 +103,19 @@ class Outcomes:
             known_failures=tuple(known),
             prepend=self.scope.prepend,
             ignored=ignored,
+            left_out=left_out.objects,
+            left_out_reasons=left_out.by_reason(),
         )
 
     def idle(self, plan: Plan, started: float) -> Summary:
         """Return the summary of a job that has nothing to do since it `started`; its listings are still recorded."""
+        left_out = counting.left_out(self.ledger, self.scope)
         return Summary(
             source=str(self.source),
             destination=str(self.destination),
             effect=self.scope.effect,
             listed=plan.listed,
-            skipped=plan.listed - plan.known_bad,
+            skipped=plan.listed - plan.known_bad - left_out.objects,
             known_bad=plan.known_bad,
             done=0,
             failed=0,
@@ -119,6 +125,8 @@ class Outcomes:
             known_failures=tuple(self.ledger.known_failures(self.scope, limit=EXAMPLES) if plan.known_bad else ()),
             prepend=self.scope.prepend,
             ignored=self.ledger.ignored(self.scope),
+            left_out=left_out.objects,
+            left_out_reasons=left_out.by_reason(),
         )
 
     def _require_copies(self) -> None:

@@ -10,11 +10,12 @@ from storeside.aistore.buckets import Bucket
 from storeside.aistore.errors import is_refusal, plain, said
 from storeside.aistore.existing import details
 from storeside.aistore.spec import EtlSpec
-from storeside.ledger.objects import Ledger
+from storeside.ledger.objects import Ledger, WithoutResult
 from storeside.ledger.scope import Pending, Scope
-from storeside.transform.journal import failures, readable
+from storeside.transform.journal import readable, without_results
 from storeside.transform.members import record_members
 from storeside.transform.state import Phase, State
+from storeside.transformers.contract.failures import Failure, LeftOut
 
 if TYPE_CHECKING:
     from aistore.sdk import Client
@@ -30,7 +31,7 @@ MOST_ERRORS = 128
 def record_reasons(
     client: Client, ledger: Ledger, scope: Scope, source: Bucket, spec: EtlSpec | None, state: State
 ) -> None:
-    """Record why objects failed in a finished job."""
+    """Record why objects failed in a finished job, and which ones the transformer left out."""
     if state.phase == Phase.QUARANTINE:
         return
     if spec is None:
@@ -40,11 +41,17 @@ def record_reasons(
         return
     if spec.in_shards:
         record_members(client, ledger, scope, source, state.etl_names, state.job_id)
-    journal = readable(state.job_id, failures(client, state.etl_names, state.job_id, source.name))
-    ledger.record_reasons(scope, ((f.object, f.reason, f.final) for f in journal))
+    journal = readable(state.job_id, without_results(client, state.etl_names, state.job_id, source.name))
+    ledger.record_outcomes(scope, ((entry.object, entry.reason, _kind(entry)) for entry in journal))
     if state.phase == Phase.RETRY or spec.communication != "ws":
         known = readable(state.job_id, object_errors(client, state.etl_names, state.job_id, source))
         ledger.record_reasons(scope, ((name, reason, False) for name, reason in known))
+
+
+def _kind(entry: Failure | LeftOut) -> WithoutResult:
+    if isinstance(entry, LeftOut):
+        return "left_out"
+    return "final" if entry.final else "reason"
 
 
 def reasons_of_copies(client: Client, bucket: Bucket, missing: Iterable[Pending]) -> Iterator[tuple[str, str, bool]]:

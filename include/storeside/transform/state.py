@@ -85,6 +85,8 @@ class Summary:
     :param known_failures: object and reason of the first `known_bad` objects
     :param prepend: prefix of the results' names
     :param ignored: numbers of markers, which are not listed, by their patterns, such as ``_*``
+    :param left_out: objects that the transformer left out, now or in an earlier run
+    :param left_out_reasons: numbers of left-out objects by reason; rare reasons are counted together
     """
 
     source: str
@@ -103,6 +105,8 @@ class Summary:
     known_failures: tuple[tuple[str, str], ...] = ()
     prepend: str = ""
     ignored: Mapping[str, int] = field(default_factory=dict)
+    left_out: int = 0
+    left_out_reasons: Mapping[str, int] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the summary as a dictionary of bounded size."""
