@@ -93,6 +93,13 @@ def known_detail(report: Mapping[str, Any]) -> dict[str, Any]:
     return {"known_bad": report["known_bad"], **({"known_failures": known} if known else {})}
 
 
+def _left_out_detail(summary: Summary) -> dict[str, Any]:
+    """Return what ``storeside.runs`` keeps, for the pages, of the objects that the transformer left out."""
+    if not summary.left_out:
+        return {}
+    return {"left_out": summary.left_out, "left_out_reasons": dict(summary.left_out_reasons)}
+
+
 def _log_objects(log: Any, what: str, first: Sequence[Sequence[str]], count: int) -> None:
     """Log the first of `count` objects, as (name, reason), and how many more there are."""
     for name, reason in first:
@@ -135,13 +142,16 @@ def finish(
         context, tables,
         {
             "kind": kind, "state": "partial" if summary.failed or summary.known_bad else "done", **row,
-            "detail": json.dumps(known_detail(asdict(summary)) | {"prepend": summary.prepend}),
+            "detail": json.dumps(
+                known_detail(asdict(summary)) | {"prepend": summary.prepend} | _left_out_detail(summary)
+            ),
         },
         **told,
     )  # fmt: skip
     not_done = others(
-        (summary.failed, "failed"), (summary.known_bad, "failed for good before"), (summary.skipped, "unchanged")
-    )
+        (summary.failed, "failed"), (summary.known_bad, "failed for good before"), (summary.left_out, "left out"),
+        (summary.skipped, "unchanged"),
+    )  # fmt: skip
     operator.log.info(
         "%s -> %s: %s %s%s; %s in, %s out, %.1f s%s",
         summary.source, summary.destination, counted(summary.done, "object"), done, not_done, size(summary.bytes_in),
@@ -149,6 +159,8 @@ def finish(
     )  # fmt: skip
     if summary.ignored:
         operator.log.info("ignored markers: %s", ", ".join(f"{n} of {kind}" for kind, n in summary.ignored.items()))
+    for reason, count in summary.left_out_reasons.items():
+        operator.log.info("left out: %s: %s", counted(count, "object"), reason)
     _log_objects(operator.log, "failed", summary.examples, summary.failed)
     _log_objects(operator.log, _KNOWN, summary.known_failures, summary.known_bad)
     if summary.failed and on_failed_objects == "fail":

@@ -8,7 +8,7 @@ import signal
 import time
 from pathlib import Path
 
-from storeside.transformers.transformer import ObjectError, Source
+from storeside.transformers.transformer import LeaveOut, ObjectError, Source
 
 
 def content(source: Source) -> bytes:
@@ -20,6 +20,17 @@ def upper(source: Source, _name: str, arguments: str) -> bytes:
     if data.startswith(b"bad"):
         raise ObjectError("this object is bad")
     return data.upper() + arguments.encode() + os.environ.get("SUFFIX", "").encode()
+
+
+def sieve(source: Source, _name: str, _arguments: str) -> bytes | LeaveOut:
+    """Leave out contents that are shorter than ``LEAST`` bytes, and those with a wish to be left out."""
+    data = content(source)
+    if data.startswith(b"bad"):
+        raise ObjectError("this object is bad")
+    if data.startswith(b"leave me out"):
+        raise LeaveOut("it wishes so")
+    least = int(os.environ.get("LEAST", "3"))
+    return data.upper() if len(data) >= least else LeaveOut(f"shorter than {least} bytes")
 
 
 def wrap(source: Source, _name: str, _arguments: str) -> bytes:

@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from storeside.ledger.objects import Ledger
-from storeside.ledger.scope import Scope
+from storeside.ledger.scope import REASONS, Scope
 from storeside.sql.migrate import migrations
 from storeside.transfer.base.errors import FailureKind
 from storeside.transfer.request.source import Listed, Source
@@ -92,6 +92,9 @@ def load(connection: Connection, run: str, outcomes: Sequence[bool | None]) -> I
 
 
 OUTCOMES = st.lists(st.sampled_from([True, False, None]), min_size=len(KEYS), max_size=len(KEYS))
+OUTCOMES_OF_TRANSFORMS = st.lists(
+    st.sampled_from([True, False, None, "short", "loud"]), min_size=len(KEYS), max_size=len(KEYS)
+)
 # Which of the two loads takes the next step; the rest is in order.
 ORDER = st.lists(st.integers(0, 1), max_size=12)
 
@@ -117,9 +120,9 @@ def test_the_parts_of_each_report_add_up_to_what_was_listed(
 
 
 def transform(
-    connection: Connection, run: str, outcomes: Sequence[bool | None], results: dict[str, int]
+    connection: Connection, run: str, outcomes: Sequence[bool | str | None], results: dict[str, int]
 ) -> Iterator[tuple[int, ...] | None]:
-    """Transform all objects in steps, and refuse one for its name; see `load`.
+    """Transform all objects in steps, and refuse one for its name; see `load`. A text is why an object is left out.
 
     `results` has the versions of the destination's objects, which the runs share.
     """
@@ -136,7 +139,9 @@ def transform(
     yield None
     pending = {one.object for one in ledger.missing(scope, "", 9)}
     for key, outcome in zip(KEYS, outcomes, strict=True):
-        if key in pending and outcome:
+        if key in pending and isinstance(outcome, str):
+            ledger.record_outcomes(scope, [(key, outcome, "left_out")])
+        elif key in pending and outcome:
             results[key] = results.get(key, 0) + 1
         elif key in pending and outcome is not None:
             ledger.record_reasons(scope, [(key, "bad", True)])
@@ -148,16 +153,20 @@ def transform(
     state = State(Phase.DONE, 0.0, plan.listed, plan.pending, plan.known_bad, plan.refused)
     counts = count(ledger, scope, state, limit=9, keeps_result=True)
     assert len(counts.examples) == counts.totals.failed
-    yield counts.totals.done, counts.totals.failed, counts.skipped, plan.known_bad, plan.listed
+    assert sum(counts.left_out.by_reason().values()) == counts.left_out.objects
+    left_out = counts.left_out.objects
+    yield counts.totals.done, counts.totals.failed, counts.skipped, plan.known_bad, left_out, plan.listed
 
 
 @settings(max_examples=5)
 @example([True, False], [True, False], [0, 1] * 5)  # both end before they count
 @example([False, True], [True, False], [0, 1] * 5)
 @example([True, None], [False, True], [0, 1, 0, 1, 0, 0, 0, 1, 1, 1])
-@given(OUTCOMES, OUTCOMES, ORDER)
+@example(["short", False], ["short", "loud"], [0, 1] * 5)
+@example(["short", "loud"], [True, "loud"], [])  # the second run finds them left out
+@given(OUTCOMES_OF_TRANSFORMS, OUTCOMES_OF_TRANSFORMS, ORDER)
 def test_the_parts_of_each_transform_add_up_to_what_was_listed(
-    connection: Connection, one: list[bool | None], other: list[bool | None], order: list[int]
+    connection: Connection, one: list[bool | str | None], other: list[bool | str | None], order: list[int]
 ) -> None:
     for table in ("objects", "listings"):
         connection.command(f"TRUNCATE TABLE storeside.{table}")
@@ -179,4 +188,22 @@ def test_the_parts_of_a_transform_that_is_tried_again_add_up(connection: Connect
     results: dict[str, int] = {}
     for _ in range(2):
         (*_, report) = transform(connection, "one", [True, True], results)
-        assert report == (2, 1, 0, 0, 3), "done by the run, by any of its tries"
+        assert report == (2, 1, 0, 0, 0, 3), "done by the run, by any of its tries"
+
+
+def test_reasons_of_left_out_objects_are_counted_up_to_a_limit(connection: Connection) -> None:
+    ledger, scope = Ledger(connection), Scope("ais://a", "ais://b", "effect", "run")  # type: ignore[arg-type]
+    for table in ("objects", "listings"):
+        connection.command(f"TRUNCATE TABLE storeside.{table}")
+    names = [f"{number:03d}" for number in range(3 * REASONS)]
+    ledger.record_listing(scope, "source", [(name, f"{name}.wav", 1, "v", "") for name in names])
+    ledger.plan(scope, retry_failed=False, keeps_result=True)
+    ledger.record_outcomes(
+        scope, [(name, f"{name} is odd" if int(name) % 3 else "loud", "left_out") for name in names]
+    )
+    ledger.settle(scope, record_done=True, no_reason="none")
+    found = ledger.left_out(scope)
+    assert (found.objects, len(found.reasons), found.reasons["loud"]) == (3 * REASONS, REASONS, REASONS)
+    both = (found + found).by_reason()
+    assert len(both) == REASONS + 1
+    assert (both["loud"], sum(both.values())) == (2 * REASONS, 6 * REASONS)

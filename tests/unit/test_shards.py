@@ -9,6 +9,7 @@ import os
 import tarfile
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import pytest
 
 from storeside.aistore.errors import AIStoreInputError
 from storeside.aistore.spec import EtlSpec
-from storeside.transformers.contract.failures import Failure, Shard, parse, parse_shards
+from storeside.transformers.contract.failures import Failure, LeftOut, Shard, parse, parse_left_out, parse_shards
 from storeside.transformers.contract.job import Job
 from storeside.transformers.contract.journal import Journal
 from storeside.transformers.contract.members import Members, line
@@ -37,9 +38,13 @@ class Told(Journal):
     def __init__(self) -> None:
         self.failures: list[Failure] = []
         self.shards: list[Shard] = []
+        self.left_out: list[LeftOut] = []
 
     def record(self, failure: Failure) -> None:
         self.failures.append(failure)
+
+    def record_left_out(self, left_out: LeftOut) -> None:
+        self.left_out.append(left_out)
 
     def record_shard(self, shard: Shard) -> None:
         self.shards.append(shard)
@@ -120,6 +125,32 @@ def test_a_bad_member_fails_alone() -> None:
         True,
         journal.shards[0].time,
     )
+
+
+@pytest.mark.guarantee("left-out")
+def test_a_member_that_is_left_out_is_no_failure() -> None:
+    journal = Told()
+    members = [("a.txt", b"one"), ("b.txt", b"bad"), ("c.txt", b"2"), ("c.json", b"{}"), ("d.txt", b"leave me out")]
+    made = transform(tar(members), function="sieve", journal=journal)
+    assert files(result(made)) == [("a.out", b"ONE"), ("c.json", b"{}")]
+    assert journal.reasons == {"b.txt": "this object is bad"}
+    (told,) = journal.shards
+    assert [(o.bucket, o.object, o.member, o.reason, o.time) for o in journal.left_out] == [
+        ("in", "train.tar", "c.txt", "shorter than 3 bytes", told.time),
+        ("in", "train.tar", "d.txt", "it wishes so", told.time),
+    ]
+    assert (told.transformed, told.kept, told.failed, told.left_out) == (1, 1, 1, 2)
+
+
+@pytest.mark.parametrize(("members", "made"), [(TXT, bytes(1024)), (LINES, b"\n")])
+@pytest.mark.parametrize("other", [b"2", b"bad"])
+def test_a_shard_whose_members_are_left_out_has_a_result_without_members(
+    members: Members, made: bytes, other: bytes
+) -> None:
+    journal = Told()
+    shard = tar([("a.txt", b"1"), ("b.txt", other)])
+    assert result(transform(shard, members, "sieve", journal)) == made
+    assert len(journal.left_out) + len(journal.failures) == 2
 
 
 def _same_name(name: str) -> str:
@@ -347,7 +378,12 @@ def test_invalid_variables(variables: Mapping[str, str], reason: str) -> None:
 def test_the_journal_tells_of_shards_and_of_their_members() -> None:
     failure = Failure(1.5, "in", "train.tar", "bad", True, "a\nb.txt")
     shard = Shard(2.5, "in", "train.tar", 3, 4, 1)
-    log = f"noise\n{failure.line()}\n{shard.line()}\n"
+    left_out = LeftOut(1.5, "in", "train.tar", "short", "c\nd.txt")
+    log = f"noise\n{failure.line()}\n{left_out.line()}\n{shard.line()}\n"
+    assert list(parse_left_out(log)) == [left_out]
     assert list(parse(log)) == [failure]
     assert list(parse_shards(log)) == [shard]
     assert "member" not in Failure(1.5, "in", "a", "bad", True).line(), "earlier versions do not know the field"
+    assert "left_out" not in shard.line(), "earlier versions do not know the field"
+    counted = replace(shard, left_out=2)
+    assert list(parse_shards(counted.line())) == [counted]

@@ -106,7 +106,7 @@ PARAMETERS: dict[str, Any] = {
 NOTHING: dict[str, Any] = {
     "events_so_far": [[0] * 8],
     "start_after": [[""]],
-    "totals": [[0, 0, 0, 0]],
+    "totals": [[0, 0, 0, 0, 0]],
     "outcomes_of_others": [[0, 0, []]],
     "throughput_baseline": [[0, None]],
     "throughput_figures": [[0, 0, 0, 0, 0, None, None, None]],
@@ -556,6 +556,75 @@ def test_a_known_failure_is_named_until_it_is_accepted_or_the_options_change(eng
     list_(engine, "pending", "in/a", "in/a.wav")
     engine.run(sql.query("settle"), {**asked, "options": "60 s", "no_reason": "worse", "run_id": "3"})
     assert planned("4")[0] == ["known_bad"] * 2
+
+
+@pytest.mark.guarantee("left-out")
+@pytest.mark.parametrize("remote", [True, False])
+@pytest.mark.parametrize(
+    ("change", "planned"),
+    [
+        ({}, []),
+        ({"retry_failed": True}, []),
+        ({"version": "2"}, [["pending"]]),
+        ({"effect": "other"}, [["pending"]]),
+        ({"options": "other"}, [["pending"]]),
+    ],
+)
+def test_an_object_that_is_left_out_is_tried_again_when_it_or_the_specification_changed(
+    engine: Engine, remote: bool, change: dict[str, Any], planned: list[list[str]]
+) -> None:
+    list_(engine, "pending", "a", "a.wav", version="1")
+    list_(engine, "reason", "a", "")  # an earlier try failed for a temporary reason
+    list_(engine, "left_out", "a", "")
+    engine.run(sql.query("settle"), {**PARAMETERS, "remote": remote})
+    assert engine.run("SELECT status, version FROM storeside.objects") == [["left_out", "1"]]
+    engine.run("TRUNCATE TABLE storeside.listings")
+    list_(engine, "source", "a", "a.wav", version=change.get("version", "1"))
+    engine.run(sql.query("plan"), {**PARAMETERS, "run_id": "dag/next", **change})
+    assert engine.run("SELECT side FROM storeside.listings WHERE side != 'source'") == planned
+
+
+def test_an_object_that_changed_while_it_was_left_out_is_tried_again(engine: Engine) -> None:
+    list_(engine, "pending", "a", "a.wav", version="1")
+    list_(engine, "left_out", "a", "")
+    list_(engine, "changed", "a", "")
+    engine.run(sql.query("settle"), {**PARAMETERS, "remote": True})
+    assert engine.run("SELECT status, version FROM storeside.objects") == [["failed", ""]]
+
+
+@pytest.mark.guarantee("left-out")
+def test_only_earlier_results_of_the_objects_that_are_left_out_are_removed(engine: Engine) -> None:
+    ledger = Ledger(Client(engine))  # type: ignore[arg-type]
+    for name in ("in/old", "in/failed", "in/made"):
+        engine.run(
+            "INSERT INTO storeside.objects (source, destination, object, version, effect, destination_object, status)"
+            " VALUES ({source:String}, {destination:String}, {object:String}, 'earlier', 'any', {result:String},"
+            " {status:String})",
+            {
+                **SCOPE.parameters,
+                "object": name,
+                "result": f"{name}.wav",
+                "status": "failed" if "fail" in name else "done",
+            },
+        )
+    for name in ("in/old", "in/failed", "in/made", "in/foreign", "in/absent"):
+        engine.run(
+            "INSERT INTO storeside.listings (job, side, object, destination_object, version)"
+            " VALUES ({job:String}, 'pending', {object:String}, {result:String}, 'v')",
+            {"job": SCOPE.job, "object": name, "result": f"{name}.wav"},
+        )
+    left_out = ("in/old", "in/foreign", "in/absent")  # nothing says that the foreign object is a result
+    ledger.record_outcomes(SCOPE, [(name, "too short", "left_out") for name in left_out])
+    there = [("", f"{name}.wav", 1, "7", "") for name in ("in/old", "in/failed", "in/made", "in/foreign")]
+    for side in ("before", "after"):
+        ledger.record_listing(SCOPE, side, there)
+    assert ledger.results_of_left_out(SCOPE, "", 9) == ["in/old.wav"]
+    assert ledger.results_of_left_out(SCOPE, "in/old.wav", 9) == []
+    assert [p.object for p in ledger.missing(SCOPE, "", 9)] == ["in/failed", "in/made"], "nothing tries them again"
+    assert not {"in/old", "in/foreign"} & {p.object for p in ledger.missing(SCOPE, "", 9, final=True)}, (
+        "no quarantine"
+    )
+    assert "in/old" not in {p.object for p in ledger.unchanged(SCOPE, "", 9)}
 
 
 @pytest.mark.guarantee("overwritten-recording", "transform-once")
@@ -1035,6 +1104,7 @@ def test_what_a_transform_has_done_is_known_to_its_events(engine: Engine) -> Non
     events = {
         "listed after": 10, "listed before": 30, "unchanged": 30, "bad": 10, "bad before": 30, "bad version": 30,
         "of an earlier release": 10, "unchanged of an earlier release": 10, "elsewhere": 10, "unknown": 10,
+        "left out": 10,
     }  # fmt: skip
     transformed("listed after", "old", "done", 20)
     transformed("listed before", "old", "done", 20)
@@ -1045,6 +1115,7 @@ def test_what_a_transform_has_done_is_known_to_its_events(engine: Engine) -> Non
     transformed("of an earlier release", "old", "done", 0)
     transformed("unchanged of an earlier release", "tag", "done", 0)
     transformed("elsewhere", "tag", "done", 20, "ais://other")
+    transformed("left out", "tag", "left_out", 20)
     wanted = " UNION ALL ".join(
         f"SELECT {n} AS n, '{key}' AS key, 'tag' AS etag, {at} AS at" for n, (key, at) in enumerate(events.items())
     )
@@ -1057,6 +1128,7 @@ def test_what_a_transform_has_done_is_known_to_its_events(engine: Engine) -> Non
         "bad": ("failed", "bad"),
         "bad version": ("failed", "bad"),
         "unchanged of an earlier release": ("loaded", ""),
+        "left out": ("loaded", ""),
     }
 
 

@@ -79,7 +79,14 @@ def test_failures_read_as_in_the_journal_and_the_others_go_on(files: Path, tmp_p
 def test_path_and_content_must_give_the_same(files: Path) -> None:
     found = run(TOLD, files / "kind")
     assert found.returncode == 1
-    assert "its path yields 3 bytes, its content 5 different bytes" in found.stdout
+    assert "its path yields 3 bytes, its content 5 bytes, which differ" in found.stdout
+
+
+def test_a_file_that_is_left_out_is_no_failure(files: Path, tmp_path: Path) -> None:
+    found = run(TOLD, files / "silent", files / "upper", "-o", tmp_path / "results")
+    assert found.returncode == 0
+    assert f"{files / 'silent'}: left out: no reason given" in found.stdout
+    assert [path.name for path in (tmp_path / "results").iterdir()] == ["upper"]
 
 
 def test_files_are_not_overwritten(files: Path, tmp_path: Path) -> None:

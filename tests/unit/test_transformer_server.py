@@ -28,7 +28,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
 from storeside.stack.settings import CHECKOUT
-from storeside.transformers.contract.failures import Failure, parse
+from storeside.transformers.contract.failures import Failure, LeftOut, parse, parse_left_out
 from storeside.transformers.contract.journal import Journal
 from storeside.transformers.server import asgi
 from storeside.transformers.settings import Settings
@@ -145,6 +145,10 @@ class Server:
     @property
     def journal(self) -> list[Failure]:
         return list(parse(self.log.read_text()))
+
+    @property
+    def left_out(self) -> list[LeftOut]:
+        return list(parse_left_out(self.log.read_text()))
 
     def failure(self, name: str) -> Failure:
         """Return the journal's last line about an object."""
@@ -324,6 +328,48 @@ def test_a_failed_object_is_in_the_journal(
     assert pushed.status_code == (422 if final else 500)
     assert reason in pushed.text
     assert server.failure(f"pushed/{name}").final is final
+
+
+TOLD_LEFT_OUT = ("shorter [31m than 1 s " + "x" * 200)[:200]
+
+
+@pytest.mark.guarantee("left-out")
+@pytest.mark.parametrize(("verb", "reason"), [("short", TOLD_LEFT_OUT), ("silent", "no reason given")])
+def test_an_object_that_is_left_out_is_no_failure(
+    server: Server, target: Target, mountpath: Mountpath, verb: str, reason: str
+) -> None:
+    """Over each channel AIStore takes the answer for that of a direct put, and stores nothing."""
+    name = f"left/{verb}"
+    before = time.time()
+    with server.connect() as ws:
+        assert ask(ws, name, fqn=mountpath.fqn(name), pipeline=target.of(name)) == "0"
+        assert ask(ws, name) == "0", "this target stores the result"
+        assert ask(ws, "after/echo") == CONTENT
+    put = {"Ais-Node-Url": target.of(name)}
+    pull = f"{server.url}/{quote(f'ais/@#/in/{name}', safe='')}?etl_fqn={mountpath.fqn(name)}"
+    for response in (server.push(name), server.push(name, **put), requests.get(pull, headers=put, timeout=20)):
+        assert (response.status_code, response.content, response.headers["Ais-Direct-Put-Length"]) == (204, b"", "0")
+    assert target.result(name) is None
+    found = until(lambda: [f for f in server.left_out if f.object == name][4:], 5, "lines about it")[-1]
+    assert (found.bucket, found.reason) == ("in", reason)
+    assert before <= found.time <= time.time()
+    assert not [f for f in server.journal if f.object == name]
+
+
+@pytest.mark.parametrize("kind", ["fastapi", "flask", "http"])
+def test_an_earlier_etl_of_a_chain_agrees_and_a_later_one_is_not_asked(
+    launch: Start, server: Server, target: Target, kind: str
+) -> None:
+    first = launch("tests.transformers:echo", "--server", kind)
+    name = f"chain/{kind}/short"
+    passed = first.push(name, **{"Ais-Node-Url": f"{server.url},{target.of(name)}"})
+    assert (passed.status_code, passed.headers["Ais-Direct-Put-Length"]) == (204, "0")
+    until(lambda: [f for f in server.left_out if f.object == name], 5, "line about it")
+    assert not (first.journal + first.left_out), "one of them lists it"
+    stage = launch(TOLD, "--server", kind)
+    assert stage.push(name, **{"Ais-Node-Url": f"{target.url},{target.of(name)}"}).status_code == 204
+    until(lambda: [f for f in stage.left_out if f.object == name], 5, "line about it")
+    assert not [path for _, path in target.requests if name in path]
 
 
 def test_a_worker_that_dies_takes_its_own_object_only(server: Server) -> None:

@@ -10,7 +10,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from storeside.transformers.transformer import ObjectError, Result, Source
+from storeside.transformers.transformer import LeaveOut, ObjectError, Result, Source
 
 
 def read(source: Source) -> bytes:
@@ -56,6 +56,12 @@ class Told:
 
     def bad(self, *_: object) -> bytes:
         raise ObjectError('no "good" object\nat all')
+
+    def short(self, *_: object) -> bytes:
+        raise LeaveOut("shorter\x1b[31m than\n\u202e1 s\ud800 " + "x" * 1000)
+
+    def silent(self, *_: object) -> LeaveOut:
+        return LeaveOut()
 
     def error(self, *_: object) -> bytes:
         raise KeyError("not there")

@@ -23,7 +23,7 @@ def record(
     ledger: Ledger, scope: Scope, failed: Iterable[Failed], left_out: Iterable[Failed],
     reported: Iterable[tuple[str, float]],
 ) -> None:  # fmt: skip
-    """Store members without results, and then the delivered shards with the time of their delivery, until `settle`."""
+    """Store members without results, then the delivered shards with the times of their deliveries, until `settle`."""
     for side, members in (("member", failed), ("left_out_member", left_out)):
         ledger.insert_listing(
             (scope.job, side, f"{shard}/{member}", shard, 0, _time(time), reason)
@@ -49,7 +49,7 @@ def pending(ledger: Ledger, scope: Scope) -> dict[str, str]:
 
 
 def settle(ledger: Ledger, scope: Scope) -> None:
-    """Record the members of delivered shards without results, and such members of earlier runs with results as done."""
+    """Record members of delivered shards without results, and as done those of earlier runs that have one now."""
     ledger.client.command(sql.query("settle_members"), parameters=scope.parameters)
     ledger.client.command(sql.query("mend_members"), parameters=scope.parameters)
 

@@ -222,8 +222,8 @@ class Ledger:
     def unchanged(self, scope: Scope, after: str, limit: int) -> list[Pending]:
         """Return up to `limit` pending objects with names greater than `after` whose results the job left unchanged.
 
-        Copies are returned only if they are as large as their source. Objects that a transform failed for good or left
-        out are not returned.
+        Copies are returned only if they are as large as their source. Objects that a transform failed for good
+        or left out are not returned.
         """
         rows = self.client.query(
             "SELECT object, destination_object, size, version"

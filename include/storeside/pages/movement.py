@@ -12,7 +12,7 @@ from storeside.pages.tables import FIRST, PAGE, At, Page, Tables, check, directe
 from storeside.sql.quoting import identifier
 from storeside.transfer.request.source import bucket_uri, pattern
 
-STATUSES = ("", "done", "loaded", "failed")
+STATUSES = ("", "done", "loaded", "failed", "left_out")
 STATES = ("", "running", "done", "partial", "failed")
 # The possible orders of a list of movements, and the expression for each.
 SORTS = {
@@ -96,6 +96,11 @@ class Movement:
     def known_bad(self) -> int:
         """Objects that were not tried again, because they failed for good in earlier runs."""
         return int(self.detail.get("known_bad", 0))
+
+    @property
+    def left_out(self) -> int:
+        """Objects that the transformer left out, now or in earlier runs."""
+        return int(self.detail.get("left_out", 0))
 
     @property
     def prepend(self) -> str:

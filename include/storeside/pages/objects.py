@@ -11,7 +11,7 @@ from storeside.pages.movement import ORDERS
 from storeside.pages.tables import FIRST, At, Page, Tables, check, directed, of_status
 from storeside.transfer.request.source import bucket_uri
 
-SEARCHED = ("", "done", "failed")
+SEARCHED = ("", "done", "failed", "left_out")
 SORTS = ("name", "size", "when")
 # The pages do not count more rows than this.
 MOST_COUNTED = 10_000

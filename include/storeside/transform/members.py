@@ -64,9 +64,9 @@ def record_members(
     for shard, count in incomplete.items():
         what = f"{shard.failed} of its members failed" + f" and {shard.left_out} were left out" * bool(shard.left_out)
         reason = (
-            f"{what}, and the log of its server lacks {count} of them: the log was"
-            f" rotated, or the server listed {MOST_LINES} failures, or {MOST_LEFT_OUT} left-out members, within an hour."
-            " Correct the members that fail, or try fewer shards at a time"
+            f"{what}, and the log of its server lacks {count} of them: the log was rotated, or the server listed"
+            f" {MOST_LINES} failures or {MOST_LEFT_OUT} left-out members in an hour. Correct the members that fail,"
+            " or try fewer shards at a time"
         )
         log.warning("job %s: %s: %s", job_id, shard.object, reason)
         ledger.record_reasons(scope, [(shard.object, reason, False)])

@@ -16,7 +16,7 @@ class ObjectError(ValueError):
     """The object can never be transformed, and a retry does not help; the message gives the reason."""
 
 
-class LeaveOut(Exception):  # noqa: N818 - it is no error
+class LeaveOut(Exception):
     """The object shall have no result: `transform` raises or returns this with the reason.
 
     That is no failure. The run lists and counts such objects by their reasons, so give many objects the same reason,
