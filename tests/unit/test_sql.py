@@ -82,6 +82,7 @@ PARAMETERS: dict[str, Any] = {
     "measurement": "dag/run/task/1",
     "since": "1767225600.000",
     "modified_from": 0,
+    "after": "",
     "options": "now",
     "markers": NONE,
     "key": "",

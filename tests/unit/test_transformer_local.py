@@ -28,7 +28,7 @@ def run(*arguments: str | Path, **variables: str) -> subprocess.CompletedProcess
 def files(tmp_path: Path) -> Path:
     folder = tmp_path / "in"
     folder.mkdir()
-    for name in ("upper", "echo", "bad", "segv", "kind", "sidecar", "hang", "memory", "arguments"):
+    for name in ("upper", "echo", "bad", "segv", "kind", "sidecar", "hang", "memory", "arguments", "silent"):
         (folder / name).write_bytes(b"some content")
     return folder
 

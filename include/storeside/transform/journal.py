@@ -61,6 +61,16 @@ def without_results(
         )
 
 
+def reasons_left_out(client: Client, etl_names: Iterable[str], bucket: str, name: str) -> list[str]:
+    """Return why one object of `bucket` (its name) was left out, once for each time that the ETLs' logs list it.
+
+    Raises AISError or RequestException if the logs cannot be read.
+    """
+    entries = (entry for etl in etl_names for _, text in _logs(client, etl) for entry in parse_left_out(text))
+    found = (e for e in entries if e.object == name and e.bucket in ("", bucket) and not e.member)
+    return [entry.reason for entry in sorted(found, key=lambda entry: entry.time)]
+
+
 def readable(job_id: str, entries: Iterable[T]) -> Iterator[T]:
     """Yield the entries that can be read, for jobs that find the failed objects in the listing of the results."""
     from aistore.sdk.errors import AISError

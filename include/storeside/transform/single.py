@@ -23,6 +23,7 @@ from storeside.aistore.places import Clusters, place
 from storeside.aistore.pods import PodWatch
 from storeside.aistore.spec import EtlSpec
 from storeside.aistore.stored_objects import find_aistore
+from storeside.transform.journal import reasons_left_out
 
 if TYPE_CHECKING:
     from aistore.sdk import Client
@@ -36,9 +37,9 @@ _ATTEMPTS = 5
 
 def _through(
     client: Client, spec: EtlSpec | None, arguments: Arguments, keeper: str, pods: PodWatch | None, what: str,
-    do: Callable[[Any], int],
+    do: Callable[[Any, list[str]], int],
 ) -> int:  # fmt: skip
-    """Start the ETLs, call `do` with the SDK's configuration for them, and return its result.
+    """Start the ETLs, call `do` with the SDK's configuration for them and their names, and return its result.
 
     It uses ``hpush``, which reports failures, and stops only ETLs that it started; none if `keeper`, the name of a
     run, keeps them for later tasks. An existing ETL keeps its channel, which must not be ``ws``. Another task may
@@ -50,7 +51,7 @@ def _through(
 
     if spec is None:
         try:
-            return do(None)
+            return do(None, [])
         except AISError as e:
             raise _failure(what, e) from e
     spec = described(client, spec.over("hpush"))
@@ -67,7 +68,7 @@ def _through(
             for name in names[1:]:
                 chain = chain >> client.etl(name)
             try:
-                return do(ETLConfig(chain if len(names) > 1 else names[0], given))
+                return do(ETLConfig(chain if len(names) > 1 else names[0], given), names)
             except AISError as e:
                 if attempt == _ATTEMPTS or etls.are_there(client, names):
                     raise _failure(what, e) from e
@@ -86,6 +87,15 @@ def _failure(what: str, error: Any) -> AIStoreError:
     return (AIStoreTransientError if passes else AIStoreInputError)(f"{what}: {text}")
 
 
+def _require_result(client: Client, names: list[str], bucket: Bucket, name: str, what: str, earlier: int = 0) -> None:
+    """Raise AIStoreInputError if the ETLs left the object out more than `earlier` times.
+
+    AIStore reports a success then, because no result was to be stored.
+    """
+    if reasons := reasons_left_out(client, names, bucket.name, name)[earlier:]:
+        raise AIStoreInputError(f"{what}: it was left out: {reasons[-1]}")
+
+
 def transform_object(
     client: Client, source: Bucket, name: str, destination: Bucket, result: str, spec: EtlSpec, *,
     arguments: Arguments = "", latest: bool = False, keeper: str = "", pods: PodWatch | None = None,
@@ -93,10 +103,13 @@ def transform_object(
     """Transform one object into another within AIStore; return the size of the result in bytes.
 
     `keeper` is the name of a run that keeps the ETL for later tasks; see `storeside.aistore.etl.ensure`.
-    Raises AIStoreError with the reason when the transform fails. An empty result is deleted and counts as failed.
+    Raises AIStoreError with the reason when the transform fails or leaves the object out; an earlier result stays. An
+    empty result is deleted and counts as failed.
     Within one bucket, the result must be a new object: if AIStore overwrote an object with an incomplete result, the
     old content would be lost.
     """
+    from aistore.sdk.errors import ErrObjNotFound
+
     latest = latest or source.scheme != "ais"  # AIStore may hold an older copy of an object in the cloud
     require_fit(result, f"the result of {source}/{name} cannot be named {result!r}")
     found, to = source.object(client, name), destination.object(client, result)
@@ -104,11 +117,21 @@ def transform_object(
     if not destination.is_remote:
         destination.handle(client).create(exist_ok=True)
 
-    def copy(config: Any) -> int:
-        found.copy(to, etl=config, latest=latest)
-        return int(to.props.size)
-
+    existed = any(find_aistore(client, destination, [result]))
     what = f"{source}/{name} cannot be transformed"
+
+    def copy(config: Any, names: list[str]) -> int:
+        earlier = len(reasons_left_out(client, names, source.name, name)) if existed else 0
+        found.copy(to, etl=config, latest=latest)
+        try:
+            size = int(to.props.size)
+        except ErrObjNotFound:
+            _require_result(client, names, source, name, what)
+            raise
+        if existed or not size:
+            _require_result(client, names, source, name, what, earlier)
+        return size
+
     size = _through(client, spec.without_files() if latest else spec, arguments, keeper, pods, what, copy)
     if not size:
         to.delete()
@@ -143,13 +166,18 @@ def get_object(
     latest = source.scheme != "ais"
     spec = spec.without_files() if spec and latest else spec
 
-    def read(config: Any) -> int:
+    what = f"{source}/{name} cannot be read"
+
+    def read(config: Any, names: list[str]) -> int:
         reader = found.get_reader(etl=config, chunk_size=_PIECE, latest=latest)
         with part.open("wb") as file:
-            return sum(file.write(piece) for piece in reader)
+            size = sum(file.write(piece) for piece in reader)
+        if not size:
+            _require_result(client, names, source, name, what)
+        return size
 
     try:
-        size = _through(client, spec, arguments, keeper, pods, f"{source}/{name} cannot be read", read)
+        size = _through(client, spec, arguments, keeper, pods, what, read)
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)
