@@ -420,6 +420,7 @@ def test_audio_errors_are_the_objects_fault() -> None:
     ("environment", "message"),
     [
         ({"AUDIO_MAX_SECONDS": "0"}, "AUDIO_MAX_SECONDS is 0"),
+        ({"AUDIO_MIN_SECONDS": "nan"}, "AUDIO_MIN_SECONDS is nan"),
         ({"AUDIO_MAX_RESULT_BYTES": "0"}, "AUDIO_MAX_RESULT_BYTES is 0"),
         ({"AUDIO_MAX_RESULT_BYTES": str(1 << 32)}, "use 1 to 4294967295"),
     ],

@@ -15,7 +15,7 @@ from storeside.transformers.audio.limits import Limits
 from storeside.transformers.audio.signal import SignalFacts
 from storeside.transformers.audio.transcoding import AudioError, probe, transcode
 from storeside.transformers.audio_transformers import AudioProbe, AudioTranscode, AudioTranscodeProbe
-from storeside.transformers.transformer import Result
+from storeside.transformers.transformer import LeaveOut, Result
 from tests.unit.test_audio import FORMS, SPEECH, riff, s16, sine, wav
 
 LIMITS = Limits()
@@ -75,6 +75,19 @@ def test_names_make_transformers_from_the_environment(monkeypatch: pytest.Monkey
     for transformer in (made, facts, both):
         with pytest.raises(AudioError, match="AUDIO_MAX_SECONDS"):
             transformer.transform(wav(s16(sine(3.1))), "a", "")
+
+
+@pytest.mark.parametrize("container", ["wav", "flac"])
+def test_short_recordings_are_left_out(monkeypatch: pytest.MonkeyPatch, container: str) -> None:
+    monkeypatch.setenv("AUDIO_MIN_SECONDS", "1.5")
+    monkeypatch.setenv("AUDIO_CONTAINER", container)
+    monkeypatch.setenv("AUDIO_CODEC", {"wav": "pcm_s16le", "flac": "flac"}[container])
+    short, long = wav(s16(sine(1.4))), wav(s16(sine(1.5)))
+    for name in ("audio_transcode", "audio_probe", "audio_transcode_probe"):
+        transformer = getattr(audio_transformers, name)()
+        with pytest.raises(LeaveOut, match=r"^shorter than 1\.5 s$"):
+            transformer.transform(short, "a", "")
+        assert transformer.transform(long, "a", "")
 
 
 def test_the_address_of_sidecars_asks_for_facts(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,4 +33,23 @@ def test_known_failures_fail_a_task_unless_it_only_reports_them(known: tuple[tup
     assert json.loads(rows[0]["detail"])["known_bad"] == 25
     said = "failed before, and not tried again: "
     named = [f"{said}{name!r}: {reason}" for name, reason in known]
+    assert "left_out" not in json.loads(rows[0]["detail"])
     assert warned[: len(known) + 1] == [*named, f"{said}{25 - len(known)} objects more"]
+
+
+def test_left_out_objects_are_counted_by_reason_and_fail_no_task() -> None:
+    rows: list[dict[str, Any]] = []
+    told: list[str] = []
+    log = SimpleNamespace(info=lambda text, *given, **_: told.append(text % given))
+    operator: Any = SimpleNamespace(record_end=lambda context, tables, row: rows.append(row), log=log)
+    reasons = {"shorter than 1 s": 4, "no speech": 1}
+    summary = Summary(
+        "ais://a", "ais://b", "e", 7, 0, 0, 2, 0, 0, 0, 1.0, left_out=5, left_out_reasons=reasons
+    )  # fmt: skip
+    result = finish(operator, {}, None, "transform", summary, "fail")  # type: ignore[arg-type]
+    assert (result["left_out"], result["left_out_reasons"]) == (5, reasons)
+    assert rows[0]["state"] == "done"
+    detail = json.loads(rows[0]["detail"])
+    assert (detail["left_out"], detail["left_out_reasons"]) == (5, reasons)
+    assert "2 objects done, 5 left out" in told[0]
+    assert told[1:] == ["left out: 4 objects: shorter than 1 s", "left out: 1 object: no speech"]

@@ -579,6 +579,15 @@ def test_known_failures_are_accepted_in_the_name_of_the_visitor(
     assert len(ledger.asked) == 1
 
 
+def test_objects_that_are_left_out_are_counted_by_reason(pages: TestClient, tables: Tables) -> None:
+    tables.run("t", "done", "transform", left_out=3, left_out_reasons={"shorter <than> 1 s": 2, "no speech": 1})
+    page = run_page(pages)
+    assert "left out 3 objects" in page
+    assert re.search(r"shorter &lt;than&gt; 1 s</td><td[^>]*>2</td>", page)
+    assert '<option value="left_out">left out</option>' in page
+    assert "3 left out" in pages.get("/movement").text
+
+
 def test_totals_do_not_hide_objects_that_failed_before(pages: TestClient, tables: Tables) -> None:
     tables.run("t", "partial", known_bad=2)
     counted = dict.fromkeys(("objects_done", "objects_failed", "bytes_read", "bytes_written"), 0)

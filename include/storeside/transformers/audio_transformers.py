@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from storeside.transformers.audio.formats import AudioFormat
 from storeside.transformers.audio.limits import Limits
 
-from .transformer import Data, Result, Source, Transformer
+from .transformer import Data, LeaveOut, Result, Source, Transformer
 
 if TYPE_CHECKING:
     from storeside.transformers.audio.facts import AudioFacts
@@ -32,8 +32,14 @@ class AudioTranscode:
         self._engine = engine(target)
 
     def transform(self, source: Source, _name: str, _arguments: str) -> Data:
-        """Return the transcoded object. Raises AudioError."""
-        return self._engine(source, self._target, self._limits)
+        """Return the transcoded object. Raises AudioError, and LeaveOut for a short one."""
+        data = self._engine(source, self._target, self._limits)
+        if self._limits.min_seconds:
+            from storeside.transformers.audio.facts import facts_of_wav, probe
+
+            measured = facts_of_wav(data, self._target) if self._target.is_wav_s16 else probe(data, self._limits)
+            _require_long(measured, self._limits)
+        return data
 
 
 class AudioProbe:
@@ -50,8 +56,10 @@ class AudioProbe:
         self._probe = probe
 
     def transform(self, source: Source, _name: str, _arguments: str) -> Data:
-        """Return the fields of `AudioFacts` as JSON. Raises AudioError."""
-        return _json(self._probe(source, self._limits))
+        """Return the fields of `AudioFacts` as JSON. Raises AudioError, and LeaveOut for a short recording."""
+        facts = self._probe(source, self._limits)
+        _require_long(facts, self._limits)
+        return _json(facts)
 
 
 class AudioTranscodeProbe:
@@ -73,12 +81,13 @@ class AudioTranscodeProbe:
         self._facts = audio_facts
 
     def transform(self, source: Source, name: str, _arguments: str) -> Result:
-        """Return the transcoded object and its facts. Raises AudioError."""
+        """Return the transcoded object and its facts. Raises AudioError, and LeaveOut for a short one."""
         data, signal, seconds = self._engine(source, self._target, self._limits)
         if self._target.is_wav_s16:
             facts = self._facts.facts_of_wav(data, self._target)
         else:
             facts = self._facts.probe(data, self._limits)
+        _require_long(facts, self._limits)
         stated = self._facts.stated_of(source)
         whole = stated.completeness(seconds) if math.isinf(self._target.end_seconds) else "unknown"
         facts = replace(
@@ -107,6 +116,11 @@ class AudioUtterances:
         return self._shard(source, name, self._target, self._options, self._limits, self._detector)
 
 
+def _require_long(facts: AudioFacts, limits: Limits) -> None:
+    if facts.duration_seconds < limits.min_seconds:
+        raise LeaveOut(f"shorter than {limits.min_seconds:g} s")
+
+
 def _json(facts: AudioFacts) -> bytes:
     return json.dumps(asdict(facts), allow_nan=False).encode() + b"\n"
 
@@ -122,7 +136,7 @@ def audio_transcode() -> Transformer:
 
 
 def audio_probe() -> Transformer:
-    """Measure objects; ``AUDIO_MAX_SECONDS`` limits their length."""
+    """Measure objects; ``AUDIO_MIN_SECONDS`` and ``AUDIO_MAX_SECONDS`` limit their length."""
     return AudioProbe(Limits.from_environment())
 
 
