@@ -106,6 +106,18 @@ BREAKS = (
         restart=True,
     ),
     Break(
+        "left-out",
+        "an object that its transformer leaves out counts as failed",
+        (
+            Edit(
+                f"{ENGINE}/transformers/workers/pool.py",
+                'return job.left_out(str(head["left_out"]))',
+                'return job.failure(str(head["left_out"]), final=True)',
+            ),
+        ),
+        restart=True,
+    ),
+    Break(
         "transform-resumed",
         "a retry makes a new plan and does not continue with that of the killed try",
         (
