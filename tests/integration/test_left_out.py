@@ -68,7 +68,7 @@ def sieve(**options: Any) -> EtlSpec:
 @pytest.mark.guarantee("left-out")
 @pytest.mark.parametrize("communication", ["ws", "hpush", "hpull"])
 def test_objects_are_left_out_over_every_channel(pair: Pair, drive: Drive, communication: str) -> None:
-    """Each target stores results of its own, and puts others to another target."""
+    """Each target keeps some results, and others go to another target."""
     short = {f"short-{n}": b"%d" % n for n in range(8)}
     pair.put({"long": b"long", "bad": b"bad", "wish": b"leave me out", **short})
     spec = sieve(communication=communication)

@@ -58,7 +58,7 @@ def record_members(
                 left_out.append(entry)
             else:
                 failed.append(entry)
-    listed = Counter((f.object, f.time) for f in (*failed, *left_out))
+    listed = Counter((f.object, f.time) for f in failed) + Counter((o.object, o.time) for o in left_out)
     lacking = {shard: shard.failed + shard.left_out - listed[shard.object, shard.time] for shard in reported}
     incomplete = {shard: count for shard, count in lacking.items() if count > 0}
     for shard, count in incomplete.items():

@@ -9,7 +9,7 @@ from .failures import Failure, LeftOut, Shard, Unlisted
 
 # AIStore returns the whole log at once, so a bucket in which all objects fail must not fill it.
 MOST_LINES = 20_000
-# Objects that are left out have more lines of their own: a filter may leave out most of a bucket.
+# Left-out objects have a separate, higher limit: a filter may leave out most of a bucket.
 MOST_LEFT_OUT = 100_000
 WINDOW_SECONDS = 3600
 # The interval of marks that failures are left out.
@@ -34,8 +34,8 @@ class _Budget:
 class Journal:
     """The failures of one server, of which it writes at most `most` in `WINDOW_SECONDS`.
 
-    While it omits failures, it writes the mark `Unlisted` instead: one a second. Of the objects that the transformer
-    left out, it writes at most `most_left_out` in that time.
+    While it omits failures, it writes the mark `Unlisted` instead: one a second. It writes at most
+    `most_left_out` of the objects that the transformer left out in that time.
     """
 
     def __init__(self, most: int = MOST_LINES, most_left_out: int = MOST_LEFT_OUT) -> None:
