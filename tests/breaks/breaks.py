@@ -44,8 +44,8 @@ BREAKS = (
         (
             Edit(
                 f"{ENGINE}/sql/settle.sql",
-                "if(r.fresh, 'done', 'failed'),",
-                "if(r.fresh OR e.why = '', 'done', 'failed'),",
+                "multiIf(r.fresh, 'done', e.is_left_out",
+                "multiIf(r.fresh OR e.why = '', 'done', e.is_left_out",
             ),
         ),
     ),
