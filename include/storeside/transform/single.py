@@ -108,7 +108,7 @@ def transform_object(
     Within one bucket, the result must be a new object: if AIStore overwrote an object with an incomplete result, the
     old content would be lost.
     """
-    from aistore.sdk.errors import ErrObjNotFound
+    from aistore.sdk.errors import AISError
 
     latest = latest or source.scheme != "ais"  # AIStore may hold an older copy of an object in the cloud
     require_fit(result, f"the result of {source}/{name} cannot be named {result!r}")
@@ -125,7 +125,7 @@ def transform_object(
         found.copy(to, etl=config, latest=latest)
         try:
             size = int(to.props.size)
-        except ErrObjNotFound:
+        except AISError:  # it does not exist
             _require_result(client, names, source, name, what)
             raise
         if existed or not size:
