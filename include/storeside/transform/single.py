@@ -33,6 +33,7 @@ log = logging.getLogger(__name__)
 Arguments = str | Mapping[str, Any]
 _PIECE = 1 << 20
 _ATTEMPTS = 5
+_NOT_FOUND = 404
 
 
 def _through(
@@ -125,8 +126,9 @@ def transform_object(
         found.copy(to, etl=config, latest=latest)
         try:
             size = int(to.props.size)
-        except AISError:  # it does not exist
-            _require_result(client, names, source, name, what)
+        except AISError as e:
+            if e.status_code == _NOT_FOUND:
+                _require_result(client, names, source, name, what)
             raise
         if existed or not size:
             _require_result(client, names, source, name, what, earlier)
