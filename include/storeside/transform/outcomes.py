@@ -63,7 +63,10 @@ class Outcomes:
             copies.remove_empty(self.client, self.ledger, self.scope, self.destination)
 
     def settle(self, state: State, *, may_continue: bool) -> None:
-        """Record every outcome, and delete earlier results of left-out objects. Raises `copies.not_copied` for objects that are not at fault."""
+        """Record every outcome, and delete earlier results of objects that are left out.
+
+        Raises `copies.not_copied` for objects that are not at fault.
+        """
         if state.pending:
             no_reason = members.UNREPORTED if self._in_shards else NO_REASON
             no_reason = no_reason if self.spec and may_continue else ""
