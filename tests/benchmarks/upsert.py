@@ -19,6 +19,7 @@ from typing import Any
 from storeside.stack import demo
 from storeside.stack.servers import s3
 from storeside.stack.settings import CHECKOUT, Stack
+from storeside.transfer.cli import quiet_logging
 from tests.benchmarks import measure, stacks
 from tests.transfers import environment, kill_clickhouse, parquet
 
@@ -71,7 +72,7 @@ def load_with_kills(
     """Run a load until it succeeds, after `kills` kills of the worker or the engine; return the loads that failed."""
     chance, failed, left = random.Random(7), 0, kills  # noqa: S311 - not for secrets
     while True:
-        worker = subprocess.Popen(command, cwd=CHECKOUT, env=variables)
+        worker = subprocess.Popen(command, cwd=CHECKOUT, env=variables, stdout=subprocess.DEVNULL)
         if left:
             # the kill comes at a random time; the start of Python takes a part of it
             killer = threading.Timer(chance.uniform(0, seconds), kill_engine if left % 3 == 0 else worker.kill)
@@ -97,6 +98,7 @@ def main() -> None:
 
 def run(stack: Stack, number: int, count: int, kills: int) -> None:
     """Upload the objects, load them with kills, and compare."""
+    quiet_logging()
     print(f"{number} changes in {count} objects, each twice; {measure.machine()}")
     client = s3.of_stack("s3", stack)
     client.create_bucket(Bucket=BUCKET)
