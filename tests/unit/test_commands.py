@@ -55,8 +55,8 @@ def test_the_help_lists_all_commands_in_groups(capsys: pytest.CaptureFixture[str
 
 
 def test_a_command_that_does_not_exist_is_refused_with_a_near_one(capsys: pytest.CaptureFixture[str]) -> None:
-    assert storeside.main(["lod", *PLACES]) == 2
-    assert capsys.readouterr().err == "error: 'lod' is no command: did you mean load? storeside --help lists them\n"
+    assert storeside.main(["loads", *PLACES]) == 2
+    assert capsys.readouterr().err == "error: 'loads' is no command: did you mean load? storeside --help lists them\n"
 
 
 @pytest.mark.parametrize("name", COMMANDS)
