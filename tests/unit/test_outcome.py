@@ -44,7 +44,7 @@ def test_left_out_objects_are_counted_by_reason_and_fail_no_task() -> None:
     operator: Any = SimpleNamespace(record_end=lambda context, tables, row: rows.append(row), log=log)
     reasons = {"shorter than 1 s": 4, "no speech": 1}
     summary = Summary(
-        "ais://a", "ais://b", "e", 7, 0, 0, 2, 0, 0, 0, 1.0, left_out=5, left_out_reasons=reasons
+        "ais://a", "ais://b", "e", 7, 0, 0, 2, 0, 0, 0, 1.0, left_out_reasons=reasons
     )  # fmt: skip
     result = finish(operator, {}, None, "transform", summary, "fail")  # type: ignore[arg-type]
     assert (result["left_out"], result["left_out_reasons"]) == (5, reasons)

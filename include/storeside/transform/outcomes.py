@@ -106,7 +106,6 @@ class Outcomes:
             known_failures=tuple(known),
             prepend=self.scope.prepend,
             ignored=ignored,
-            left_out=left_out.objects,
             left_out_reasons=left_out.by_reason(),
         )
 
@@ -128,7 +127,6 @@ class Outcomes:
             known_failures=tuple(self.ledger.known_failures(self.scope, limit=EXAMPLES) if plan.known_bad else ()),
             prepend=self.scope.prepend,
             ignored=self.ledger.ignored(self.scope),
-            left_out=left_out.objects,
             left_out_reasons=left_out.by_reason(),
         )
 

@@ -85,8 +85,8 @@ class Summary:
     :param known_failures: object and reason of the first `known_bad` objects
     :param prepend: prefix of the results' names
     :param ignored: numbers of markers, which are not listed, by their patterns, such as ``_*``
-    :param left_out: objects that the transformer left out, now or in an earlier run
-    :param left_out_reasons: numbers of left-out objects by reason; rare reasons are counted together
+    :param left_out_reasons: numbers of objects that the transformer left out, now or in an earlier run, by reason;
+        rare reasons are counted together
     """
 
     source: str
@@ -105,12 +105,16 @@ class Summary:
     known_failures: tuple[tuple[str, str], ...] = ()
     prepend: str = ""
     ignored: Mapping[str, int] = field(default_factory=dict)
-    left_out: int = 0
     left_out_reasons: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def left_out(self) -> int:
+        """The number of objects that the transformer left out."""
+        return sum(self.left_out_reasons.values())
 
     def to_dict(self) -> dict[str, Any]:
         """Return the summary as a dictionary of bounded size."""
-        return asdict(self)
+        return {**asdict(self), "left_out": self.left_out}
 
 
 @dataclass(frozen=True)
