@@ -190,7 +190,7 @@ _HEADER = "(while reading header"
 _COLUMN, _TYPE, _VALUE, _WRONG = "name: ", ", type: ", ', parsed text: "', ", ERROR: "
 # The text before an operation that `Upsert` does not know, in the reason for its object.
 UNKNOWN_OPERATION = "an unknown operation"
-_OPERATION = re.compile(rf"Unknown element '(column .* has {UNKNOWN_OPERATION} .*)' for enum")
+_ELEMENT, _OF_ENUM = "Unknown element '", "' for enum"
 # Errors that end with the name of a field as the object has it.
 _RAW = ("Unknown field found", "Duplicate field found")
 _THROWN = "FUNCTION_THROW_IF_VALUE_IS_NON_ZERO"
@@ -342,8 +342,9 @@ def plain(error: BaseException, first_row: int = 0) -> str:
     """
     what, row, column, why, name = said(error)
     what = damage.explained(_NOISE.sub("", what[:_EXAMINED]).strip(_BLANK), name)
-    if operation := _OPERATION.match(what):
-        return f"{operation[1][:_MOST]}: `upsert` knows c, r, u, d, I, U, D, true, false, 1 and 0"
+    if what.startswith(_ELEMENT) and f" has {UNKNOWN_OPERATION} " in what:
+        operation = what[len(_ELEMENT) :].rpartition(_OF_ENUM)[0]
+        return f"{operation[:_MOST]}: `upsert` knows c, r, u, d, I, U, D, true, false, 1 and 0"
     if why is not None:
         because = _NOISE.sub("", why[:_EXAMINED]).strip(_BLANK)
         text = f"row {row - 1 + first_row}, column {column!r}: {what}{because and f': {because}'}"
