@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import socket
 import subprocess
 import sys
@@ -169,9 +170,7 @@ def served(tmp_path: Path) -> Iterator[Callable[..., Served]]:
         folder.mkdir()
         log, target = folder / "log", _Target()
         targets.append(target)
-        with closing(socket.socket()) as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
+        port = _free_port()
         given = dict(environment or {})
         inherited = {name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR") if name in os.environ}
         variables = {
@@ -196,6 +195,15 @@ def served(tmp_path: Path) -> Iterator[Callable[..., Served]]:
         process.wait(30)
     for target in targets:
         target.close()
+
+
+def _free_port() -> int:
+    """Return a port below those that systems choose for others, so none takes it before the server has opened it."""
+    while True:
+        port = secrets.choice(range(16384, 30000))
+        with suppress(OSError), socket.socket() as probe:
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 def _wait(process: subprocess.Popen[bytes], port: int, log: Path) -> None:

@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -25,7 +23,7 @@ import requests
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
-from storeside.stack.settings import CHECKOUT, Stack
+from storeside.stack.settings import CHECKOUT, Stack, free_ports
 from storeside.transformers.server.sender import HEADER, Senders, proof
 from storeside.transformers.settings import Settings
 from tests.support import until
@@ -110,9 +108,7 @@ def launch(tmp_path: Path) -> Iterator[Launch]:
     started: list[Running] = []
 
     def start(target: Web, *flags: str, **variables: str) -> Running:
-        with closing(socket.socket()) as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
+        (port,) = free_ports(1)
         log = tmp_path / f"{port}.log"
         command = [sys.executable, "-m", "storeside.transformers.serve", "--transform"]
         command += ["tests.unit.transforms_for_tests:Told", "--host", "127.0.0.1", "--port", str(port), *flags]

@@ -15,7 +15,7 @@ import pytest
 from storeside.stack import cli
 from storeside.stack.ports import renew
 from storeside.stack.servers import aistore
-from storeside.stack.settings import Stack, StackError
+from storeside.stack.settings import Stack, StackError, free_ports
 from storeside.stack.supervision.processes import MARK, mark
 from storeside.stack.supervision.supervisor import Supervisor
 
@@ -82,3 +82,16 @@ def test_up_asks_for_it_before_anything_starts(stack: Stack, tmp_path: Path, mon
         found = cli.up(tmp_path, only=("s3",))
     assert started == [found]
     assert found.ports["s3"] != stack.ports["s3"]
+
+
+def test_ports_are_free_and_below_those_of_connections() -> None:
+    ports = free_ports(20)
+    assert len(set(ports)) == 20
+    assert all(16384 <= port < 30000 for port in ports)
+
+
+def test_a_port_that_is_in_use_is_not_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, *others = free_ports(9)
+    monkeypatch.setattr("storeside.stack.settings._PORTS", [first, *others])
+    with socket.create_server(("127.0.0.1", first)):
+        assert set(free_ports(4)) <= set(others)

@@ -27,7 +27,7 @@ import requests
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
-from storeside.stack.settings import CHECKOUT
+from storeside.stack.settings import CHECKOUT, free_ports
 from storeside.transformers.contract.failures import Failure, LeftOut, parse, parse_left_out
 from storeside.transformers.contract.journal import Journal
 from storeside.transformers.server import asgi
@@ -168,9 +168,7 @@ Start = Callable[..., Server]
 def start(
     folder: Path, transform: str, target: Target | None, *flags: str, wait: bool = True, **variables: str
 ) -> Server:
-    with closing(socket.socket()) as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    (port,) = free_ports(1)
     log = folder / f"server-{port}.log"
     command = [sys.executable, "-m", "storeside.transformers.serve", "--transform", transform]
     command += ["--host", "127.0.0.1", "--port", str(port), *flags]

@@ -7,6 +7,7 @@ import os
 import secrets
 import socket
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 
@@ -64,6 +65,9 @@ SECRETS = (
 _SECRET_BYTES = {"airflow_jwt": 48, "authn_key": 48, "ais_join": 48}
 
 
+_PORTS = range(16384, 30000)  # Kubernetes gives those from 30000 to its services
+
+
 class StackError(Exception):
     """The stack cannot carry out a command; the message is one line with the reason and the remedy."""
 
@@ -74,17 +78,18 @@ def _new(names: Iterable[str]) -> dict[str, str]:
 
 
 def free_ports(count: int) -> list[int]:
-    """Return `count` different TCP ports that are currently free on the loopback address."""
-    held: list[socket.socket] = []
-    try:
-        for _ in range(count):
-            probe = socket.socket()
-            probe.bind((HOST, 0))
-            held.append(probe)
-        return [probe.getsockname()[1] for probe in held]
-    finally:
-        for probe in held:
-            probe.close()
+    """Return `count` different TCP ports that are currently free on the loopback address.
+
+    They lie below the ports that systems give to connections and to servers that name none (from 32768 on Linux:
+    `ip_local_port_range`), so no such process takes one before its server has opened it.
+    """
+    found: set[int] = set()
+    while len(found) < count:
+        port = secrets.choice(_PORTS)
+        with suppress(OSError), socket.socket() as probe:
+            probe.bind((HOST, port))
+            found.add(port)
+    return list(found)
 
 
 @dataclass(frozen=True)
