@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import argparse
 import random
+import re
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -25,6 +25,7 @@ from tests.transfers import environment, kill_clickhouse, parquet
 
 PARTS = ("s3", "clickhouse")
 BUCKET, TABLE = "upsert", "data.upsert"
+_BEGINS = re.compile(r"listed, \d+ to load")
 Change = tuple[int, int, str, str]  # key, version, operation, value
 
 
@@ -69,21 +70,25 @@ def load_with_kills(
     command: Sequence[str], variables: Mapping[str, str], kills: int, seconds: float,
     kill_engine: Callable[[], None],
 ) -> int:  # fmt: skip
-    """Run a load until it succeeds, after `kills` kills of the worker or the engine; return the loads that failed."""
-    chance, failed, left = random.Random(7), 0, kills  # noqa: S311 - not for secrets
-    while True:
-        worker = subprocess.Popen(command, cwd=CHECKOUT, env=variables, stdout=subprocess.DEVNULL)
-        if left:
-            # the kill comes at a random time; the start of Python takes a part of it
-            killer = threading.Timer(chance.uniform(0, seconds), kill_engine if left % 3 == 0 else worker.kill)
-            killer.start()
-            failed += worker.wait() != 0
-            killer.join()
-            left -= 1
-        elif worker.wait() == 0:
+    """Run a load until it succeeds, after up to `kills` kills of the worker or the engine; return the failed loads.
+
+    The first kill comes when the load begins to read, each other one up to `seconds` later.
+    """
+    chance, failed = random.Random(7), 0  # noqa: S311 - not for secrets
+    for left in range(kills, -1, -1):
+        worker = subprocess.Popen(command, cwd=CHECKOUT, env=variables, stderr=subprocess.PIPE, text=True)
+        assert worker.stderr is not None
+        for line in worker.stderr:
+            print(line, end="", file=sys.stderr, flush=True)
+            if left and _BEGINS.search(line):
+                time.sleep(0 if left == kills else chance.uniform(0, seconds))  # a random time is what is tested
+                (kill_engine if left % 3 == 0 else worker.kill)()
+        worker.stderr.close()
+        if worker.wait():
+            failed += 1
+        elif not left:
             return failed
-        else:
-            sys.exit("error: a load failed that was not killed")
+    sys.exit("error: a load failed that was not killed")
 
 
 def main() -> None:

@@ -159,7 +159,7 @@ def test_many_changes_out_of_order_and_twice_with_kills(loading: Loading) -> Non
         *("--collection", "storeside_s3", "--batch-objects", "2", "--run-id", unique("run")),
         *("--upsert-key", "id", "--upsert-version", "version", "--upsert-deleted", "op"),
     ]
-    assert upsert.load_with_kills(command, loading.variables(), 2, 4, loading.kill_engine) > 0
+    assert upsert.load_with_kills(command, loading.variables(), 2, 1, loading.kill_engine) > 0
     rows = loading.query(f"SELECT id, version, value FROM {loading.table}_current")
     found = {key: (version, value) for key, version, value in rows}
     assert upsert.difference(found, upsert.expected(made)) == 0
