@@ -7,7 +7,7 @@ import gzip
 import io
 import lzma
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from types import MappingProxyType, SimpleNamespace
 from typing import Any
@@ -108,13 +108,15 @@ class Stored:
 
     def __init__(self, content: bytes) -> None:
         self.content = content
+        self.bodies: list[io.BytesIO] = []  # of requests for the whole object
 
     def get_object(self, Range: str = "", **_: Any) -> dict[str, Any]:
         return {"ETag": '"e2"', "Body": self._body(Range)}
 
     def _body(self, Range: str) -> Any:
         if not Range:
-            return StreamingBody(io.BytesIO(self.content), len(self.content))
+            self.bodies.append(io.BytesIO(self.content))
+            return StreamingBody(self.bodies[-1], len(self.content))
         bounds = re.fullmatch(r"bytes=(\d+)-(\d+)", Range)
         assert bounds
         start, end = map(int, bounds.groups())
@@ -124,6 +126,27 @@ class Stored:
 
 def stored(content: bytes, etag: str = "") -> Content:
     return Content(Stored(content), "b", "k", len(content), etag)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "begin",
+    [lambda c: c.plain(), lambda c: begun(c.stream()), lambda c: begun(c.json_lines())],
+    ids=["plain", "stream", "lines"],
+)
+def test_what_was_not_read_to_its_end_is_closed_while_an_error_holds_it(begin: Callable[[Content], Any]) -> None:
+    content = stored(b"[1]\n" * CHUNK)
+    client: Any = content.client
+    with content.released():
+        held = begin(content)
+        (body,) = client.bodies
+        assert not body.closed
+    assert body.closed
+    assert held is not None
+
+
+def begun(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    next(pieces)
+    return pieces
 
 
 @pytest.mark.parametrize(

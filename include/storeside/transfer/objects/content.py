@@ -5,7 +5,9 @@ from __future__ import annotations
 import copy
 import functools
 import io
+import weakref
 from collections.abc import Iterator
+from contextlib import contextmanager
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, cast
 
@@ -195,7 +197,7 @@ class Content(io.RawIOBase):
             return None
         other = copy.copy(self)  # with a separate position
         other.seek(0)
-        stream = (lambda: opened(_Body(self._get(), self), packed)) if packed else None
+        stream = (lambda: opened(self._stream(), packed)) if packed else None
         return Archive(kind, other, self.size, self.members, self.most, stream)
 
     @property
@@ -219,12 +221,31 @@ class Content(io.RawIOBase):
         from botocore.exceptions import BotoCoreError
 
         body = self._get()
+        self._streams.add(body)
         try:
             yield from body.iter_chunks(CHUNK)
         except BotoCoreError as e:
             raise s3_error(e, self.bucket, self.key) from e
         finally:
             body.close()
+
+    @functools.cached_property
+    def _streams(self) -> weakref.WeakSet[Any]:
+        return weakref.WeakSet()  # a reader that stops early, without an error, closes its connection at once
+
+    def _stream(self) -> _Body:
+        body = _Body(self._get(), self)
+        self._streams.add(body)
+        return body
+
+    @contextmanager
+    def released(self) -> Iterator[None]:
+        """Close the connections of streams at the end: those of a reader that an error keeps alive, too."""
+        try:
+            yield
+        finally:
+            while self._streams:
+                self._streams.pop().close()
 
     def plain(self) -> Any:
         """Return the decompressed content as a file that can be read once.
@@ -234,7 +255,7 @@ class Content(io.RawIOBase):
         if self.archive:
             return limited(Pieces(self.archive.pieces()), self.most)
         kind = self.compression
-        file = opened(_Body(self._get(), self), kind)
+        file = opened(self._stream(), kind)
         return limited(file, self.most) if kind else file
 
     def json_lines(self) -> Iterator[bytes]:

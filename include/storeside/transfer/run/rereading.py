@@ -33,11 +33,12 @@ class Rereading:
 
     def salvaged(self, o: Planned, table: str, reject: Callable[[Rejected], None]) -> int:
         """Send the rows that can be parsed to a staging table, and the others to `reject`; see `salvage`."""
-        return salvage(
-            self.work.client, self.work.content(o), self.reading(), o, table,
-            self.request.table_options.system_columns, self.staging.reader.query_id(table), reject,
-            strict=self.work.is_strict,
-        )  # fmt: skip
+        content = self.work.content(o)
+        with content.released():
+            return salvage(
+                self.work.client, content, self.reading(), o, table, self.request.table_options.system_columns,
+                self.staging.reader.query_id(table), reject, strict=self.work.is_strict,
+            )  # fmt: skip
 
     def reading(self) -> Reading:
         """Return how an object is read into the table as it is now."""

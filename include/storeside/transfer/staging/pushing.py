@@ -49,7 +49,10 @@ class Pushing:
         self, table: str, o: Planned, content: Content, reading: Reading, *, tidy: bool = False, first_row: int = 0
     ) -> int:
         query_id, limits = self.query_id(table), self.request.limits
-        with watched(self.work.client, query_id, rows=limits.rows, size=limits.bytes_of(o.size)):
+        with (
+            watched(self.work.client, query_id, rows=limits.rows, size=limits.bytes_of(o.size)),
+            content.released(),
+        ):
             return push(
                 self.work.client, content, reading, o, table, self.request.table_options.system_columns, query_id,
                 strict=self.work.is_strict, tidy=tidy, first_row=first_row, most_rows=self.work.most_rows,
