@@ -16,6 +16,7 @@ from storeside.operators.shared import run_key
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
+    from airflow.sdk.definitions._internal.abstractoperator import AbstractOperator
 
 
 class LeaseArguments(QueueArguments, total=False):
@@ -36,13 +37,21 @@ class LeaseOperator(QueueOperator):
         self.lease_seconds = lease_seconds
         check_literals(self, max_messages=between("max_messages", 1), lease_seconds=lease_time)
 
-    def pre_execute(self, context: Context) -> None:
-        """Check, before a message is leased, that the tasks which settle it are teardowns.
+    def prepare_template(self) -> None:
+        """Check, when Airflow parses the DAG, that the tasks which settle the messages are teardowns.
 
-        Raises AirflowFailException with the line that is missing in the DAG.
+        Raises AirflowFailException with the line that is missing in the DAG; the import error of the file.
         """
+        super().prepare_template()
+        self._check_teardowns(self)
+
+    def pre_execute(self, context: Context) -> None:
+        """Check the same for a mapped task and in `dag.test()`, before a message is leased."""
         super().pre_execute(context)
-        for task in context["task"].get_flat_relatives(upstream=False):
+        self._check_teardowns(context["task"])
+
+    def _check_teardowns(self, lease: AbstractOperator) -> None:
+        for task in lease.get_flat_relatives(upstream=False):
             if getattr(getattr(task, "operator_class", type(task)), "settles", False) and not task.is_teardown:
                 raise AirflowFailException(
                     f"task {task.task_id!r} is no teardown of {self.task_id!r}: a run that fails would not settle its"

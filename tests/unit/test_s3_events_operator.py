@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import asdict
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from airflow.dag_processing.dagbag import DagBag
 from airflow.sdk import DAG, BaseHook, Connection
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, DownstreamTasksSkipped, TaskDeferred
 
@@ -193,6 +195,7 @@ def test_the_bucket_of_a_speech_run_is_that_of_its_events(monkeypatch: pytest.Mo
 @pytest.mark.parametrize("is_teardown", [True, False])
 @pytest.mark.parametrize("leases", [SqsLeaseS3EventsOperator, SqsS3EventsSensor])
 def test_nothing_is_leased_that_no_teardown_settles(leases: Any, is_teardown: bool) -> None:
+    """A DAG without the teardown does not parse; a task of it that runs all the same, as in `dag.test()`, fails."""
     with DAG("d", schedule=None) as dag:
         lease = leases(task_id="lease", sqs_queue="q")
         work = AISPrefetchBucketOperator(task_id="work", bucket="s3://in")
@@ -201,9 +204,13 @@ def test_nothing_is_leased_that_no_teardown_settles(leases: Any, is_teardown: bo
     if is_teardown:
         settle.as_teardown(setups=lease)
     context: Any = {"dag": dag, "task": lease, "params": {}}
+    bag = DagBag(os.devnull)
     if is_teardown:
         lease.pre_execute(context)
+        bag.bag_dag(dag)
         return
+    with pytest.raises(AirflowFailException, match=r"Add settle\.as_teardown\(setups=lease\) to the DAG"):
+        bag.bag_dag(dag)
     with pytest.raises(AirflowFailException, match=r"Add settle\.as_teardown\(setups=lease\) to the DAG"):
         lease.pre_execute(context)
 
