@@ -10,18 +10,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from storeside.aistore.spec import TRANSFORMER_IMAGE as TRANSFORMER_IMAGE
     from storeside.aistore.spec import EtlSpec as EtlSpec
+    from storeside.aistore.spec import transformer_command as transformer_command
     from storeside.operators.bases.charts import chart_url_pattern as chart_url_pattern
     from storeside.operators.entries import must_match as must_match
     from storeside.operators.forms import params as params
     from storeside.operators.hooks.aistore import AIStoreHook as AIStoreHook
     from storeside.operators.hooks.hsds import HSDSHook as HSDSHook
-    from storeside.operators.operators.aistore import TRANSFORMER_IMAGE as TRANSFORMER_IMAGE
     from storeside.operators.operators.aistore import AISCopyBucketOperator as AISCopyBucketOperator
     from storeside.operators.operators.aistore import AISTranscodeAudioOperator as AISTranscodeAudioOperator
     from storeside.operators.operators.aistore import AISTransformBucketOperator as AISTransformBucketOperator
     from storeside.operators.operators.aistore import AISTransformObjectsOperator as AISTransformObjectsOperator
-    from storeside.operators.operators.aistore import transformer_command as transformer_command
     from storeside.operators.operators.aistore_etl import AISDeleteEtlOperator as AISDeleteEtlOperator
     from storeside.operators.operators.aistore_etl import AISInitEtlOperator as AISInitEtlOperator
     from storeside.operators.operators.aistore_etl import AISStartEtlOperator as AISStartEtlOperator
@@ -87,10 +87,10 @@ if TYPE_CHECKING:
     from storeside.transfer.request.upsert import Upsert as Upsert
 
 _NAMES = {
-    "aistore.spec": ("EtlSpec",),
+    "aistore.spec": ("EtlSpec", "TRANSFORMER_IMAGE", "transformer_command"),
     "operators.operators.aistore": (
         "AISCopyBucketOperator", "AISTranscodeAudioOperator", "AISTransformBucketOperator",
-        "AISTransformObjectsOperator", "TRANSFORMER_IMAGE", "transformer_command",
+        "AISTransformObjectsOperator",
     ),
     "operators.operators.aistore_etl": (
         "AISDeleteEtlOperator", "AISInitEtlOperator", "AISStartEtlOperator", "AISStopEtlOperator",

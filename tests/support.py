@@ -19,9 +19,8 @@ import requests
 
 from storeside.aistore import lock
 from storeside.aistore.buckets import Bucket
-from storeside.aistore.spec import EtlSpec
+from storeside.aistore.spec import TRANSFORMER_IMAGE, EtlSpec, transformer_command
 from storeside.aistore.stored_objects import list_aistore
-from storeside.operators.operators.aistore import TRANSFORMER_IMAGE, transformer_command
 from storeside.operators.restrictions import USES, VARIABLE
 from storeside.stack import authn
 from storeside.stack.airflow.api import FINAL, AirflowApi

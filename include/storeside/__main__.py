@@ -25,6 +25,9 @@ COMMANDS = {
         "events": Command("events.__main__", "load the objects that S3 events in a queue name"),
         "setup-queue": Command("events.setup", "make the queue that receives a bucket's events"),
     },
+    "Transform buckets": {
+        "transform": Command("commands.transform", "transform the objects of a bucket inside AIStore"),
+    },
     "Check": {
         "doctor": Command("doctor.__main__", "check connections and rights, with a remedy for each fault"),
         "lost-codes": Command("transfer.lost_codes", "list columns of numbers that have lost zeros of their text"),
@@ -47,8 +50,8 @@ def usage() -> str:
     return "\n\n".join([
         "usage: storeside COMMAND [OPTION ...]",
         *groups,
-        "storeside COMMAND --help shows the options, an example and the exit codes of a command. Transforms of\n"
-        "buckets and HSDS arrays have no command: DAGs run them with Storeside's operators.",
+        "storeside COMMAND --help shows the options, an example and the exit codes of a command. HSDS arrays have\n"
+        "no command: DAGs export them with Storeside's operators.",
     ])  # fmt: skip
 
 

@@ -46,13 +46,14 @@ class FollowingOperator(WaitingOperator):
 
     def stop_on_kill(self, client: Client, trigger: AISJobTrigger) -> None:
         """Let `on_kill` abort the trigger's job, unless the job belongs to another task."""
-        from storeside.operators.triggers.aistore import cancel
+        from storeside.aistore.following import cancel
 
         self._stop_job = partial(cancel, client, trigger.job_id, trigger.etl_names) if trigger.own else None
 
     def _follow(self, client: Client, trigger: AISJobTrigger, seconds: float) -> dict[str, Any] | None:
+        from storeside.aistore.following import describe
         from storeside.aistore.jobs import Follower
-        from storeside.operators.triggers.aistore import REPORT_SECONDS, describe, ended
+        from storeside.operators.triggers.aistore import REPORT_SECONDS, ended
 
         follower = Follower(client, trigger.job_id, trigger.stall_seconds, is_final, trigger.own, trigger.started)
         reported = time.time()

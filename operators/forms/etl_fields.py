@@ -7,8 +7,8 @@ from typing import Any, Final, TypedDict
 
 from airflow.sdk import Param
 
+from storeside.aistore.spec import transformer_command
 from storeside.operators.entries import bucket_alone, must_match
-from storeside.operators.operators.aistore import transformer_command
 from storeside.operators.restrictions import described, form_choices
 from storeside.transfer.request.template import Template
 from storeside.transformers.contract.names import EXTENSION

@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING, Literal, TypedDict, Unpack, cast
 
 from storeside.aistore.buckets import Bucket
 from storeside.aistore.names import expand
-from storeside.aistore.spec import EtlSpec, check_communication, check_direct_put, served_by
+from storeside.aistore.spec import (
+    TRANSFORMER_IMAGE,
+    EtlSpec,
+    check_communication,
+    check_direct_put,
+    transformer_command,
+)
 from storeside.operators.arguments import check_literals, flag, is_literal, literal_errors
 from storeside.operators.bases.bucket_job import (
     BucketArguments,
@@ -28,27 +34,16 @@ from storeside.transformers.audio.formats import AudioFormat
 if TYPE_CHECKING:
     from airflow.sdk import Context, XComArg
 
-    from storeside.aistore.spec import Communication, Server
+    from storeside.aistore.spec import Communication
     from storeside.aistore.stored_objects import StoredObject
     from storeside.operators.bases.bucket_job import AnyJob
     from storeside.transfer.request.template import Template
     from storeside.transform.state import Options
     from storeside.transformers.audio.formats import CodecName, Container
 
-TRANSFORMER_IMAGE = "storeside/transformer-audio:0.1.0"
 # More than AIStore ever starts: its limit is the target's CPUs plus four (xact, TuneNumWorkers).
 ALL_WORKERS = 1024
 _AUDIO_OPTIONS = tuple(AudioFormat.__dataclass_fields__)
-
-
-def transformer_command(transform: str, server: Server = "fastapi") -> tuple[str, ...]:
-    """Return the command that serves the transformer `transform` in Storeside's image.
-
-    `server` is ``fastapi``, ``flask`` or ``http``, the SDK's multithreaded server; only the first speaks WebSocket.
-    Raises AIStoreInputError for any other server.
-    """
-    serve = ("python", "-m", "storeside.transformers.serve", "--transform", transform)
-    return served_by((*serve, "--host", "0.0.0.0", "--port", "8000"), server)  # noqa: S104 - a pod's own network
 
 
 class AISCopyBucketOperator(BucketJobOperator):

@@ -6,18 +6,12 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Unpack
 
 from storeside.aistore.buckets import Bucket, objects_url
-from storeside.aistore.spec import EtlSpec
+from storeside.aistore.spec import TRANSFORMER_IMAGE, EtlSpec, transformer_command
 from storeside.operators.arguments import check_literals
 from storeside.operators.bases.bucket_job import BucketJobOperator, JobArguments, PrependArguments
 from storeside.operators.errors import OperatorInputError
 from storeside.operators.hooks.aistore import AIStoreHook
-from storeside.operators.operators.aistore import (
-    TRANSFORMER_IMAGE,
-    AISTransformBucketOperator,
-    EtlArguments,
-    TimeoutArguments,
-    transformer_command,
-)
+from storeside.operators.operators.aistore import AISTransformBucketOperator, EtlArguments, TimeoutArguments
 from storeside.operators.outcome import check_policy
 from storeside.operators.shared import as_number, ledger, run_key, task_key
 from storeside.transform.make_shards import ShardsJob

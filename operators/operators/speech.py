@@ -6,10 +6,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Unpack
 
 from storeside.aistore.buckets import Bucket
+from storeside.aistore.spec import transformer_command
 from storeside.operators.arguments import check_event_source, check_literals, flag
 from storeside.operators.bases.queue import QueueArguments, QueueOperator
 from storeside.operators.errors import airflow_errors
-from storeside.operators.operators.aistore import AISTransformBucketOperator, ProbeArguments, transformer_command
+from storeside.operators.operators.aistore import AISTransformBucketOperator, ProbeArguments
 from storeside.operators.shared import as_bool, run_key
 
 if TYPE_CHECKING:

@@ -8,13 +8,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
-from storeside.aistore.spec import EtlSpec
+from storeside.aistore.spec import TRANSFORMER_IMAGE, EtlSpec, transformer_command
 from storeside.operators.arguments import check_literals
 from storeside.operators.bases.task import TaskArguments
 from storeside.operators.errors import OperatorInputError, airflow_errors
 from storeside.operators.hooks.aistore import AIStoreHook
 from storeside.operators.links import BenchmarksPageLink, RunPageLink
-from storeside.operators.operators.aistore import ALL_WORKERS, TRANSFORMER_IMAGE, transformer_command
+from storeside.operators.operators.aistore import ALL_WORKERS
 from storeside.operators.restrictions import FormOperator
 from storeside.operators.shared import as_list, as_number, clickhouse, ledger, plain, run_columns, run_key
 

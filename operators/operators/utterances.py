@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack
 
-from storeside.aistore.spec import EtlSpec
+from storeside.aistore.spec import EtlSpec, transformer_command
 from storeside.operators.arguments import is_literal, literal_errors
 from storeside.operators.errors import OperatorInputError
 from storeside.operators.operators.aistore import (
@@ -14,7 +14,6 @@ from storeside.operators.operators.aistore import (
     EtlArguments,
     ExtensionsArguments,
     InPlaceArguments,
-    transformer_command,
 )
 from storeside.transformers.audio.utterance_options import (
     UtteranceOptions,

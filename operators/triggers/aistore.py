@@ -10,18 +10,16 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseHook
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from storeside import amounts
 from storeside.aistore.cluster import cluster_of
-from storeside.aistore.etl import release
-from storeside.aistore.jobs import Follower, Progress, abort
+from storeside.aistore.following import cancel, describe
+from storeside.aistore.jobs import Follower, Progress
 from storeside.operators.errors import is_final
 from storeside.operators.triggers.engine import SETTLE_SECONDS, goes_on_elsewhere, in_thread
 
 if TYPE_CHECKING:
-    from aistore.sdk import Client
+    pass
 
 REPORT_SECONDS = 5.0
-ABORT_SECONDS = 10
 
 
 class AISJobTrigger(BaseTrigger):
@@ -119,26 +117,3 @@ def ended(job_id: str, progress: Progress, text: str) -> dict[str, Any]:
         "seconds": progress.seconds,
         "progress": text,
     }
-
-
-def cancel(client: Client, job_id: str, etl_names: Sequence[str]) -> None:
-    """Abort a job, and stop its ETLs unless other jobs use them."""
-    abort(client, job_id)
-    for _ in range(ABORT_SECONDS):  # an aborted job does not end immediately
-        if not etl_names or release(client, etl_names):
-            return
-        time.sleep(1)
-
-
-def describe(progress: Progress, total: int, seconds: float) -> str:
-    """Return one log line: objects done and total, rate, remaining time."""
-    seconds = progress.seconds or seconds
-    rate = progress.objects / seconds if seconds > 0 else 0.0
-    of = f"{progress.objects:,} of " if total else ""
-    text = f"{of}{amounts.counted(total or progress.objects, 'object')}, {amounts.size(progress.bytes)}"
-    text += amounts.rate(progress.objects, seconds, "objects")
-    if progress.finished:
-        return f"{text}, finished after {seconds:.1f} s{f' with error: {progress.error}' if progress.error else ''}"
-    if rate and total > progress.objects:
-        text += f", {(total - progress.objects) / rate:.0f} s to go"
-    return text

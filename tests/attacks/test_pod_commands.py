@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 from aistore.sdk.errors import AISError
 
-from storeside.aistore.spec import CLASS_IMAGE
-from storeside.operators.operators.aistore import TRANSFORMER_IMAGE, transformer_command
+from storeside.aistore.spec import CLASS_IMAGE, TRANSFORMER_IMAGE, transformer_command
 from tests.support import unique
 
 TRANSCODE = list(transformer_command("audio_transcode"))

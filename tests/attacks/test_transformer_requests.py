@@ -284,8 +284,7 @@ def test_a_pod_in_the_cluster_answers_aistore_only(stack: Stack, aistore: Any) -
 
     from storeside.aistore import etl as etls
     from storeside.aistore.buckets import Bucket
-    from storeside.aistore.spec import EtlSpec
-    from storeside.operators.operators.aistore import TRANSFORMER_IMAGE, transformer_command
+    from storeside.aistore.spec import TRANSFORMER_IMAGE, EtlSpec, transformer_command
     from tests.support import INIT_SECONDS, ask_aistore, put, unique
 
     bucket = Bucket("ais", unique("in"))

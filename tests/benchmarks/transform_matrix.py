@@ -11,9 +11,8 @@ import argparse
 import sys
 from pathlib import Path
 
-from storeside.aistore.spec import EtlSpec
+from storeside.aistore.spec import TRANSFORMER_IMAGE, EtlSpec, transformer_command
 from storeside.measure.transforms.variants import Variant, variants
-from storeside.operators.operators.aistore import TRANSFORMER_IMAGE, transformer_command
 from storeside.stack.supervision.supervisor import Supervisor
 from tests.benchmarks import measure
 from tests.benchmarks.measure import Figures, spread

@@ -11,8 +11,7 @@ import pytest
 from storeside.aistore import etl as etls
 from storeside.aistore.buckets import Bucket
 from storeside.aistore.existing import stage_of
-from storeside.aistore.spec import EtlSpec
-from storeside.operators.operators.aistore import TRANSFORMER_IMAGE, transformer_command
+from storeside.aistore.spec import TRANSFORMER_IMAGE, EtlSpec, transformer_command
 from storeside.stack.airflow.api import AirflowApi
 from storeside.stack.settings import CHECKOUT
 from tests.mailboxes import Mailbox

@@ -22,10 +22,9 @@ from storeside.aistore.buckets import Bucket
 from storeside.aistore.errors import AIStoreError, AIStoreInputError, AIStoreTransientError
 from storeside.aistore.lock import locked
 from storeside.aistore.pods import PodWatch
-from storeside.aistore.spec import EtlSpec
+from storeside.aistore.spec import EtlSpec, transformer_command
 from storeside.doctor import aistore as doctor
 from storeside.ledger.objects import Ledger
-from storeside.operators.operators.aistore import transformer_command
 from storeside.stack.settings import Stack
 from storeside.transform import journal
 from storeside.transform.bucket_job import BucketJob

@@ -12,8 +12,7 @@ from aistore.sdk.etl import ETLConfig
 
 from storeside.aistore import etl as etls
 from storeside.aistore.buckets import Bucket
-from storeside.aistore.spec import EtlSpec
-from storeside.operators.operators.aistore import TRANSFORMER_IMAGE
+from storeside.aistore.spec import TRANSFORMER_IMAGE, EtlSpec
 from storeside.stack.settings import Stack
 from storeside.transformers.contract.failures import Failure, parse
 from tests.support import INIT_SECONDS, put, read, sizes, unique

@@ -18,7 +18,8 @@ from storeside.aistore import existing, jobs
 from storeside.aistore.buckets import Bucket
 from storeside.aistore.errors import AIStoreInputError, AIStoreTransientError
 from storeside.aistore.existing import described, stage_of
-from storeside.aistore.spec import KEEPER, EtlSpec
+from storeside.aistore.following import cancel
+from storeside.aistore.spec import KEEPER, TRANSFORMER_IMAGE, EtlSpec, transformer_command
 from storeside.ledger.objects import Ledger
 from storeside.operators import (
     AISDeleteEtlOperator,
@@ -26,8 +27,6 @@ from storeside.operators import (
     AISStartEtlOperator,
     AISStopEtlOperator,
 )
-from storeside.operators.operators.aistore import TRANSFORMER_IMAGE, transformer_command
-from storeside.operators.triggers.aistore import cancel
 from storeside.stack.airflow import airflow
 from storeside.stack.settings import Stack
 from storeside.transform.bucket_job import BucketJob

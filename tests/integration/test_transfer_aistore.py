@@ -17,10 +17,9 @@ from clickhouse_connect.driver.exceptions import DatabaseError
 
 from storeside.aistore.buckets import Bucket
 from storeside.aistore.cluster import Cluster
-from storeside.aistore.spec import EtlSpec
+from storeside.aistore.spec import EtlSpec, transformer_command
 from storeside.ledger.objects import Ledger
 from storeside.operators.hooks.aistore import AIStoreHook
-from storeside.operators.operators.aistore import transformer_command
 from storeside.operators.operators.clickhouse import S3ToClickHouseOperator
 from storeside.operators.triggers.clickhouse import S3ToClickHouseTrigger
 from storeside.stack import authn, demo

@@ -15,7 +15,7 @@ from airflow.sdk.exceptions import AirflowTaskTimeout
 from storeside.aistore import etl as etls
 from storeside.aistore import jobs, lock
 from storeside.aistore.buckets import Bucket
-from storeside.aistore.spec import EtlSpec
+from storeside.aistore.spec import EtlSpec, transformer_command
 from storeside.measure.errors import MeasureCancelled, MeasureInputError, MeasureTransientError
 from storeside.measure.transforms import results
 from storeside.measure.transforms import scratch as scratches
@@ -25,7 +25,7 @@ from storeside.measure.transforms.rounds import Rounds
 from storeside.measure.transforms.scratch import Scratch
 from storeside.measure.transforms.variants import Variant
 from storeside.operators.operators import transform_benchmark
-from storeside.operators.operators.aistore import ALL_WORKERS, transformer_command
+from storeside.operators.operators.aistore import ALL_WORKERS
 from storeside.stack import authn
 from storeside.stack.demo import RECORDINGS
 from storeside.stack.settings import Stack

@@ -15,9 +15,8 @@ import webdataset.tariterators as wds
 from aistore.sdk.utils import parse_url
 
 from storeside.aistore.buckets import Bucket
-from storeside.aistore.spec import EtlSpec
+from storeside.aistore.spec import EtlSpec, transformer_command
 from storeside.ledger.objects import Ledger
-from storeside.operators.operators.aistore import transformer_command
 from storeside.speech.columns import UTTERANCE_COLUMNS
 from storeside.speech.export import ExportError, export
 from storeside.stack import demo

@@ -13,6 +13,7 @@ from storeside import __main__ as storeside
 from storeside.stack.settings import CHECKOUT, default_folder
 
 PLACES = ["s3://bucket/prefix", "db.table"]
+BUCKETS = ["ais://a", "ais://b"]
 AWS = {"AWS_DEFAULT_REGION": "us-east-1", "AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "y"}
 
 
@@ -25,6 +26,12 @@ AWS = {"AWS_DEFAULT_REGION": "us-east-1", "AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_
         ("transfer.__main__", PLACES, {"AWS_ENDPOINT_URL": "s3"}, "s3: Invalid endpoint: s3 .*AWS_ENDPOINT_URL"),
         ("transfer.__main__", [*PLACES, "--delimiter", ""], {}, "csv delimiter '': needs one character"),
         ("transfer.__main__", [*PLACES, "--column", "n"], {}, "--column 'n': write NAME=TYPE"),
+        ("commands.transform", ["ais://a", "b"], {}, "bucket 'b': write it as one of ais://name"),
+        ("commands.transform", [*BUCKETS], {}, "AIS_ENDPOINT is not set: set it to the URL of an AIStore proxy"),
+        ("commands.transform", [*BUCKETS, "--param", "rate=1"], {}, "audio_transcode has no such option: use one of con"),
+        ("commands.transform", [*BUCKETS, "--param", "codec=flax"], {}, "--param: container wav cannot contain codec"),
+        ("commands.transform", [*BUCKETS, "--etl", "a-running-etl", "--param", "a=b"], {}, "its own parameters; leave"),
+        ("commands.transform", [*BUCKETS, "--spec", "/none"], {}, "/none"),
         ("transfer.unproven", ["s3://a", "--again"], {}, "--again: state the source and the destination, such as"),
         ("transfer.lost_codes", ["file", "db.table"], {}, "source 'file': write s3://bucket/prefix"),
         ("events.__main__", [*PLACES, "--queue", "q"], {"AWS_DEFAULT_REGION": ""}, "sqs: .* AWS_DEFAULT_REGION"),

@@ -19,8 +19,8 @@ from xml.etree import ElementTree
 import pytest
 import yaml
 
+from storeside.aistore.spec import TRANSFORMER_IMAGE
 from storeside.doctor.connections import PREFIX, Connection
-from storeside.operators.operators.aistore import TRANSFORMER_IMAGE
 from storeside.stack import authn
 from storeside.stack.airflow import airflow
 from storeside.stack.containers import aistore as container

@@ -14,10 +14,10 @@ import yaml
 from kubernetes import client
 
 from storeside.aistore.cluster import Cluster
+from storeside.aistore.spec import TRANSFORMER_IMAGE
 from storeside.doctor.aistore import FEATURES
 from storeside.doctor.connections import Connection
 from storeside.measure.throughput import job_spec, kubernetes
-from storeside.operators.operators.aistore import TRANSFORMER_IMAGE
 from storeside.sql.visibility import POLICIES
 from storeside.stack.containers import aistore as container
 from storeside.stack.servers.clickhouse_users import (

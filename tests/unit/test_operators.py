@@ -20,18 +20,16 @@ from botocore.stub import Stubber
 
 from storeside.aistore.buckets import Bucket
 from storeside.aistore.errors import AIStoreInputError, AIStoreTransientError
-from storeside.aistore.spec import EtlSpec
+from storeside.aistore.spec import TRANSFORMER_IMAGE, EtlSpec, transformer_command
 from storeside.copying.errors import CopyObjectError
 from storeside.operators.errors import OperatorInputError, airflow_errors
 from storeside.operators.hooks import transfer
 from storeside.operators.hooks.aistore import AIStoreHook
 from storeside.operators.operators.aistore import (
-    TRANSFORMER_IMAGE,
     AISCopyBucketOperator,
     AISTranscodeAudioOperator,
     AISTransformBucketOperator,
     AISTransformObjectsOperator,
-    transformer_command,
 )
 from storeside.operators.operators.aistore_etl import AISDeleteEtlOperator, AISStartEtlOperator, AISStopEtlOperator
 from storeside.operators.operators.aistore_inspect import AISInspectBucketOperator

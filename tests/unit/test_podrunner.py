@@ -20,8 +20,7 @@ import pytest
 import requests
 
 from storeside.aistore import etl
-from storeside.aistore.spec import CLASS_IMAGE
-from storeside.operators.operators.aistore import TRANSFORMER_IMAGE, transformer_command
+from storeside.aistore.spec import CLASS_IMAGE, TRANSFORMER_IMAGE, transformer_command
 from storeside.stack.podrunner import component
 from storeside.stack.podrunner.allowed import NotAllowedError, require
 from storeside.stack.podrunner.images import IMAGES

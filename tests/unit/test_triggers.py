@@ -21,6 +21,7 @@ from clickhouse_connect.driver.exceptions import DatabaseError, OperationalError
 from storeside.aistore import jobs
 from storeside.aistore.buckets import Bucket
 from storeside.aistore.errors import AIStoreInputError, AIStoreTransientError
+from storeside.aistore.following import describe
 from storeside.aistore.jobs import Follower, Progress, end_idle, newest_snapshots, running_between
 from storeside.events.errors import TriedOutError
 from storeside.operators.bases.following import FollowingOperator
@@ -28,7 +29,7 @@ from storeside.operators.errors import OperatorInputError, is_final
 from storeside.operators.hooks.aistore import AIStoreHook
 from storeside.operators.triggers import aistore as triggers
 from storeside.operators.triggers import engine
-from storeside.operators.triggers.aistore import AISJobTrigger, describe
+from storeside.operators.triggers.aistore import AISJobTrigger
 from storeside.operators.triggers.clickhouse import S3ToClickHouseTrigger
 from storeside.operators.triggers.s3_events import S3EventsToClickHouseTrigger, S3EventsTrigger
 from storeside.stack.settings import free_ports
@@ -708,8 +709,8 @@ def test_killed_trigger_ends_the_etls_when_its_job_is_gone(cluster: Cluster, mon
         asked.append((cluster.aborted(), names))
         return len(asked) == 2  # the aborted job exists for a moment
 
-    monkeypatch.setattr("storeside.operators.triggers.aistore.release", release)
-    monkeypatch.setattr("storeside.operators.triggers.aistore.time.sleep", lambda _: None)
+    monkeypatch.setattr("storeside.aistore.following.release", release)
+    monkeypatch.setattr("storeside.aistore.following.time.sleep", lambda _: None)
     asyncio.run(AISJobTrigger(leads_to(monkeypatch, cluster), "etl-1", 0, etl_names=["e"]).on_kill())
     assert asked == [(["etl-1"], ["e"])] * 2
 

@@ -17,6 +17,7 @@ from storeside.aistore.spec_file import read
 from storeside.transformers.contract.names import unfit_extensions
 
 Communication = Literal["ws", "hpush", "hpull"]
+TRANSFORMER_IMAGE = "storeside/transformer-audio:0.1.0"
 COMMUNICATION_TYPES: tuple[Communication, ...] = get_args(Communication)
 # The image of the SDK's `Etl.init_class`; the tag is the Python version.
 CLASS_IMAGE = f"aistorage/runtime_python:{sys.version_info.major}.{sys.version_info.minor}"
@@ -64,6 +65,16 @@ def served_by(command: Sequence[str], server: str) -> tuple[str, ...]:
     if server not in SERVERS:
         raise AIStoreInputError(f"server {server!r} is not one of {', '.join(SERVERS)}")
     return (*command, "--server", server) if server != SERVERS[0] else tuple(command)
+
+
+def transformer_command(transform: str, server: Server = "fastapi") -> tuple[str, ...]:
+    """Return the command that serves the transformer `transform` in Storeside's image.
+
+    `server` is ``fastapi``, ``flask`` or ``http``, the SDK's multithreaded server; only the first speaks WebSocket.
+    Raises AIStoreInputError for any other server.
+    """
+    serve = ("python", "-m", "storeside.transformers.serve", "--transform", transform)
+    return served_by((*serve, "--host", "0.0.0.0", "--port", "8000"), server)  # noqa: S104 - a pod's own network
 
 
 def check_server(command: Sequence[str], communication: str) -> None:

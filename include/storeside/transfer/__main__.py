@@ -86,8 +86,8 @@ def _transfer(given: argparse.Namespace) -> int:
         if not given.accept_failed:
             raise TransferInputError(
                 f"{given.table!r} is a bucket, and this command loads objects into a table: write database.table."
-                " Two buckets are those of a transform, which a DAG runs with AISTransformBucketOperator; with"
-                " --accept-failed WHO, this command accepts the failures of such a transform"
+                " Two buckets are those of a transform: use storeside transform; with --accept-failed WHO, this"
+                " command accepts the failures of such a transform"
             )
         return _accepted(_accept_results(given), given.accept_failed)
     from storeside.transfer.run.engine import Transfer

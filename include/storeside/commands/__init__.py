@@ -1,0 +1,1 @@
+"""Commands of the engine whose parts are in several packages."""
