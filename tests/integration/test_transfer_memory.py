@@ -221,7 +221,7 @@ def test_a_worker_checks_json_documents_up_to_a_length(loading: Loading) -> None
     assert (
         "does not end within 64 MB: divide it, or load with strict_json=False" in loading.reasons()["long.jsonl.gz"]
     )
-    gc.collect()  # reports a connection that nobody closed
+    gc.collect()  # reports a connection that was not closed
 
 
 @pytest.mark.parametrize("loader", LOADERS)

@@ -1,4 +1,4 @@
-"""What follows a job to its end: the line about its progress, and the end that a user asks for."""
+"""The line about the progress of a job, and the end of a job that a user requests."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ _EXAMPLE = "storeside transform s3://calls/2026/ ais://calls-16k --param sample_
 _CODES = """1 if objects failed, now or before; 2 if the transform cannot finish; 130 after Ctrl-C;
 99 with --on-nothing skip and no object"""
 _AUDIO = "audio_transcode"
-# Seconds between two looks at AIStore's job, and between two lines of progress that are no terminal's.
+# Seconds between two requests for the state of AIStore's job, and between two lines of progress that are no terminal's.
 _POLL_SECONDS = 1.0
 _LINE_SECONDS = 10.0
 _STALL_SECONDS = 300.0
@@ -138,7 +138,7 @@ def _transform(given: argparse.Namespace) -> int:
     try:
         state = follow(job)
     except KeyboardInterrupt:
-        print("stopped; results that exist stay: run the command again to go on", file=sys.stderr)
+        print("stopped; results that exist stay: run the command again to continue", file=sys.stderr)
         return 130
     summary = job.finish(state)
     if given.json:
@@ -178,7 +178,7 @@ def _etl(given: argparse.Namespace) -> tuple[EtlSpec, dict[str, str]]:
 def follow(job: BucketJob, show: Callable[[str], None] | None = None) -> State:
     """Run a job to its end, and return its last state. An interruption aborts AIStore's job, and stops its ETLs.
 
-    `show` gets a line of progress at every look; by default stderr does.
+    `show` gets a line of progress for every state; by default stderr does.
     """
     show = show or Lines()
     state = job.begin()

@@ -80,8 +80,8 @@ def _new(names: Iterable[str]) -> dict[str, str]:
 def free_ports(count: int) -> list[int]:
     """Return `count` different TCP ports that are currently free on the loopback address.
 
-    They lie below the ports that systems give to connections and to servers that name none (from 32768 on Linux:
-    `ip_local_port_range`), so no such process takes one before its server has opened it.
+    They are lower than the ports that systems give to connections and to servers that name none (from 32768 on
+    Linux: `ip_local_port_range`), so no such process takes one before its server has opened it.
     """
     found: set[int] = set()
     while len(found) < count:
