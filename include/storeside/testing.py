@@ -198,7 +198,7 @@ def served(tmp_path: Path) -> Iterator[Callable[..., Served]]:
 
 
 def _free_port() -> int:
-    """Return a port lower than those that systems choose for others, so none takes it before the server has opened it."""
+    """Return a port lower than those that systems choose for others, so none takes it before the server does."""
     while True:
         port = secrets.choice(range(16384, 30000))
         with suppress(OSError), socket.socket() as probe:

@@ -42,7 +42,7 @@ _EXAMPLE = "storeside transform s3://calls/2026/ ais://calls-16k --param sample_
 _CODES = """1 if objects failed, now or before; 2 if the transform cannot finish; 130 after Ctrl-C;
 99 with --on-nothing skip and no object"""
 _AUDIO = "audio_transcode"
-# Seconds between two requests for the state of AIStore's job, and between two lines of progress that are no terminal's.
+# Seconds between two requests for the state of AIStore's job, and between two lines of progress outside a terminal.
 _POLL_SECONDS = 1.0
 _LINE_SECONDS = 10.0
 _STALL_SECONDS = 300.0
