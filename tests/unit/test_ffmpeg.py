@@ -221,7 +221,7 @@ def test_results_beyond_the_limit_are_refused() -> None:
 
 
 def test_endless_work_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("storeside.transformers.audio.ffmpeg._PATIENCE", 300)  # a busy machine may give the process less than a quarter of a CPU
+    monkeypatch.setattr("storeside.transformers.audio.ffmpeg._PATIENCE", 300)  # on a busy machine
     with pytest.raises(ValueError, match="more than 1 s of CPU: raise FFMPEG_SECONDS"):
         made_by({"format": "s16le"}, ["aloop", {"loop": -1, "size": 48_000}], seconds=1)
 
