@@ -10,6 +10,7 @@ import shlex
 import pytest
 
 from storeside import __main__ as storeside
+from storeside.commands.transform import Lines
 from storeside.stack.settings import CHECKOUT, default_folder
 
 PLACES = ["s3://bucket/prefix", "db.table"]
@@ -95,3 +96,18 @@ def test_the_help_of_a_command_has_an_example_that_it_accepts_and_its_exit_codes
 def test_an_empty_home_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STORESIDE_HOME", "")
     assert default_folder() == CHECKOUT / ".storeside"
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_progress_changes_one_line_of_a_terminal(
+    is_terminal: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stderr.isatty", lambda: is_terminal)
+    monkeypatch.setattr("storeside.commands.transform._LINE_SECONDS", 3600)
+    lines = Lines()
+    lines("1 of 9 objects")
+    monkeypatch.setattr("storeside.commands.transform._LINE_SECONDS", 0)
+    lines("2 of 9 objects")
+    lines.end()
+    shown = "\r\x1b[K1 of 9 objects\r\r\x1b[K2 of 9 objects\r\r\x1b[K" if is_terminal else "2 of 9 objects\n"
+    assert capsys.readouterr().err == shown

@@ -135,11 +135,14 @@ def _transform(given: argparse.Namespace) -> int:
         for name, count in job.preview().items():
             print(f"{name.replace('_', ' ')}  {count:,}")
         return 0
+    lines = Lines()
     try:
-        state = follow(job)
+        state = follow(job, lines)
     except KeyboardInterrupt:
+        lines.end()
         print("stopped; results that exist stay: run the command again to continue", file=sys.stderr)
         return 130
+    lines.end()
     summary = job.finish(state)
     if given.json:
         print(report_text(summary, as_json=True))
@@ -175,12 +178,11 @@ def _etl(given: argparse.Namespace) -> tuple[EtlSpec, dict[str, str]]:
     ), extensions  # fmt: skip
 
 
-def follow(job: BucketJob, show: Callable[[str], None] | None = None) -> State:
+def follow(job: BucketJob, show: Callable[[str], None]) -> State:
     """Run a job to its end, and return its last state. An interruption aborts AIStore's job, and stops its ETLs.
 
-    `show` gets a line of progress for every state; by default stderr does.
+    `show` gets lines of progress.
     """
-    show = show or Lines()
     state = job.begin()
     while state.phase != Phase.DONE:
         time.sleep(max(state.not_before - time.time(), 0))
@@ -219,6 +221,11 @@ class Lines:
         elif time.monotonic() - self._last >= _LINE_SECONDS:
             self._last = time.monotonic()
             print(text, file=sys.stderr, flush=True)
+
+    def end(self) -> None:
+        """Clear the line that changes."""
+        if self._is_terminal:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
 
 def _say(summary: Summary) -> None:
