@@ -28,6 +28,10 @@ COMMANDS = {
     "Transform buckets": {
         "transform": Command("commands.transform", "transform the objects of a bucket inside AIStore"),
     },
+    "Stream arrays": {
+        "hsds-export": Command("commands.hsds", "export an HSDS dataset to Parquet on S3", ("export",)),
+        "hsds-import": Command("commands.hsds", "import an HDF5 file or Parquet into an HSDS dataset", ("import",)),
+    },
     "Check": {
         "doctor": Command("doctor.__main__", "check connections and rights, with a remedy for each fault"),
         "lost-codes": Command("transfer.lost_codes", "list columns of numbers that have lost zeros of their text"),
@@ -50,8 +54,7 @@ def usage() -> str:
     return "\n\n".join([
         "usage: storeside COMMAND [OPTION ...]",
         *groups,
-        "storeside COMMAND --help shows the options, an example and the exit codes of a command. HSDS arrays have\n"
-        "no command: DAGs export them with Storeside's operators.",
+        "storeside COMMAND --help shows the options, an example and the exit codes of a command.",
     ])  # fmt: skip
 
 

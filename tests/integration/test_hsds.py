@@ -576,6 +576,35 @@ def test_operators_export_and_import(
 # --- storage
 
 
+def test_commands_export_and_import(
+    with_hsds: Stack, client: Client, loading: Loading, table: str, tmp_path: Path
+) -> None:
+    """Parquet of one command is the source of the other; a second export of the same run writes nothing."""
+    login, domain = server(with_hsds), f"{HOME}/{unique('back')}.h5"
+    variables = loading.variables() | {
+        "HS_ENDPOINT": login.endpoint, "HS_USERNAME": login.username, "HS_PASSWORD": login.password
+    }  # fmt: skip
+
+    def run(*arguments: str) -> Any:
+        command = [sys.executable, "-m", "storeside", *arguments, "--json"]
+        done = subprocess.run(
+            command, cwd=CHECKOUT, env=variables, capture_output=True, text=True, timeout=120, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        assert login.password not in done.stdout + done.stderr
+        return json.loads(done.stdout)
+
+    export = ["hsds-export", table, "/t", f"s3://{loading.bucket}/out", "--layout", "array", "--run-id", "one"]
+    assert run(*export)["elements"] == TABLE.size
+    assert run(*export)["present"] == 1
+    run("hsds-import", f"s3://{loading.bucket}/out", domain, "/t", "--layout", "array", "--gzip", "4")
+    back = client.dataset(domain, "/t")
+    assert back.shape == TABLE.shape
+    found = np.empty_like(TABLE)
+    client.read_into(back, Slab(tuple(map(range, back.shape))), memoryview(found).cast("B"))
+    assert np.array_equal(found, TABLE)
+
+
 def test_domains_can_lie_in_s3(stack: Stack, loading: Loading) -> None:
     cli.up(FOLDER, only=("hsds-s3",))
     client = Client(server(stack, part="hsds-s3"))
