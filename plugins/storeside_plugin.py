@@ -83,4 +83,7 @@ class StoresidePlugin(AirflowPlugin):
             "url_route": "storeside-task",
         },
     ]
+    react_apps = [  # noqa: RUF012
+        {"name": "Storeside overview", "bundle_url": page("static/home.js"), "destination": "dashboard"}
+    ]
     operator_extra_links = [RunPageLink(), QueuePageLink(), BenchmarksPageLink()]  # noqa: RUF012

@@ -13,6 +13,8 @@ from airflow.models.dag import DagModel
 from airflow.models.team import Team
 from airflow.utils.session import create_session
 from fastapi import Depends, HTTPException, Request
+from fastapi.dependencies.utils import get_flat_dependant
+from fastapi.routing import APIRoute
 
 from storeside.pages.tables import Tables
 from storeside.plugins.pages.connections import clickhouse
@@ -47,6 +49,18 @@ def require_names(request: Request) -> None:
     """Refuse names of DAGs, runs and tasks with a NUL character: none has one, and PostgreSQL's driver refuses it."""
     if any("\0" in value for name in ("dag", "run", "task") for value in request.query_params.getlist(name)):
         raise HTTPException(400, "the name of a DAG, run or task has no NUL character: correct the address")
+
+
+def require_known_filters(request: Request) -> None:
+    """Refuse an address with a filter that its page does not have: the page would show too much."""
+    route = request.scope["route"]
+    if not isinstance(route, APIRoute) or request.method != "GET":
+        return
+    known = [field.alias for field in get_flat_dependant(route.dependant, skip_repeats=True).query_params]
+    unknown = [name for name in request.query_params if name not in known]
+    if unknown:
+        choices = f"the filters of this page are {', '.join(known)}" if known else "this page has no filters"
+        raise HTTPException(400, f"unknown filter {', '.join(map(repr, unknown[:5]))} in the address: {choices}")
 
 
 TablesDep = Annotated[Tables, Depends(tables)]

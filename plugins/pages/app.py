@@ -25,7 +25,7 @@ from storeside.plugins.pages import (
     queues,
     storage,
 )
-from storeside.plugins.pages.access import require_names, require_read
+from storeside.plugins.pages.access import require_known_filters, require_names, require_read
 from storeside.plugins.pages.limits import page_place, stream_place
 from storeside.plugins.pages.render import render
 
@@ -44,7 +44,10 @@ LARGEST_FORM = 64 << 10
 app = FastAPI(title="Storeside", docs_url=None, redoc_url=None, openapi_url=None)
 for part in (overview, movement, failures, objects, queues, quality, etls, storage, benchmarks):
     # The place is taken first: `require_read` needs a thread, too. It is free again when the page is made.
-    required = (Depends(page_place, scope="function"), Depends(require_read), Depends(require_names))
+    required = (
+        Depends(page_place, scope="function"), Depends(require_read), Depends(require_names),
+        Depends(require_known_filters),
+    )  # fmt: skip
     app.include_router(part.router, dependencies=required)
 app.include_router(audio.router, dependencies=[Depends(stream_place), Depends(require_read)])
 # Style and scripts: the same for all users, and without any user's data.

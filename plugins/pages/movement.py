@@ -60,7 +60,6 @@ def overview(
 ) -> Response:  # fmt: skip
     """Show running and finished movements, by default newest first."""
     chosen, sorting = movements.Filter(dag, place, kind, state), movements.Sort(sort, order)
-    history = movements.throughput(tables, dag)
     page = movements.movements(tables, chosen, At(after, back), sort=sorting)
     may_read, dags = _reader(user), movements.dags(tables)
     known = tasks.states([m for m in page.rows if may_read(m.dag_id)])
@@ -68,15 +67,21 @@ def overview(
     failed = tasks.failed_runs(dags, dag, tables.dags) if unfiltered else []
     return render(
         request, "movement.html", title="Data movement", chosen=chosen, sorting=sorting, after=after,
-        kinds=["", *movements.kinds(tables)], states=movements.STATES, dags=dags, places=movements.places(tables),
-        totals=movements.totals(tables, chosen),
+        kinds=["", *movements.kinds(tables)], states=list(movements.STATES), dags=dags,
+        places=movements.places(tables), totals=movements.totals(tables, chosen),
         now=_now(tables, user, chosen), page=page, state_of=partial(_state, known, may_read),
         failed_runs=[one for one in failed if may_read(one.dag)],
-        lines=[
-            charts.line(f"{what} per second of task time", "", [(row["at"], row[rate] / unit) for row in history])
-            for what, rate, unit in (("objects", "objects_per_second", 1), ("MB read", "bytes_per_second", 1e6))
-        ],
+        lines=_lines(movements.throughput(tables, dag)),
     )  # fmt: skip
+
+
+def _lines(history: Sequence[dict[str, Any]]) -> list[charts.Line | None]:
+    """Return the charts of the last day."""
+    every = charts.slice_seconds()
+    return [
+        charts.line(f"{what} per second of task time", "", [(row["at"], row[rate] / unit) for row in history], every)
+        for what, rate, unit in (("objects", "objects_per_second", 1), ("MB read", "bytes_per_second", 1e6))
+    ]
 
 
 @router.get("/live")
@@ -117,7 +122,9 @@ def run(
     stage = next(iter([*asked, *[s for s in moving if s.failed], *reversed(moving)]), None)
     return render(
         request, "run.html", title="Run", dag=dag, run=run, run_id=run_id, stages=stages, stage=stage, status=status,
-        moving=moving, rows=rows, found=found, most_errors=_MOST_ERRORS,
+        moving=moving, rows=rows, found=found,
+        is_partial=found is not None and found.state == "success" and any(stage.is_partial for stage in stages),
+        most_errors=_MOST_ERRORS,
         failed=[row for row in rows if row.task and row.task.state == "failed"],
         later=movements.later_runs(tables, stage) if stage else [], may_read_logs=may_read_logs(user, dag),
         picture=datapath.data_path(stages, movements.published(tables, run_id)),

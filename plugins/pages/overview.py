@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 from airflow.api_fastapi.core_api.security import GetUserDep
 from fastapi import APIRouter, Request, Response
@@ -13,7 +14,7 @@ from storeside.pages.overview import Pipeline
 from storeside.plugins.pages import runs
 from storeside.plugins.pages.access import TablesDep, may_read_runs
 from storeside.plugins.pages.render import query, render, span
-from storeside.plugins.pages.runs import Latest
+from storeside.plugins.pages.runs import Latest, Run
 
 router = APIRouter()
 # Seconds that messages may wait before the page mentions it.
@@ -47,13 +48,19 @@ def pipelines(request: Request, tables: TablesDep, user: GetUserDep, dag: str = 
         for name, found in runs.latest(list(recorded), dag, tables.dags).items()
         if may_read_runs(user, name)
     }
+    half_failed = overview.partial_runs(tables, dag, missing)
     rows = [_row(recorded.get(name, Pipeline(name)), known.get(name, Latest())) for name in {**recorded, **known}]
     rows.sort(key=lambda row: (not row.attention, row.pipeline.dag.lower()))
     return render(
         request, "overview.html", title="Overview", rows=rows, dag=dag, days=overview.DAYS,
         failure_days=overview.FAILURE_DAYS, needing=sum(bool(row.attention) for row in rows),
-        missing=missing,
+        missing=missing, state_of=partial(_state, half_failed),
     )  # fmt: skip
+
+
+def _state(half_failed: Collection[tuple[str, str]], run: Run) -> str:
+    """Return the state to show for a run: a success in which objects failed is partial."""
+    return "partial" if run.state == "success" and (run.dag, run.run) in half_failed else run.state
 
 
 def _row(pipeline: Pipeline, latest: Latest) -> Row:

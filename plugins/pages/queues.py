@@ -39,14 +39,16 @@ def overview(
     chosen = found["queue"] if found else ""
     history = queues.history(tables, chosen) if chosen else []
     return render(
-        request, "queues.html", title="Queues", queues=shown, chosen=chosen, state=state, states=queues.STATES,
+        request, "queues.html", title="Queues", queues=shown, chosen=chosen, state=state, states=list(queues.STATES),
         label=found["label"] if found else queue.rpartition("/")[2], most_queues=queues.MOST_QUEUES,
         text=text, page=queues.events(tables, chosen, state, At(after, back), text) if chosen else None,
         count=queues.count(tables, chosen, state, text) if chosen else 0, most=MOST_COUNTED,
         lines=[
-            charts.line("messages waiting", "", [(row["at"], row["waiting"]) for row in history]),
-            charts.line("age of the oldest*, seconds", "", [(row["at"], row["age"]) for row in history]),
-            charts.line("dead letters", "", [(row["at"], row["dead_letters"]) for row in history]),
+            charts.line(label, "", [(row["at"], row[column]) for row in history], charts.slice_seconds())
+            for label, column in (
+                ("messages waiting", "waiting"), ("age of the oldest*, seconds", "age"),
+                ("dead letters", "dead_letters"),
+            )
         ],
     )  # fmt: skip
 

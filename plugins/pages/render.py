@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import time
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,7 +13,7 @@ from urllib.parse import urlencode
 from fastapi import Request
 from fastapi.responses import HTMLResponse
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from storeside.plugins.pages.instances import instance
 
@@ -26,6 +27,8 @@ _INVISIBLE = {
     *range(0x2060, 0x206A),
     0xFEFF,
 }
+# Ids that Airflow writes: the kind of the run, its time, and sometimes a random end.
+_RUN = re.compile(r"[a-z_]+?__(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,6})?(?:\+\d\d:\d\d|Z))(?:_\w+)?\Z")
 _CODE = Markup("<code>{}</code>")
 _SHOWN = {code: f"\\u{code:04x}" for code in _INVISIBLE} | {9: "\\t", 10: "\\n", 13: "\\r"}
 
@@ -81,6 +84,22 @@ def moment(seconds: float) -> Markup:
     return Markup(text).format(at.replace(" ", "T"), f"{seconds:.0f}", at)  # noqa: S704 (its parts are escaped)
 
 
+def run_name(text: str) -> Markup:
+    """Write the id of a run: the date and time that Airflow wrote into it, with the whole id on hover."""
+    found = _RUN.match(text)
+    at = _time(found[1]) if found else None
+    if at is None:
+        return escape(name(text))
+    return Markup('<span class="run" title="{}">{}</span>').format(name(text), moment(at))
+
+
+def _time(text: str) -> float | None:
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except (ValueError, OverflowError):
+        return None
+
+
 def ago(seconds: float) -> str:
     """Write how long ago a time is."""
     return f"{span(max(time.time() - seconds, 0))} ago"
@@ -107,7 +126,7 @@ _environment.filters |= {
     "ago": ago,
     "utc": utc,
 }
-_environment.filters |= {"instance": instance, "prose": prose}
+_environment.filters |= {"instance": instance, "prose": prose, "run_name": run_name}
 _environment.globals["query"] = query
 
 

@@ -239,6 +239,26 @@ def test_tasks_that_have_not_started_follow_in_the_order_of_the_dag(pages: TestC
     assert [task.name for task in found.tasks] == ["begun", "first", "middle", "last"]
 
 
+@pytest.mark.parametrize(
+    ("path", "choices"),
+    [
+        ("/movement", "dag, place, kind, state, sort, order, after, back"), ("/overview", "dag"),
+        ("/objects", "text, bucket, status"), ("/queues", "queue, state"), ("/quality", "text"), ("/run", "dag, run"),
+        ("/storage", "conn_id"), ("/live", "dag, place"), ("/object", "bucket, object"),
+    ],
+)  # fmt: skip
+def test_an_unknown_filter_is_named_with_those_of_the_page(pages: TestClient, path: str, choices: str) -> None:
+    answer = pages.get(path, params={"dga": "d", "dag": "d", "run": "r", "bucket": "b", "object": "o"})
+    assert answer.status_code == 400
+    assert "unknown filter &#39;dga&#39;" in answer.text
+    assert f"the filters of this page are {choices}" in answer.text
+    assert "this page has no filters" in pages.get("/etls?dga=1").text
+
+
+def test_an_unknown_kind_is_not_shown_as_all(pages: TestClient) -> None:
+    assert '<option value="leap" selected>leap</option>' in pages.get("/movement", params={"kind": "leap"}).text
+
+
 @pytest.mark.parametrize(("path", "name"), [("/run", "dag"), ("/run", "run"), ("/run", "task"), ("/movement", "dag")])
 def test_a_name_with_nul_does_not_reach_airflows_database(pages: TestClient, path: str, name: str) -> None:
     """PostgreSQL's driver raises ValueError for it; SQLite accepts it."""
@@ -302,6 +322,17 @@ def test_a_run_that_moved_nothing_was_up_to_date_only_if_it_succeeded(
     airflow.has("copy", "success")
     airflow.runs("success")
     assert "everything was up to date" in run_page(pages)
+
+
+def test_a_run_in_which_objects_failed_is_not_green(pages: TestClient, tables: Tables, airflow: Airflow) -> None:
+    airflow.runs("success")
+    airflow.has("copy", "success")
+    tables.run("copy", "done")
+    assert '<span class="state success">success</span>' in run_page(pages)
+    tables.run("load", "partial")
+    page = run_page(pages)
+    assert '<span class="state partial">partial</span>' in page.partition("</h1>")[2][:400]
+    assert '<span class="state success">' not in page
 
 
 def test_an_unknown_run_is_not_an_empty_one(pages: TestClient, airflow: Airflow) -> None:
@@ -911,9 +942,9 @@ def test_an_object_loaded_by_events_leads_to_the_run_of_its_batch(pages: TestCli
         load = {"destination": "db.t", "version": "v", "load_id": "1", "status": "loaded", "reason": "", "rows": 1}
         tables.loads.append({**load, "rejected": 0, "bytes": 1, "run_id": run, "recorded_ms": 0})
     page = pages.get("/object", params={"bucket": "s3://b", "object": "k"}).text
-    assert re.findall(r'href="/storeside/run\?([^"]*)">([^<]*)<', page) == [
-        ("dag=d&amp;run=scheduled__2026-01-01T00%3A00%3A00%2B00%3A00", "scheduled__2026-01-01T00:00:00+00:00"),
-        ("dag=d&amp;run=manual__1", "manual__1"),
+    assert re.findall(r'href="/storeside/run\?([^"]*)">(?:<span class="run" title="([^"]*)">)?([^<]*)<', page) == [
+        ("dag=d&amp;run=scheduled__2026-01-01T00%3A00%3A00%2B00%3A00", "scheduled__2026-01-01T00:00:00+00:00", ""),
+        ("dag=d&amp;run=manual__1", "", "manual__1"),
     ]
     assert "run by hand</p>" in page
 

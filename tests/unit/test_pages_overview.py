@@ -14,6 +14,7 @@ import pytest
 from aistore.sdk.const import HEADER_BUCKET_PROPS
 from aistore.sdk.types import ETLDetails, ETLInfo, Smap, Snode
 from fastapi.testclient import TestClient
+from markupsafe import escape
 from requests import ReadTimeout
 from sqlalchemy import event
 from sqlalchemy.dialects import mysql, postgresql, sqlite
@@ -22,11 +23,12 @@ from sqlalchemy.sql import ClauseElement
 from starlette.middleware.gzip import GZipMiddleware
 
 from storeside.aistore import control_plane
-from storeside.pages.storage import read_target
+from storeside.pages import charts
+from storeside.pages.storage import State, read_target, read_version
 from storeside.pages.tables import UnavailableError, write_cursor
 from storeside.plugins import storeside_plugin
 from storeside.plugins.pages import etls, overview, runs, storage, tasks
-from storeside.plugins.pages.render import moment, prose, size, span
+from storeside.plugins.pages.render import moment, prose, run_name, size, span
 from storeside.plugins.storeside_plugin import Pages, StoresidePlugin
 from tests.unit.test_pages import Airflow, Tables, airflow, is_query, known, pages, tables  # noqa: F401 (fixtures)
 
@@ -61,6 +63,7 @@ def test_the_overview_begins_with_what_needs_attention(
     tables.answers = {
         "pages_pipelines": [{"dag_id": "quiet", "objects_done": 12, "bytes_read": 3_000_000, "recorded_ms": 1000}],
         "pages_open_failures": [{"dag_id": "broken", "objects": 3, "newest_run": "broken/r1"}],
+        "pages_partial_runs": [{"dag_id": dag, "run_id": f"{dag}/r0"} for dag in ("broken", "events")],
         "pages_dag_queues": [{"dag_id": "events", "queue": "http://sqs/000000000000/events"}],
     }
     tables.depth = {"dead": 2, "oldest_seconds": 7200.0, "recorded_ms": time.time() * 1000}
@@ -77,7 +80,9 @@ def test_the_overview_begins_with_what_needs_attention(
     assert attention(old)[1] == "Messages in events waited for 2.0 h at the last measurement"
     assert 'queue=events">0</a><br><span class="dim nowrap">3.0 h ago' in old
     assert attention(rows["quiet"]) == []
-    assert re.findall(r'dot-link (\w+)"', rows["broken"]) == ["success", "failed", "failed"]
+    assert re.findall(r'dot-link (\w+)"', rows["broken"]) == ["partial", "failed", "failed"]
+    assert re.findall(r'dot-link (\w+)"', rows["events"]) == ["partial"], "half of it failed"
+    assert re.findall(r'dot-link (\w+)"', rows["quiet"]) == ["success"]
     assert "12 objects, 3.0 MB in 30 days" in rows["quiet"]
     assert "2 need attention" in answer.text
     assert "000000000000" not in answer.text
@@ -101,7 +106,11 @@ def test_the_overview_shows_no_runs_of_dags_whose_runs_one_may_not_read(
 
 @pytest.mark.parametrize(
     ("part", "statement", "said"),
-    [("failures", "pages_open_failures", "Failed objects"), ("queues", "pages_dag_queues", "Queues")],
+    [
+        ("failures", "pages_open_failures", "Failed objects"),
+        ("queues", "pages_dag_queues", "Queues"),
+        ("runs", "pages_partial_runs", "Runs in which some objects failed"),
+    ],
 )
 def test_a_slow_part_of_the_overview_does_not_hide_the_rest(
     pages: TestClient,  # noqa: F811
@@ -207,6 +216,57 @@ def test_times_can_be_shown_in_airflows_time_zone() -> None:
 
 
 @pytest.mark.parametrize(
+    ("run", "at"),
+    [
+        ("manual__2026-11-23T07:52:32.793615+00:00_f96970c8", "2026-11-23 07:52:32"),
+        ("scheduled__2026-11-23T07:45:00+00:00", "2026-11-23 07:45:00"),
+        ("asset_triggered__2026-11-23T09:45:00.1+02:00_xY1", "2026-11-23 07:45:00"),
+        ("backfill__2026-11-23T07:45:00Z", "2026-11-23 07:45:00"),
+    ],
+)
+def test_the_id_of_a_run_is_its_time_with_the_id_on_hover(run: str, at: str) -> None:
+    assert re.fullmatch(
+        rf'<span class="run" title="{re.escape(run)}"><time [^>]*>{at} UTC</time></span>', run_name(run)
+    )
+
+
+@pytest.mark.parametrize(
+    "run", ["manual__1", "nightly <b>", "manual__2026-99-23T07:45:00+00:00", "x__2026-11-23T07:45:00+00:00<b>"]
+)
+def test_an_id_without_a_time_is_shown_as_it_is(run: str) -> None:
+    assert run_name(run) == escape(run)
+
+
+def test_long_reasons_take_two_lines_until_they_are_asked_for(
+    pages: TestClient,  # noqa: F811
+    tables: Tables,  # noqa: F811
+) -> None:
+    tables.run("t", "partial", "transform")
+    row = {
+        "object": "a", "prepend": "", "destination_object": "", "status": "failed", "bytes_in": 1, "bytes_out": 0,
+        "recorded_ms": 0,
+    }  # fmt: skip
+    tables.answers["pages_outcomes"] = [{**row, "reason": "too long " * 20}, {**row, "reason": "no audio"}]
+    page = pages.get("/run", params={"dag": "d", "run": "r"}).text
+    assert re.search(
+        r'<td class="reason"><div class="clamp" tabindex="0" title="(too long ){20}">(too long ){20}</div>', page
+    )
+    assert '<td class="reason">no audio</td>' in page
+    css = (etls_folder() / "static" / "pages.css").read_text()
+    assert re.search(r"\.clamp \{[^}]*-webkit-line-clamp: 2;", css)
+
+
+def test_a_chart_has_no_line_over_time_that_was_not_measured() -> None:
+    drawn = charts.line("l", "", [(0, 1), (900, 2), (1800, 1), (7200, 1), (8100, 2), (20_000, 1)], every=900)
+    assert drawn is not None
+    assert [len(piece.split()) for piece in drawn.pieces] == [3, 2]
+    assert len(drawn.dots) == 6
+    single = charts.line("l", "", [(0, 1), (900, 2)], every=0)
+    assert single is not None
+    assert (single.pieces, len(single.dots)) == ((), 2)
+
+
+@pytest.mark.parametrize(
     ("write", "value", "text"),
     [
         (span, 59.94, "59.9 s"), (span, 59.97, "1 min 0 s"), (span, 119.7, "2 min 0 s"), (span, 125, "2 min 5 s"),
@@ -228,6 +288,15 @@ def test_the_menu_has_one_entry_with_icon_and_category() -> None:
     for name in ("icon", "icon_dark_mode"):
         path = entry[name].removeprefix("/storeside/static/")
         assert (etls_folder() / "static" / path).read_text().startswith("<svg")
+
+
+def test_airflows_home_links_to_the_overview() -> None:
+    (app,) = StoresidePlugin.react_apps
+    assert app["destination"] == "dashboard"
+    script = (etls_folder() / "static" / app["bundle_url"].removeprefix("/storeside/static/")).read_text()
+    assert f'globalThis["{app["name"]}"]' in script
+    (entry,) = (view for view in StoresidePlugin.external_views if view["destination"] == "nav")
+    assert (entry["href"], f'"plugin/{entry["url_route"]}"' in script) == ("/storeside/overview", True)
 
 
 def etls_folder() -> Any:
@@ -342,12 +411,18 @@ class Client:
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Client:
     healthy = [{"target_id": "t1", "health_status": "Running"}, {"target_id": "t2", "health_status": "Running"}]
     ill = [healthy[0], {"target_id": "t2", "health_status": "Failed"}]
-    capacity = {"total_used": "750000", "total_avail": "250000", "pct_max": 75, "mountpaths": {"/a": {}, "/b": {}}}
+    disk = {"used": "375000", "avail": "125000"}
+    capacity = {
+        "total_used": "750000",
+        "total_avail": "250000",
+        "pct_max": 75,
+        "mountpaths": {"/a": disk, "/b": disk},
+    }
     client = Client(
         ["wav-1", "other-2"],
         {
             "etl/wav-1/health": healthy, "etl/other-2/health": ill,
-            "t1": {"ais_version": "5.0", "capacity": capacity, "cluster": {"flags": "6"}},
+            "t1": {"ais_version": "5.0.v1.5.0", "capacity": capacity, "cluster": {"flags": "6"}},
             "t2": {"ais_version": "5.0", "capacity": capacity, "cluster": {"flags": str(6 | 1 << 3 | 1 << 13)}},
         },
         ["rebalance[g1]", "etl-bck[x]"],
@@ -516,3 +591,25 @@ def test_the_state_of_the_cluster_is_for_users_who_may_read_all_dags(
 
 def test_an_incomplete_status_of_a_target_has_no_figures() -> None:
     assert (read_target("t", {}).percent, read_target("t", {"capacity": None, "cluster": None}).alerts) == (0, ())
+
+
+def test_a_disk_that_targets_share_counts_once() -> None:
+    def target(name: str, host: str, *ids: str) -> Any:
+        disks = {
+            f"/disk{n}": {"used": "600", "avail": "400", "fs": {"Fs": "/dev/sda", "FsType": "ext4", "FsID": found}}
+            for n, found in enumerate(ids)
+        }
+        return read_target(name, {"capacity": {"total_used": "600", "mountpaths": disks}}, host)
+
+    shared = State("5.0", (target("t1", "10.0.0.1", "1,2"), target("t2", "10.0.0.1", "1,2", "3,4")), 1)
+    assert (shared.used, shared.free, shared.shared, len(shared.disks)) == (1200, 800, 1, 2)
+    apart = State("5.0", (target("t1", "10.0.0.1", "1,2"), target("t2", "10.0.0.2", "1,2")), 1)
+    assert (apart.used, apart.shared) == (1200, 0)
+    assert apart.targets[0].used == 600
+    unknown = State("5.0", (target("t1", "", "1,2"), target("t2", "", "1,2")), 1)
+    assert (unknown.used, unknown.shared) == (1200, 0)
+
+
+@pytest.mark.parametrize(("stated", "version"), [("5.0.v1.5.0", "5.0"), ("5.1.abc", "5.1"), ("", ""), (None, "")])
+def test_aistore_has_the_version_of_its_documentation(stated: str | None, version: str) -> None:
+    assert read_version({"ais_version": stated}) == version

@@ -201,7 +201,9 @@ def fill_all(client: Client, dag: str, name: str = "x") -> None:
     """Insert one row into every table, all of one DAG."""
     run = f"{dag}/r"
     run_row(client, run, kind="validate", detail=json.dumps({"expectations": []}), listed=1, done=1, seconds=1)
-    run_row(client, run, "moved", source="ais://a", destination="ais://b", done=1, seconds=1, at="2100-01-01")
+    run_row(
+        client, run, "moved", source="ais://a", destination="ais://b", done=1, failed=1, seconds=1, at="2100-01-01"
+    )
     client.fill(
         "objects",
         source="ais://a",
@@ -244,7 +246,8 @@ def test_rows_of_dags_that_one_may_not_read_are_not_there(changed: Client) -> No
             bool(movement.outcomes(tables, load("secret/r"), "failed").rows),
             bool(objects.count(tables, Search("x"))), bool(objects.count_loads(tables, Search("x"))),
             bool(queues.count(tables, "q")), bool(overview.pipelines(tables)), bool(overview.open_failures(tables)),
-            bool(etls.uses(tables)), all(one.is_open for one in known(tables, "bad")),
+            bool(etls.uses(tables)), bool(overview.partial_runs(tables)),
+            all(one.is_open for one in known(tables, "bad")),
         ]  # fmt: skip
 
     def load(run: str) -> Movement:
@@ -616,6 +619,22 @@ def test_loads_from_aistore_are_told_from_loads_of_an_s3_bucket_of_the_same_name
     assert uris == {"b": "s3://b", "ais://b": "ais://b"}
     for uri, run in (("s3://b", "d/4"), ("ais://b", "d/5")):
         assert [load["run_id"] for load in objects.lineage(tables, Place(uri, "x/a")).loads] == [run]
+
+
+def test_runs_in_which_objects_failed_are_found(client: Client) -> None:
+    recent = {"at": "2100-01-01"}
+    run_row(client, "d/manual__1", state="partial", **recent)
+    run_row(client, "d/manual__2", "first", state="done", failed=2, **recent)
+    run_row(client, "d/manual__2", "second", state="done", **recent)
+    run_row(client, "d/good", state="done", done=2, **recent)
+    run_row(client, "d/retried", state="partial", failed=1, at="2099-12-31")
+    run_row(client, "d/retried", state="done", **recent)
+    run_row(client, "d/old", state="partial", at="2020-01-01")
+    run_row(client, "other/r", state="failed", **recent)
+    found = overview.partial_runs(Tables(client))
+    assert found == {("d", "manual__1"), ("d", "manual__2"), ("other", "r")}
+    assert overview.partial_runs(Tables(client), "OTH") == {("other", "r")}
+    assert overview.partial_runs(Tables(client, ["x"])) == set()
 
 
 def test_pipelines_have_what_they_moved_and_their_queues(client: Client) -> None:

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil, floor, log10
 
 WIDTH, HEIGHT = 560, 120
+# Points that are further apart than this many times the time between measurements have a gap between them.
+_GAP = 1.5
 
 
 @dataclass(frozen=True)
 class Line:
-    """A line through points: SVG coordinates, and the ends of both axes."""
+    """A chart over time: SVG coordinates, and the ends of both axes.
+
+    `pieces` are the lines between measurements that follow each other; a time without measurements has none.
+    """
 
     label: str
     unit: str
-    points: str
+    pieces: tuple[str, ...]
     dots: tuple[tuple[float, float, float, float], ...]
     top: float
     start: float
@@ -28,8 +34,17 @@ class Line:
         return max(value for *_, value in self.dots)
 
 
-def line(label: str, unit: str, points: Sequence[tuple[float, float]]) -> Line | None:
-    """Return the line through (time, value) points in a box of `WIDTH` by `HEIGHT`; None without points."""
+def slice_seconds(hours: int = 24) -> int:
+    """Return the length of the time slices in a chart of the last hours, in seconds."""
+    return max(hours * 3600 // 96, 60)
+
+
+def line(label: str, unit: str, points: Sequence[tuple[float, float]], every: float) -> Line | None:
+    """Return the chart of (time, value) points in a box of `WIDTH` by `HEIGHT`; None without points.
+
+    `every` is the time between measurements in seconds. Points that are further apart are not connected: nothing was
+    measured between them. 0 means single measurements, of which none are connected.
+    """
     if not points:
         return None
     start, end = points[0][0], points[-1][0]
@@ -39,7 +54,15 @@ def line(label: str, unit: str, points: Sequence[tuple[float, float]]) -> Line |
         (round((at - start) / span * WIDTH, 1), round(HEIGHT - value / top * HEIGHT, 1), at, value)
         for at, value in points
     ]
-    return Line(label, unit, " ".join(f"{x},{y}" for x, y, _, _ in dots), tuple(dots), top, start, end, points[-1][1])
+    pieces: list[list[str]] = []
+    before = -math.inf
+    for x, y, at, _ in dots:
+        if at - before > _GAP * every:
+            pieces.append([])
+        pieces[-1].append(f"{x},{y}")
+        before = at
+    drawn = tuple(" ".join(piece) for piece in pieces if len(piece) > 1)
+    return Line(label, unit, drawn, tuple(dots), top, start, end, points[-1][1])
 
 
 def rounded_up(value: float) -> float:

@@ -8,6 +8,7 @@ from typing import Any
 
 from storeside import sql
 from storeside.errors import BadInput
+from storeside.pages.charts import slice_seconds
 from storeside.pages.tables import FIRST, PAGE, At, Page, Tables, check, directed, of_status
 from storeside.sql.quoting import identifier
 from storeside.transfer.request.source import bucket_uri, pattern
@@ -91,6 +92,11 @@ class Movement:
     def bytes_per_second(self) -> float:
         """Bytes read per second over the whole task."""
         return self.bytes_in / self.seconds if self.seconds else 0.0
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether some of its objects have no result; a task that has ended well may be so."""
+        return self.state in ("partial", "failed") or self.failed > 0
 
     @property
     def known_bad(self) -> int:
@@ -234,7 +240,7 @@ def replaced(tables: Tables) -> set[tuple[str, str]]:
 
 def throughput(tables: Tables, dag: str = "", hours: int = 24) -> list[dict[str, Any]]:
     """Return objects and bytes per second over the last hours."""
-    return tables.rows(sql.query("pages_throughput"), dag=dag, hours=hours, slice=max(hours * 3600 // 96, 60))
+    return tables.rows(sql.query("pages_throughput"), dag=dag, hours=hours, slice=slice_seconds(hours))
 
 
 def outcomes(tables: Tables, stage: Movement, status: str = "", at: At = FIRST) -> Page[dict[str, Any]]:

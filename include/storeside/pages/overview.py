@@ -119,6 +119,17 @@ def _queues(tables: Tables, dag: str) -> dict[str, list[Queue]]:
     return taken
 
 
+def partial_runs(tables: Tables, dag: str = "", missing: dict[str, str] | None = None) -> set[tuple[str, str]]:
+    """Return DAG and id of the runs in which objects failed, the newest of each DAG; `dag` is a part of its name.
+
+    `missing` gets the reason as ``runs`` if ClickHouse does not answer in time; see `pipelines`.
+    """
+    found: list[dict[str, Any]] = []
+    with _optional("runs", missing):
+        found = tables.rows(sql.query("pages_partial_runs"), dag=dag, days=DAYS)
+    return {(row["dag_id"], row["run_id"].partition("/")[2]) for row in found}
+
+
 def open_failures(tables: Tables, dag: str = "") -> list[dict[str, Any]]:
     """Return how many objects of each DAG failed lately and were not processed since; `dag` is a part of its name."""
     return tables.rows(sql.query("pages_open_failures"), dag=dag, days=FAILURE_DAYS, most=_MOST_FAILURES)

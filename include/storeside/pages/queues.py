@@ -7,6 +7,7 @@ from hashlib import sha256
 from typing import Any
 
 from storeside import sql
+from storeside.pages.charts import slice_seconds
 from storeside.pages.objects import MOST_COUNTED
 from storeside.pages.tables import FIRST, PAGE, At, Page, Tables, check, directed
 
@@ -49,7 +50,7 @@ def dags(tables: Tables, queue: str) -> list[str]:
 
 def history(tables: Tables, queue: str, hours: int = 24) -> list[dict[str, Any]]:
     """Return depth and age of a queue over the last hours."""
-    return tables.rows(sql.query("pages_queue_history"), queue=queue, hours=hours, slice=max(hours * 3600 // 96, 15))
+    return tables.rows(sql.query("pages_queue_history"), queue=queue, hours=hours, slice=slice_seconds(hours))
 
 
 def events(tables: Tables, queue: str, state: str = "", at: At = FIRST, text: str = "") -> Page[dict[str, Any]]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
 # Seconds in which a target must answer a page.
 _SECONDS = 3.0
 _PARALLEL = 8
+_VERSION = re.compile(r"\d+\.\d+")
 # Percent of a target's capacity from which on the page warns; AIStore begins to evict and to refuse at 90 and 95.
 FULL = 80
 # AIStore's alerts (cmn/cos/node_state.go), by bit, in plain words. Other bits are no alerts.
@@ -31,8 +34,17 @@ ALERTS = {
 
 
 @dataclass(frozen=True)
+class Disk:
+    """A file system of a target, named by its host and AIStore's id of it; its used and free bytes."""
+
+    name: str
+    used: int
+    free: int
+
+
+@dataclass(frozen=True)
 class Target:
-    """A target: bytes, the fullest disk's share in percent, alerts, and, if it does not answer, the unanswered call.
+    """A target: bytes, the fullest disk's share in percent, its disks, alerts, and the call that it does not answer.
 
     `remedy` is only for a target that is stuck: it answers ``/health`` and, in two checks, no control call.
     """
@@ -41,7 +53,7 @@ class Target:
     used: int = 0
     free: int = 0
     percent: int = 0
-    disks: int = 0
+    disks: tuple[Disk, ...] = ()
     alerts: tuple[str, ...] = ()
     problem: str = ""
     remedy: str = ""
@@ -75,14 +87,25 @@ class State:
     jobs: tuple[Job, ...] = field(default=())
 
     @property
+    def disks(self) -> tuple[Disk, ...]:
+        """The disks of all targets. The list contains a disk once that targets of one host share."""
+        return tuple({disk.name: disk for target in self.targets for disk in target.disks}.values())
+
+    @property
+    def shared(self) -> int:
+        """The number of disks that several targets share."""
+        counts = Counter(name for target in self.targets for name in {disk.name for disk in target.disks})
+        return sum(count > 1 for count in counts.values())
+
+    @property
     def used(self) -> int:
-        """Used bytes of all targets."""
-        return sum(target.used for target in self.targets)
+        """Used bytes of all disks."""
+        return sum(disk.used for disk in self.disks)
 
     @property
     def free(self) -> int:
-        """Free bytes of all targets."""
-        return sum(target.free for target in self.targets)
+        """Free bytes of all disks."""
+        return sum(disk.free for disk in self.disks)
 
     @property
     def rebalances(self) -> bool:
@@ -107,9 +130,10 @@ def state(client: Client) -> State:
         if problem and found:
             problem += f": {found.call}"
         remedy = found.remedy if problem and found and name in stuck else ""
-        target = read_target(name, answer, in_maintenance=in_maintenance)
+        host = node.public_net.node_hostname if node.public_net else ""
+        target = read_target(name, answer, host, in_maintenance=in_maintenance)
         targets.append(replace(target, problem=problem, remedy=remedy))
-    version = next((str(answer.get("ais_version")) for answer in answers if answer.get("ais_version")), "")
+    version = next(filter(None, map(read_version, answers)), "")
     return State(version, tuple(targets), len(smap.pmap), jobs(cluster.list_running_jobs()))
 
 
@@ -119,8 +143,17 @@ def jobs(names: list[str]) -> tuple[Job, ...]:
     return tuple(Job(id, kind) for kind, _, id in found)
 
 
-def read_target(name: str, answer: Mapping[str, Any], *, in_maintenance: bool = False) -> Target:
-    """Read what a target says about itself; an empty answer has no figures."""
+def read_version(answer: Mapping[str, Any]) -> str:
+    """Read the version of AIStore as its documentation writes it, such as ``5.0``.
+
+    A target adds the version of its build, so that ``5.0.v1.5.0`` has two numbers.
+    """
+    found = _VERSION.match(str(answer.get("ais_version") or ""))
+    return found[0] if found else ""
+
+
+def read_target(name: str, answer: Mapping[str, Any], host: str = "", *, in_maintenance: bool = False) -> Target:
+    """Read what a target on `host` says about itself; an empty answer has no figures."""
     capacity = answer.get("capacity") or {}
     flags = int((answer.get("cluster") or {}).get("flags") or 0)
     return Target(
@@ -128,10 +161,20 @@ def read_target(name: str, answer: Mapping[str, Any], *, in_maintenance: bool = 
         int(capacity.get("total_used") or 0),
         int(capacity.get("total_avail") or 0),
         int(capacity.get("pct_max") or 0),
-        len(capacity.get("mountpaths") or ()),
+        tuple(_disks(name, host, capacity.get("mountpaths") or {})),
         tuple(text for bit, text in ALERTS.items() if flags & 1 << bit),
         in_maintenance=in_maintenance,
     )
+
+
+def _disks(target: str, host: str, mountpaths: Mapping[str, Any]) -> Iterator[Disk]:
+    """Yield the disks of a target by its mountpaths (AIStore's ``fs.CDF``). A disk without an id is not shared."""
+    for path, each in mountpaths.items():
+        found = each if isinstance(each, dict) else {}
+        system = found.get("fs") or {}
+        known = (system.get("FsID") or system.get("Fs")) if isinstance(system, dict) else None
+        name = f"{host} {system.get('Fs')} {known}" if known and host else f"{target} {path}"
+        yield Disk(name, int(found.get("used") or 0), int(found.get("avail") or 0))
 
 
 def _status(client: Client, target: str) -> dict[str, Any]:
