@@ -44,6 +44,16 @@ def figure(count: int) -> str:
     return f"BENCH pages.axe_violations {count} findings"
 
 
+def phone_figure(pixels: int) -> str:
+    """Return the line that scripts read: how far one has to scroll through a page of objects on a phone."""
+    return f"BENCH pages.phone_pixels_of_objects {pixels} px"
+
+
+def height(page: Page) -> int:
+    """Return the height of the whole open page in pixels."""
+    return int(page.evaluate("document.documentElement.scrollHeight"))
+
+
 def findings(page: Page) -> list[str]:
     """Return what axe finds on the page that is open: rule, element, explanation."""
     page.evaluate(script())

@@ -34,7 +34,7 @@ def main() -> None:
     stack = Stack.load(default_folder())
     if stack is None:
         raise SystemExit("there is no stack: start it with 'make up', and run its DAGs")
-    found = 0
+    found = phone_pixels = 0
     addresses = {name: path for name, path in pages(stack).items() if not options.page or name in options.page}
     from playwright.sync_api import sync_playwright
 
@@ -46,9 +46,13 @@ def main() -> None:
             tab = opened(browser, stack, look)
             for name, path in addresses.items():
                 found += picture(tab, stack, path, look, options.folder / f"page-{name}{look}.png")
+                if (name, look) == ("objects", "-phone"):
+                    phone_pixels = accessibility.height(tab)
             tab.context.close()
         browser.close()
     print(accessibility.figure(found), flush=True)
+    if phone_pixels:
+        print(accessibility.phone_figure(phone_pixels), flush=True)
 
 
 def pages(stack: Stack) -> dict[str, str]:
@@ -60,7 +64,9 @@ def pages(stack: Stack) -> dict[str, str]:
         rows = client.query(statement).result_rows
         return list(rows[0]) if rows else []
 
-    found = {name: name for name in ("overview", "movement", "objects", "queues", "quality", "etls", "storage")}
+    found = {
+        name: name for name in ("overview", "movement", "objects", "tables", "queues", "quality", "etls", "storage")
+    }
     found["benchmarks"] = "benchmarks"
     ran = (
         "SELECT run_id FROM storeside.runs FINAL WHERE dag_id = 'speech_pipeline'"

@@ -16,6 +16,8 @@ from storeside.pages.tables import UnavailableError
 from storeside.plugins.pages import (
     audio,
     benchmarks,
+    destinations,
+    downloads,
     etls,
     failures,
     movement,
@@ -42,13 +44,16 @@ HEADERS = {
 LARGEST_FORM = 64 << 10
 
 app = FastAPI(title="Storeside", docs_url=None, redoc_url=None, openapi_url=None)
-for part in (overview, movement, failures, objects, queues, quality, etls, storage, benchmarks):
+for part in (overview, movement, failures, objects, destinations, queues, quality, etls, storage, benchmarks):
     # The place is taken first: `require_read` needs a thread, too. It is free again when the page is made.
     required = (
         Depends(page_place, scope="function"), Depends(require_read), Depends(require_names),
         Depends(require_known_filters),
     )  # fmt: skip
     app.include_router(part.router, dependencies=required)
+# A download occupies its place until it was sent.
+streamed = (Depends(stream_place), Depends(require_read), Depends(require_names), Depends(require_known_filters))
+app.include_router(downloads.router, dependencies=streamed)
 app.include_router(audio.router, dependencies=[Depends(stream_place), Depends(require_read)])
 # Style and scripts: the same for all users, and without any user's data.
 app.mount("/static", StaticFiles(directory=Path(__file__).with_name("static")), name="static")

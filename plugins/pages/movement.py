@@ -115,11 +115,7 @@ def run(
             404, f"Airflow has no run {run!r} of the DAG {dag!r}, and Storeside has recorded nothing of one"
         )
     rows, moving = _rows(found, stages), [stage for stage in stages if stage.destination]
-    # the requested stage, or one of the same task; otherwise the first with failures, or the last
-    name = f"{task}[{map_index}]" if map_index.isdecimal() else task  # Airflow leaves {MAP_INDEX} if there is none
-    asked = [stage for stage in moving if stage.task_id == name]
-    asked += [stage for stage in moving if instance(stage.task_id).task == task]
-    stage = next(iter([*asked, *[s for s in moving if s.failed], *reversed(moving)]), None)
+    stage = chosen_stage(moving, task, map_index)
     return render(
         request, "run.html", title="Run", dag=dag, run=run, run_id=run_id, stages=stages, stage=stage, status=status,
         moving=moving, rows=rows, found=found,
@@ -133,6 +129,14 @@ def run(
         rejected=_rejected(tables, stage), known=failures.known(tables, stage) if stage else [], accepted=accepted,
         may_run=may_run(user, dag), may_stop=may_stop(user, dag),
     )  # fmt: skip
+
+
+def chosen_stage(moving: Sequence[Movement], task: str, map_index: str = "") -> Movement | None:
+    """Return the requested stage, or one of the same task; otherwise the first with failures, or the last."""
+    name = f"{task}[{map_index}]" if map_index.isdecimal() else task  # Airflow leaves {MAP_INDEX} if there is none
+    asked = [stage for stage in moving if stage.task_id == name]
+    asked += [stage for stage in moving if instance(stage.task_id).task == task]
+    return next(iter([*asked, *[s for s in moving if s.failed], *reversed(moving)]), None)
 
 
 def _rejected(tables: Tables, stage: Movement | None) -> list[dict[str, Any]] | None:

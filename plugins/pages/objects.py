@@ -21,6 +21,10 @@ def find(
 ) -> Response:  # fmt: skip
     """Show the objects that match the search."""
     wanted = objects.Search(text, bucket, status, not begins, sort, order)
+    page, loads = (
+        objects.search(tables, wanted, At(after, back)),
+        objects.search_loads(tables, wanted, At(after_load, back_load)),
+    )
     return render(
         request, "objects.html", title="Objects", wanted=wanted, places=movement.places(tables),
         same={
@@ -28,8 +32,7 @@ def find(
             "sort": sort if sort != "name" else "", "order": order if order != "asc" else "",
         },
         here={"after": after, "back": back}, here_load={"after_load": after_load, "back_load": back_load},
-        page=objects.search(tables, wanted, At(after, back)), count=objects.count(tables, wanted),
-        loads=objects.search_loads(tables, wanted, At(after_load, back_load)),
+        page=page, loads=loads, entries=objects.entries(page.rows, loads.rows), count=objects.count(tables, wanted),
         count_loads=objects.count_loads(tables, wanted), most=objects.MOST_COUNTED,
     )  # fmt: skip
 

@@ -15,6 +15,7 @@ from fastapi.responses import HTMLResponse
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
+from storeside.pages import downloads
 from storeside.plugins.pages.instances import instance
 
 _UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
@@ -36,6 +37,11 @@ _SHOWN = {code: f"\\u{code:04x}" for code in _INVISIBLE} | {9: "\\t", 10: "\\n",
 def name(text: str) -> str:
     """Write the name of an object, with invisible characters escaped."""
     return text.translate(_SHOWN)
+
+
+def shortened(text: str) -> str:
+    """Write a name in one line of a phone; the end tells objects of one folder apart."""
+    return text if len(text) <= 42 else f"{text[:8]}…{text[-33:]}"
 
 
 def prose(text: str) -> Markup:
@@ -126,8 +132,8 @@ _environment.filters |= {
     "ago": ago,
     "utc": utc,
 }
-_environment.filters |= {"instance": instance, "prose": prose, "run_name": run_name}
-_environment.globals["query"] = query
+_environment.filters |= {"instance": instance, "prose": prose, "run_name": run_name, "shortened": shortened}
+_environment.globals |= {"query": query, "most_lines": downloads.MOST}
 
 
 def render(request: Request, template: str, code: int = 200, **values: Any) -> HTMLResponse:

@@ -34,19 +34,61 @@ def test_axe_finds_nothing_on_any_page(site: Site, tab: Page, request: pytest.Fi
 
 def test_a_phone_shows_rows_as_cards_with_readable_names_and_axes(site: Site, tab: Page) -> None:  # noqa: F811
     tab.set_viewport_size(PHONE)  # type: ignore[arg-type]
-    for path in ("overview", "movement", "objects", "etls", "storage"):
+    for path in ("overview", "movement", "objects", "tables", "etls", "storage"):
         tab.goto(site.url(path))
         assert tab.evaluate("document.documentElement.scrollWidth <= innerWidth"), path
-    tab.goto(site.url("objects"))
-    cell = tab.locator("table.cards tbody td").first
-    assert cell.get_attribute("data-label") == "Object"
-    assert cell.bounding_box()["width"] > 250  # type: ignore[index]
     tab.goto(site.url("movement"))
+    cell = tab.locator("table.cards tbody td").first
+    assert cell.get_attribute("data-label") == "When"
+    assert cell.bounding_box()["width"] > 250  # type: ignore[index]
     for axis in tab.locator(".scale, .ends").all():
         assert float(axis.evaluate("e => getComputedStyle(e).fontSize.replace('px', '')")) >= 11
     tab.goto(site.url("run", dag=DAG, run=site.run))
     assert tab.locator(".path-list").is_visible()
     assert tab.locator("svg.path").is_hidden()
+
+
+def test_a_phone_has_one_short_entry_for_each_object(site: Site, tab: Page) -> None:  # noqa: F811
+    bucket, folder = unique("entries"), "recordings/of/a/day/" * 3
+    rows = [
+        [source, destination, f"{folder}{n:03}.flac", f"{folder}{n:03}.flac", "done", "", "pages/entries"]
+        for source, destination in (
+            (f"ais://{bucket}", f"ais://{bucket}-copy"),
+            (f"s3://{bucket}", f"ais://{bucket}"),
+        )
+        for n in range(25)
+    ]
+    columns = ["source", "destination", "object", "destination_object", "status", "reason", "run_id"]
+    site.clickhouse.insert("storeside.objects", rows, column_names=columns)
+    loads = [["db.t", f"{bucket}-loaded", f"{folder}{n:03}.csv", "v", "loaded", "pages/entries"] for n in range(60)]
+    columns = ["destination", "bucket", "key", "version", "state", "run_id"]
+    site.clickhouse.insert("storeside.loads", loads, column_names=columns)
+    tab.set_viewport_size(PHONE)  # type: ignore[arg-type]
+    tab.goto(site.url("objects", bucket=bucket))
+    assert tab.get_by_role("list", name="Objects").get_by_role("listitem").count() == 25 + 50
+    assert tab.locator("table").first.is_hidden()
+    pixels = accessibility.height(tab)
+    print(accessibility.phone_figure(pixels))
+    assert pixels <= 6000
+    tab.set_viewport_size(DESK)  # type: ignore[arg-type]
+    assert tab.get_by_role("list", name="Objects").is_hidden()
+
+
+def test_a_list_is_downloaded_from_the_frame_of_airflow(site: Site, tab: Page) -> None:  # noqa: F811
+    tab.goto(f"{site.airflow}/plugin/storeside")
+    frame = tab.frame_locator("iframe")
+    frame.get_by_role("link", name="Objects", exact=True).click()
+    with tab.expect_download() as waited:
+        frame.get_by_role("link", name="CSV").first.click()
+    assert waited.value.suggested_filename in ("storeside-objects.csv", "storeside-loads.csv")
+    assert waited.value.path().read_text().startswith("object,")
+    frame.get_by_role("heading", name="Objects", level=1).wait_for()
+
+
+def test_airflows_home_links_to_the_overview(site: Site, tab: Page) -> None:  # noqa: F811
+    tab.goto(site.airflow)
+    tab.get_by_role("link", name="Storeside: the state of the pipelines").click()
+    tab.frame_locator("iframe").get_by_role("heading", name="Overview").wait_for()
 
 
 def test_the_picture_of_two_places_keeps_its_size(site: Site, tab: Page) -> None:  # noqa: F811

@@ -59,6 +59,9 @@ class Tables:
     def may_read(self, dag: str) -> bool:
         return True
 
+    def begin(self) -> None:
+        """Each part of a download has its own time."""
+
     def rows(self, statement: str, **asked: Any) -> list[dict[str, Any]]:
         if is_query(statement, "pages_movements"):
             found = [dict(row) for row in self.runs if asked["state"] in ("", row["state"])]

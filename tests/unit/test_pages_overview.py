@@ -24,6 +24,7 @@ from starlette.middleware.gzip import GZipMiddleware
 
 from storeside.aistore import control_plane
 from storeside.pages import charts
+from storeside.pages.objects import entries
 from storeside.pages.storage import State, read_target, read_version
 from storeside.pages.tables import UnavailableError, write_cursor
 from storeside.plugins import storeside_plugin
@@ -206,6 +207,76 @@ def test_filters_have_suggestions(pages: TestClient, tables: Tables) -> None:  #
         page = pages.get(path).text
         assert '<option value="ais://&#34;x"></option>' in page
         assert re.search(r'<input name="\w+"[^>]* list="known-', page)
+
+
+def test_an_object_is_one_entry_with_its_copies_transforms_facts_and_loads() -> None:
+    def copied(source: str, name: str, destination: str, result: str, status: str = "done") -> dict[str, Any]:
+        return {
+            "source": source, "object": name, "destination": destination, "destination_object": result,
+            "status": status, "reason": "", "recorded_ms": 1000,
+        }  # fmt: skip
+
+    def loaded(bucket: str, key: str) -> dict[str, Any]:
+        return {
+            "bucket_uri": bucket, "key": key, "destination": "db.t", "status": "loaded", "reason": "",
+            "recorded_ms": 0,
+        }  # fmt: skip
+
+    rows = [
+        copied("ais://rec", "a.flac", "ais://wav", "a.wav"),
+        copied("ais://rec", "b.flac", "ais://wav", "b.wav", "failed"),
+        copied("ais://wav", "a.wav", "ais://facts", "x/a.json"), copied("s3://rec", "a.flac", "ais://rec", "a.flac"),
+    ]  # fmt: skip
+    found = entries(rows, [loaded("ais://facts", "x/a.json"), loaded("ais://wav", "b.wav")])
+    assert [(one.place.bucket, one.place.object, len(one.outcomes)) for one in found] == [
+        ("s3://rec", "a.flac", 4), ("ais://rec", "b.flac", 1), ("ais://wav", "b.wav", 1),
+    ]  # fmt: skip
+    assert (found[0].outcomes[0].destination, found[0].outcomes[-1].destination) == ("ais://rec", "db.t")
+
+
+def test_on_a_phone_entries_take_the_place_of_the_tables(
+    pages: TestClient,  # noqa: F811
+    tables: Tables,  # noqa: F811
+) -> None:
+    name = "folder/" * 9 + "<b>.flac"
+    tables.answers["pages_objects"] = [
+        {
+            "source": "s3://a", "object": name, "prepend": "", "destination": "ais://b", "destination_object": name,
+            "status": "done", "reason": "", "bytes_in": 1, "bytes_out": 1, "recorded_ms": 0, "run_id": "d/r",
+        }
+    ]  # fmt: skip
+    page = pages.get("/objects").text
+    entry = page.partition('<ul class="entries"')[2].partition("</ul>")[0]
+    assert f"<bdi>folder/f…{escape(name[-33:])}</bdi>" in entry
+    assert f'title="{escape(name)}"' in entry
+    assert "s3://a → ais://b" in entry
+
+
+# destination tables
+
+
+def test_tables_have_rows_size_and_freshness(
+    pages: TestClient,  # noqa: F811
+    tables: Tables,  # noqa: F811
+) -> None:
+    now = time.time() * 1000
+    row = {
+        "table": "data.trips", "dags": ["load_trips"], "objects": 3, "rows_loaded": 70, "objects_failed": 1,
+        "state": "partial", "loaded_ms": now - 7_200_000, "recorded_ms": now - 60_000, "rows": 12_345,
+        "bytes": 2_000_000,
+    }  # fmt: skip
+    unseen = {**row, "table": "data.<b>", "rows": None, "bytes": None, "loaded_ms": 0}
+    tables.answers["pages_destinations"] = [row]
+    page = pages.get("/tables").text
+    assert "grant it <code>SHOW TABLES</code>" not in page
+    for shown in ("12,345", "2.0 MB", "2.0 h ago", "1 min 0 s ago", "70 rows", 'href="/storeside/tables.csv?"'):
+        assert shown in page, shown
+    tables.answers["pages_destinations"] = [unseen]
+    page = pages.get("/tables", params={"text": "d"}).text
+    assert "data.&lt;b&gt;" in page
+    assert "grant it <code>SHOW TABLES</code>" in page
+    assert 'href="/storeside/tables.csv?text=d" download' in page
+    assert "12,345" not in page
 
 
 # times, and Airflow's menu

@@ -13,7 +13,18 @@ from clickhouse_connect.driver.binding import bind_query, quote_identifier
 from clickhouse_connect.driver.exceptions import DatabaseError
 
 from storeside import sql
-from storeside.pages import benchmarks, etls, failures, movement, objects, overview, progress, quality, queues
+from storeside.pages import (
+    benchmarks,
+    destinations,
+    etls,
+    failures,
+    movement,
+    objects,
+    overview,
+    progress,
+    quality,
+    queues,
+)
 from storeside.pages.datapath import data_path
 from storeside.pages.movement import SORTS, Filter, Movement, Sort
 from storeside.pages.objects import Place, Search
@@ -204,6 +215,8 @@ def fill_all(client: Client, dag: str, name: str = "x") -> None:
     run_row(
         client, run, "moved", source="ais://a", destination="ais://b", done=1, failed=1, seconds=1, at="2100-01-01"
     )
+    loaded = {"kind": "load", "source": "s3://b/", "destination": "clickhouse://db.table"}
+    run_row(client, run, "load", done=1, at="2100-01-01", **loaded)
     client.fill(
         "objects",
         source="ais://a",
@@ -246,7 +259,7 @@ def test_rows_of_dags_that_one_may_not_read_are_not_there(changed: Client) -> No
             bool(movement.outcomes(tables, load("secret/r"), "failed").rows),
             bool(objects.count(tables, Search("x"))), bool(objects.count_loads(tables, Search("x"))),
             bool(queues.count(tables, "q")), bool(overview.pipelines(tables)), bool(overview.open_failures(tables)),
-            bool(etls.uses(tables)), bool(overview.partial_runs(tables)),
+            bool(etls.uses(tables)), bool(overview.partial_runs(tables)), bool(destinations.destinations(tables)),
             all(one.is_open for one in known(tables, "bad")),
         ]  # fmt: skip
 
@@ -635,6 +648,28 @@ def test_runs_in_which_objects_failed_are_found(client: Client) -> None:
     assert found == {("d", "manual__1"), ("d", "manual__2"), ("other", "r")}
     assert overview.partial_runs(Tables(client), "OTH") == {("other", "r")}
     assert overview.partial_runs(Tables(client, ["x"])) == set()
+
+
+def test_destination_tables_have_rows_size_and_freshness(changed: Client) -> None:
+    changed.command("CREATE TABLE storeside.trips (n UInt64) ENGINE = MergeTree ORDER BY n")
+    changed.command("INSERT INTO storeside.trips SELECT number FROM numbers(70)")
+    load = {"kind": "load", "source": "s3://b/", "destination": "clickhouse://storeside.trips"}
+    run_row(changed, "d/1", at="2100-01-01", done=3, detail=json.dumps({"rows": 70}), **load)
+    run_row(changed, "d/2", at="2100-01-02", state="partial", failed=1, **load)
+    run_row(changed, "e/1", at="2100-01-03", state="running", **load)
+    run_row(changed, "e/4", at="2100-01-01", done=1, **{**load, "destination": "clickhouse://elsewhere.t"})
+    run_row(changed, "e/2", at="2020-01-01", done=1, **{**load, "destination": "clickhouse://long.ago"})
+    run_row(changed, "e/3", at="2100-01-01", done=1, source="s3://a", destination="ais://b")
+    found = {row["table"]: row for row in destinations.destinations(Tables(changed))}
+    assert list(found) == ["elsewhere.t", "storeside.trips"]
+    trips, unseen = found["storeside.trips"], found["elsewhere.t"]
+    assert trips["dags"] == ["d"]
+    assert [int(trips[name]) for name in ("rows", "rows_loaded", "objects", "objects_failed")] == [70, 70, 3, 1]
+    assert int(trips["bytes"]) > 0
+    assert (trips["state"], unseen["rows"], unseen["bytes"]) == ("partial", None, None)
+    assert int(trips["recorded_ms"]) - int(trips["loaded_ms"]) == 86_400_000
+    assert [row["table"] for row in destinations.destinations(Tables(changed), "TRIP")] == ["storeside.trips"]
+    assert [row["table"] for row in destinations.destinations(Tables(changed, ["e"]))] == ["elsewhere.t"]
 
 
 def test_pipelines_have_what_they_moved_and_their_queues(client: Client) -> None:

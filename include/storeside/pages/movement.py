@@ -243,7 +243,9 @@ def throughput(tables: Tables, dag: str = "", hours: int = 24) -> list[dict[str,
     return tables.rows(sql.query("pages_throughput"), dag=dag, hours=hours, slice=slice_seconds(hours))
 
 
-def outcomes(tables: Tables, stage: Movement, status: str = "", at: At = FIRST) -> Page[dict[str, Any]]:
+def outcomes(
+    tables: Tables, stage: Movement, status: str = "", at: At = FIRST, size: int = PAGE
+) -> Page[dict[str, Any]]:
     """Return a page of the outcomes of a stage's objects. Raises PageInputError for an unknown status or cursor."""
     check("status", status, STATUSES)
     if stage.is_load:
@@ -252,21 +254,21 @@ def outcomes(tables: Tables, stage: Movement, status: str = "", at: At = FIRST) 
         rows = of_status(
             tables, directed(sql.query("pages_loaded"), descending=bool(at.back)),
             destination=stage.table, bucket=stage.bucket, run=stage.run_id, is_first=cursor is None,
-            status="loaded" if status == "done" else status, after_key=key, after_version=version,
+            status="loaded" if status == "done" else status, size=size, after_key=key, after_version=version,
         )  # fmt: skip
         for row in rows:
             row |= {"object": row["key"], "bucket": stage.bucket_uri}
-        return at.page(rows, lambda row: (row["key"], row["version"]))
+        return at.page(rows, lambda row: (row["key"], row["version"]), size)
     cursor = at.cursor(str, str)
     name, prepend = cursor or ("", "")
     rows = of_status(
         tables, directed(sql.query("pages_outcomes"), descending=bool(at.back)),
         source=stage.source, destination=stage.destination, run=stage.run_id, is_first=cursor is None,
-        status="done" if status == "loaded" else status, after_object=name, after_prepend=prepend,
+        status="done" if status == "loaded" else status, size=size, after_object=name, after_prepend=prepend,
     )  # fmt: skip
     for row in rows:
         row["bucket"] = stage.source
-    return at.page(rows, lambda row: (row["object"], row["prepend"]))
+    return at.page(rows, lambda row: (row["object"], row["prepend"]), size)
 
 
 def rejected_rows(tables: Tables, stage: Movement) -> list[dict[str, Any]]:

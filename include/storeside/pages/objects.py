@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from storeside import sql
 from storeside.pages.movement import ORDERS
-from storeside.pages.tables import FIRST, At, Page, Tables, check, directed, of_status
+from storeside.pages.tables import FIRST, PAGE, At, Page, Tables, check, directed, of_status
 from storeside.transfer.request.source import bucket_uri
 
 SEARCHED = ("", "done", "failed", "left_out")
@@ -154,21 +154,21 @@ def _found(named: str) -> str:
 _FOUND = {"FOUND_BY_NAME": _found(_BY_NAME), "FOUND_BY_RESULT": _found(_BY_RESULT)}
 
 
-def search(tables: Tables, wanted: Search, at: At = FIRST) -> Page[dict[str, Any]]:
+def search(tables: Tables, wanted: Search, at: At = FIRST, size: int = PAGE) -> Page[dict[str, Any]]:
     """Return copied and transformed objects. Raises PageInputError for an invalid cursor."""
     cursor = at.cursor(int, str, str, str, str)
     value, source, destination, name, prepend = cursor or (0, "", "", "", "")
     sorted_by = {"name": "", "when": "toUnixTimestamp64Milli(recorded_at)", "size": "bytes_in"}[wanted.sort]
     rows = of_status(
         tables, wanted.directed(sql.query("pages_objects"), at, sorted_by),
-        **wanted.asked, is_first=cursor is None, by_name=wanted.sort == "name", after_value=value,
+        **wanted.asked, size=size, is_first=cursor is None, by_name=wanted.sort == "name", after_value=value,
         after_source=source, after_destination=destination, after_object=name, after_prepend=prepend,
     )  # fmt: skip
     columns = "source", "destination", "object", "prepend"
-    return at.page(rows, lambda row: (wanted.value(row), *(row[column] for column in columns)))
+    return at.page(rows, lambda row: (wanted.value(row), *(row[column] for column in columns)), size)
 
 
-def search_loads(tables: Tables, wanted: Search, at: At = FIRST) -> Page[dict[str, Any]]:
+def search_loads(tables: Tables, wanted: Search, at: At = FIRST, size: int = PAGE) -> Page[dict[str, Any]]:
     """Return objects that were planned to be loaded into tables. Raises PageInputError for an invalid cursor."""
     cursor = at.cursor(int, str, str, str, str)
     value, table, of, key, version = cursor or (0, "", "", "", "")
@@ -176,14 +176,67 @@ def search_loads(tables: Tables, wanted: Search, at: At = FIRST) -> Page[dict[st
     sorted_by = {"name": "", "when": when, "size": "bytes"}[wanted.sort]
     rows = of_status(
         tables, wanted.directed(sql.query("pages_keys"), at, sorted_by),
-        **wanted.asked_of_loads, is_first=cursor is None, by_name=wanted.sort == "name", after_value=value,
+        **wanted.asked_of_loads, size=size, is_first=cursor is None, by_name=wanted.sort == "name", after_value=value,
         after_destination=table, after_bucket=of, after_key=key, after_version=version,
     )  # fmt: skip
     for row in rows:
         row["bucket_uri"] = bucket_uri(row["bucket"])
-    return at.page(
-        rows, lambda row: (wanted.value(row), row["destination"], row["bucket"], row["key"], row["version"])
-    )
+    columns = "destination", "bucket", "key", "version"
+    return at.page(rows, lambda row: (wanted.value(row), *(row[column] for column in columns)), size)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An object with all its outcomes on a page: its copies, its transforms and their facts, its loads."""
+
+    place: Place
+    outcomes: tuple[Outcome, ...]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One outcome of an object: where it went, in which state, and when in seconds since the epoch."""
+
+    source: str
+    destination: str
+    status: str
+    reason: str
+    recorded: float
+
+
+def entries(copied: Sequence[dict[str, Any]], loaded: Sequence[dict[str, Any]]) -> list[Entry]:
+    """Return the rows of both listings by object, in their order.
+
+    A result belongs to the entry of the object that it was made from, if that row is on the page, too.
+    """
+    found: dict[Place, tuple[Place, list[Outcome]]] = {}
+    for row in copied:
+        place = Place(row["source"], row["object"])
+        result = Place(row["destination"], row["destination_object"])
+        entry = found.setdefault(place, (place, []))
+        entry[1].append(_outcome(row, row["source"], row["destination"]))
+        if row["status"] == "done":
+            _join(found, entry, result)
+    for row in loaded:
+        place = Place(row["bucket_uri"], row["key"])
+        found.setdefault(place, (place, []))[1].append(_outcome(row, row["bucket_uri"], row["destination"]))
+    unique = {id(entry[1]): entry for entry in found.values()}
+    return [Entry(place, tuple(outcomes)) for place, outcomes in unique.values()]
+
+
+def _join(found: dict[Place, tuple[Place, list[Outcome]]], entry: tuple[Place, list[Outcome]], result: Place) -> None:
+    """Let a result have the entry of its object, with the outcomes that an earlier row gave it."""
+    other = found.setdefault(result, entry)
+    if other is entry:
+        return
+    entry[1].extend(other[1])
+    for place, one in list(found.items()):
+        if one is other:
+            found[place] = entry
+
+
+def _outcome(row: dict[str, Any], source: str, destination: str) -> Outcome:
+    return Outcome(source, destination, row["status"], row["reason"], row["recorded_ms"] / 1000)
 
 
 def count(tables: Tables, wanted: Search) -> int:

@@ -64,7 +64,7 @@ class Verdict:
         return "/".join(self.source.split("/", 3)[:3])
 
 
-def verdicts(tables: Tables, at: At = FIRST, text: str = "") -> Page[Verdict]:
+def verdicts(tables: Tables, at: At = FIRST, text: str = "", size: int = _SIZE) -> Page[Verdict]:
     """Return a page of validations, newest first.
 
     `text` is a part of the name of a DAG, or of the source or destination of the validated data. Raises BadInput for
@@ -74,11 +74,11 @@ def verdicts(tables: Tables, at: At = FIRST, text: str = "") -> Page[Verdict]:
     ms, run, task = cursor or (0, "", "")
     rows = tables.rows(
         directed(sql.query("pages_verdicts"), descending=not at.back),
-        text=text, is_first=cursor is None, before_ms=ms, before_run=run, before_task=task, limit=_SIZE + 1,
+        text=text, is_first=cursor is None, before_ms=ms, before_run=run, before_task=task, limit=size + 1,
         run_id="", dag_id="", task_id="",
     )  # fmt: skip
     found = [_verdict(row) for row in rows]
-    return at.page(found, lambda v: (round(v.recorded * 1000), v.run_id, v.task_id), _SIZE)
+    return at.page(found, lambda v: (round(v.recorded * 1000), v.run_id, v.task_id), size)
 
 
 def verdict(tables: Tables, run_id: str, dag_id: str, task_id: str) -> Verdict | None:

@@ -53,7 +53,9 @@ def history(tables: Tables, queue: str, hours: int = 24) -> list[dict[str, Any]]
     return tables.rows(sql.query("pages_queue_history"), queue=queue, hours=hours, slice=slice_seconds(hours))
 
 
-def events(tables: Tables, queue: str, state: str = "", at: At = FIRST, text: str = "") -> Page[dict[str, Any]]:
+def events(
+    tables: Tables, queue: str, state: str = "", at: At = FIRST, text: str = "", size: int = PAGE
+) -> Page[dict[str, Any]]:
     """Return a page of a queue's events, newest first. Raises PageInputError for an unknown state or cursor."""
     check("state", state, STATES)
     cursor = at.cursor(int, str, int)
@@ -61,9 +63,9 @@ def events(tables: Tables, queue: str, state: str = "", at: At = FIRST, text: st
     rows = tables.rows(
         directed(sql.query("pages_events"), descending=not at.back),
         queue=queue, state=state, text=text, is_first=cursor is None, before_ms=ms, before_message=message,
-        before_record=record, limit=PAGE + 1,
+        before_record=record, limit=size + 1,
     )  # fmt: skip
-    return at.page(rows, lambda row: (row["recorded_ms"], row["message_id"], row["record"]))
+    return at.page(rows, lambda row: (row["recorded_ms"], row["message_id"], row["record"]), size)
 
 
 def count(tables: Tables, queue: str, state: str = "", text: str = "") -> int:

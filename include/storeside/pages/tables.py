@@ -37,8 +37,9 @@ _REASONS = {
 }  # fmt: skip
 log = logging.getLogger(__name__)
 PAGE = 50
-# Keys that the search of a listing returns before the newest rows of these keys are read.
-_CANDIDATES, _MOST_CANDIDATES = 4 * (PAGE + 1), 1_000_000
+# Keys that the search of a listing returns for each row of a page, before the newest rows of these keys are read, and
+# the keys that it returns if these are too few.
+_CANDIDATES, _MOST_CANDIDATES = 4, 1_000_000
 _HALVES = re.compile("[\ud800-\udfff]")  # halves of surrogate pairs, which UTF-8 text never contains
 
 T = TypeVar("T")
@@ -73,6 +74,10 @@ class Tables:
         self.dags = None if dags is None else frozenset(dags)
         self._visible = {"all_dags": dags is None, "dags": sorted(dags or ())}
         self._stated = visibility.stated(self.dags)
+        self.begin()
+
+    def begin(self) -> None:
+        """Let the statements from now on take the time of a whole page: a download has several parts."""
         self._deadline = time.monotonic() + PAGE_SECONDS
 
     def rows(self, statement: str, **parameters: Any) -> list[dict[str, Any]]:
@@ -102,15 +107,17 @@ class Tables:
         return self.dags is None or dag in self.dags
 
 
-def of_status(tables: Tables, statement: str, status: str, **parameters: Any) -> list[dict[str, Any]]:
+def of_status(
+    tables: Tables, statement: str, status: str, size: int = PAGE, **parameters: Any
+) -> list[dict[str, Any]]:
     """Return the first rows of a listing of objects with an outcome ("" means any), one more than a page has.
 
     The search also finds objects that had the outcome in old versions of rows, which ClickHouse has not merged yet.
     If these leave too few rows, the search begins again with more of them.
     """
-    asked = {**parameters, "status": status, "limit": PAGE + 1}
-    rows = tables.rows(statement, candidates=_CANDIDATES, **asked)
-    if status and len(rows) <= PAGE:
+    asked = {**parameters, "status": status, "limit": size + 1}
+    rows = tables.rows(statement, candidates=_CANDIDATES * (size + 1), **asked)
+    if status and len(rows) <= size:
         rows = tables.rows(statement, candidates=_MOST_CANDIDATES, **asked)
     return rows
 

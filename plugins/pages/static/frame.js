@@ -9,6 +9,7 @@ document.addEventListener("click", (event) => {
   event.preventDefault();
   const outside = parent.document.createElement("a");
   outside.href = link.href;
+  if (link.hasAttribute("download")) outside.download = "";
   parent.document.body.append(outside);
   outside.click();
   outside.remove();

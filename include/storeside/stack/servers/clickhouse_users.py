@@ -57,6 +57,7 @@ GRANTS: Mapping[str, tuple[str, ...]] = {
     PAGES: (
         ", ".join(f"SELECT ON {table}" for table in POLICIES),
         "SELECT ON system.tables, SELECT ON system.columns, SELECT ON system.settings",
+        "SHOW TABLES ON *.*",  # names and sizes of destination tables, not their rows
     ),
 }
 # Rights from `*.*` that are revoked in the databases of the ledger.
