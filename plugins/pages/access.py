@@ -87,6 +87,16 @@ def may_read_logs(user: GetUserDep, dag: str) -> bool:
     return _may_get(user, dag, DagAccessEntity.TASK_LOGS)
 
 
+def may_read_any_log(user: GetUserDep) -> bool:
+    """Return whether the visitor may read the logs of every DAG's tasks, as in the logs of an ETL that DAGs share."""
+    return all(
+        get_auth_manager().is_authorized_dag(
+            method="GET", access_entity=DagAccessEntity.TASK_LOGS, details=details, user=user
+        )
+        for details in _unknown_dags()
+    )
+
+
 def _may_get(user: Any, dag: str, entity: DagAccessEntity) -> bool:
     return get_auth_manager().is_authorized_dag(method="GET", access_entity=entity, details=_details(dag), user=user)
 

@@ -25,6 +25,7 @@ from storeside.aistore.pods import PodWatch
 from storeside.aistore.spec import EtlSpec, transformer_command
 from storeside.doctor import aistore as doctor
 from storeside.ledger.objects import Ledger
+from storeside.pages import etls as of_pages
 from storeside.stack.settings import Stack
 from storeside.transform import journal
 from storeside.transform.bucket_job import BucketJob
@@ -68,6 +69,14 @@ def test_the_same_specification_is_one_etl_and_another_replaces_it(aistore: Any)
     etls.ensure(aistore, replace(upper, environment={"SUFFIX": "!"}))
     assert instance(aistore, "named-etl") != first
     assert etls.mark_of(aistore, "named-etl") == replace(upper, environment={"SUFFIX": "!"}).mark
+
+
+def test_the_pages_read_the_logs_of_the_pods_beside_each_target(aistore: Any) -> None:
+    (name,) = etls.ensure(aistore, spec("upper", etl_name="logged-etl"))
+    targets = of_pages.targets(aistore, name)
+    assert set(targets) == set(aistore.cluster().get_info().tmap)
+    for target in targets:
+        until(lambda target=target: of_pages.pod_log(aistore, name, target), INIT_SECONDS, f"a log beside {target}")
 
 
 def test_an_etl_that_ends_while_etls_are_listed_is_left_out(aistore: Any, monkeypatch: pytest.MonkeyPatch) -> None:

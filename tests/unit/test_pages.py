@@ -150,6 +150,7 @@ def tables(monkeypatch: pytest.MonkeyPatch, airflow: Airflow) -> Tables:
     monkeypatch.setitem(app.dependency_overrides, get_user, lambda: user)
     for module in ("movement", "queues", "failures"):
         monkeypatch.setattr(f"storeside.plugins.pages.{module}.may_run", lambda *_: True)
+    monkeypatch.setattr(etls, "may_read_any_log", lambda _: False)
     for may in ("may_stop", "may_read_logs", "may_read_runs"):
         monkeypatch.setattr(movement, may, lambda *_: True)
     for module in (overview, etls, storage):

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import re
 import time
+from collections.abc import Iterator
 from email.utils import formatdate
 from types import SimpleNamespace
 from typing import Any
@@ -500,6 +502,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Client:
     )  # fmt: skip
     for module in (etls, storage):
         monkeypatch.setattr(module, "aistore", lambda _: client)
+    monkeypatch.setattr(etls, "may_read_any_log", lambda _: False)
     monkeypatch.setattr(control_plane, "unanswering", lambda *_: [])
     return client
 
@@ -543,6 +546,62 @@ def test_an_idle_etl_has_the_run_that_keeps_it_and_its_idle_time(
     assert page.count("no task that is recorded, for 2.0 h") == 1
     assert page.count("no task that is recorded<") == 1
     assert page.count('kept by nightly <a href="/storeside/run?dag=nightly&amp;run=run%3C1%3E">run&lt;1&gt;</a>') == 2
+
+
+class Answer:
+    """A streamed answer of AIStore, in parts of at most a megabyte."""
+
+    def __init__(self, content: bytes) -> None:
+        self.content = content
+        self.is_closed = False
+
+    def iter_content(self, size: int) -> Iterator[bytes]:
+        for n in range(0, len(self.content), size):
+            yield self.content[n : n + size]
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+def test_an_etl_links_to_the_logs_of_its_pods(
+    pages: TestClient,  # noqa: F811
+    tables: Tables,  # noqa: F811
+    cluster: Client,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(etls, "may_read_any_log", lambda _: True)
+    lines = [f"line {n}" for n in range(600)] + ["a <b>bad</b> \u202e recording"]
+    content = json.dumps({"target_id": "t2", "logs": base64.b64encode("\n".join(lines).encode()).decode()})
+    request, answer = cluster.client.request, Answer(content.encode())
+    asked: list[str] = []
+
+    def reply(method: str, path: str, **options: Any) -> Any:
+        if "/logs/" not in path:
+            return request(method, path=path, **options)
+        asked.append(path)
+        assert options == {"stream": True}
+        return answer
+
+    monkeypatch.setattr(cluster.client, "request", reply)
+    page = pages.get("/etls").text
+    (link,) = re.findall(r'href="/storeside(/etl-log[^"]*etl=wav-1[^"]*target=t2)"', page)
+    shown = pages.get(link.replace("&amp;", "&")).text
+    assert asked == ["etl/wav-1/logs/t2"]
+    assert "a &lt;b&gt;bad&lt;/b&gt; \\u202e recording" in shown
+    assert ("line 101\n" in shown, "line 100\n" in shown) == (True, False)
+    assert answer.is_closed
+    answer.content = b"x" * (9 << 20)
+    assert "too large for a page" in pages.get(link.replace("&amp;", "&")).text
+    where = {"conn_id": "aistore_default", "etl": "wav-1", "target": "t2"}
+    for name, value in (("etl", "absent"), ("target", "../t2"), ("conn_id", "other")):
+        assert pages.get("/etl-log", params={**where, name: value}).status_code == 404
+    monkeypatch.setattr(etls, "may_read_any_log", lambda _: False)
+    assert pages.get("/etl-log", params=where).status_code == 403
+    assert "etl-log" not in pages.get("/etls").text
+    monkeypatch.setattr(etls, "may_read_any_log", lambda _: True)
+    tables.dags = frozenset({"d"})
+    assert pages.get("/etl-log", params=where).status_code == 403
+    assert len(asked) == 2
 
 
 def test_a_cluster_that_hangs_is_not_asked_about_each_etl(

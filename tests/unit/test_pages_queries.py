@@ -348,6 +348,20 @@ def test_lineage_goes_back_to_the_origin_and_on_to_everything_made_of_it(client:
     assert not objects.lineage(Tables(client), Place("ais://in", "b")).known
 
 
+def test_a_row_of_the_manifest_has_the_time_of_its_publication_and_not_of_its_staging(client: Client) -> None:
+    made = {"source": "ais://wav", "destination": "ais://facts", "object": "a.wav", "status": "done"}
+    client.fill("objects", **made, destination_object="a.json", run_id="d/r", recorded_at="2026-01-01 00:00:13")
+    staged = {"loaded_at": "2026-01-01 00:00:00", "run_id": "d/r"}
+    client.fill("speech.manifest", bucket="ais://wav", object="a.wav", **staged)
+    client.fill("speech.manifest", bucket="ais://wav", object="b.wav", **staged)
+    seconds = {}
+    for name in ("a.wav", "b.wav"):
+        row = objects.lineage(Tables(client), Place("ais://wav", name)).manifest
+        assert row is not None
+        seconds[name] = datetime.fromtimestamp(int(row["recorded_ms"]) / 1000, UTC).second
+    assert seconds == {"a.wav": 13, "b.wav": 0}
+
+
 @pytest.mark.parametrize(
     ("name", "expected"), [("a.flac", True), ("a.wav", True), ("bad.flac", False), ("bad.wav", False), ("c", False)]
 )

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import base64
+import json
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +20,9 @@ if TYPE_CHECKING:
 
 _MOST_ETLS = 20
 _MOST_ERRORS = 5
+# Bytes of a pod's log that the API server reads, in AIStore's encoding, and lines of it that a page shows.
+_MOST_LOG_BYTES = 8 << 20
+_MOST_LOG_LINES = 500
 _STAGES = ["Initializing", "Running", "Aborted", "Unknown"]
 _UNKNOWN = "unknown"
 
@@ -140,6 +146,28 @@ def read(
         listed.out_bytes, health, tuple(errors[-_MOST_ERRORS:]), answered=ask,
         kept_by=kept_by, idle=idle,
     )  # fmt: skip
+
+
+def targets(client: Client, name: str) -> tuple[str, ...]:
+    """Return the targets beside which an ETL runs."""
+    return tuple(target for target, _ in _health(client, name))
+
+
+def pod_log(client: Client, name: str, target: str) -> list[str] | None:
+    """Return the last lines of the log of the pod beside a target; None if the log is too large for a page.
+
+    Raises AISError, ValueError or RequestException if AIStore does not return it.
+    """
+    answer = client.cluster().client.request("get", path=f"etl/{name}/logs/{target}", stream=True)
+    content = bytearray()
+    with closing(answer):
+        for part in answer.iter_content(1 << 20):
+            content += part
+            if len(content) > _MOST_LOG_BYTES:
+                return None
+    found = json.loads(content)
+    text = base64.b64decode(found.get("logs") or "") if isinstance(found, dict) else b""
+    return text.decode(errors="replace").splitlines()[-_MOST_LOG_LINES:]
 
 
 def _health(client: Client, name: str) -> tuple[tuple[str, str], ...]:

@@ -270,7 +270,7 @@ def lineage(tables: Tables, place: Place) -> Lineage:
     places = tuple(dict.fromkeys([*reversed(before), place, *after]))
     order = {known: n for n, known in enumerate(places)}
     steps = tuple(sorted(found.values(), key=lambda step: (order[step.source], order[step.destination])))
-    return Lineage(place, steps, places, tuple(_loads(tables, places)), _manifest(tables, places))
+    return Lineage(place, steps, places, tuple(_loads(tables, places)), _manifest(tables, places, steps))
 
 
 def is_done(tables: Tables, place: Place) -> bool:
@@ -313,8 +313,14 @@ def _loads(tables: Tables, places: tuple[Place, ...]) -> Iterator[dict[str, Any]
         yield from ({**row, "bucket": place.bucket, "key": place.object} for row in rows)
 
 
-def _manifest(tables: Tables, places: tuple[Place, ...]) -> dict[str, Any] | None:
+def _manifest(tables: Tables, places: tuple[Place, ...], steps: tuple[Step, ...]) -> dict[str, Any] | None:
+    """Return the object's row in the manifest, with the time of its publication.
+
+    The row itself has the time when a task staged it. The task that publishes it records the facts as done.
+    """
     for place in reversed(places):
         if rows := tables.rows(sql.query("pages_manifest_of"), bucket=place.bucket, object=place.object):
-            return rows[0]
+            row = rows[0]
+            published = [s.recorded for s in steps if s.source == place and s.run_id == row["run_id"]]
+            return {**row, "recorded_ms": max([row["recorded_ms"], *(1000 * at for at in published)])}
     return None
