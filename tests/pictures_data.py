@@ -14,9 +14,8 @@ from typing import Any
 
 from storeside.aistore import etl as etls
 from storeside.aistore.buckets import Bucket
-from storeside.aistore.cluster import Cluster
 from storeside.ledger.objects import Ledger
-from storeside.stack import demo
+from storeside.stack import authn, demo
 from storeside.stack.airflow.api import AirflowApi
 from storeside.stack.servers import s3
 from storeside.stack.settings import Stack, default_folder
@@ -92,7 +91,7 @@ def events(stack: Stack, api: AirflowApi, client: Any) -> None:
 
 def work(stack: Stack) -> None:
     """Begin a slow transform, as a task does: the pictures are taken while it runs."""
-    client = Cluster(stack.url("ais_proxy")).client()
+    client = authn.cluster(stack).client()
     source, destination = Bucket("ais", "interviews"), Bucket("ais", "interviews-upper")
     destination.handle(client).create(exist_ok=True)
     put(client, source, {f"{n:04}.txt": b"spoken words" for n in range(3000)})
