@@ -96,7 +96,7 @@ def run_name(text: str) -> Markup:
     at = _time(found[1]) if found else None
     if at is None:
         return escape(name(text))
-    return Markup('<span class="run" title="{}">{}</span>').format(name(text), moment(at))
+    return Markup('<span class="run" title="{}">{}</span>').format(name(text), moment(int(at)))
 
 
 def _time(text: str) -> float | None:

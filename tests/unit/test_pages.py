@@ -337,6 +337,7 @@ def test_a_run_in_which_objects_failed_is_not_green(pages: TestClient, tables: T
     page = run_page(pages)
     assert '<span class="state partial">partial</span>' in page.partition("</h1>")[2][:400]
     assert '<span class="state success">' not in page
+    assert "everything was up to date" not in page
 
 
 def test_an_unknown_run_is_not_an_empty_one(pages: TestClient, airflow: Airflow) -> None:
