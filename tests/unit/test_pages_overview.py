@@ -740,6 +740,29 @@ def test_a_disk_that_targets_share_counts_once() -> None:
     assert (unknown.used, unknown.shared) == (1200, 0)
 
 
+@pytest.mark.parametrize(
+    ("hosts", "shown"), [(("a", "a"), "600 B used, 400 B free (1 disk"), (("a", "b"), "1.2 kB used")]
+)
+def test_targets_of_one_host_share_a_file_system(
+    pages: TestClient,  # noqa: F811
+    cluster: Client,
+    monkeypatch: pytest.MonkeyPatch,
+    hosts: tuple[str, str],
+    shown: str,
+) -> None:
+    """AIStore gives the address of a node as its URL, and no name of its host."""
+    system = {"Fs": "/dev/vda", "FsType": "ext4", "FsID": "2113258377,-760310340"}
+    nodes = {}
+    for n, host in enumerate(hosts):
+        disk = {"used": "600", "avail": "400", "disks": ["vda"], "fs": system}
+        cluster.client.answers[f"t{n}"] = {"capacity": {"total_used": "600", "mountpaths": {f"/mp/{n}": disk}}}
+        net = {"node_hostname": "", "daemon_port": str(n), "direct_url": f"http://{host}:{n}"}
+        nodes[f"t{n}"] = Snode(daemon_id=f"t{n}", daemon_type="target", public_net=net)
+    smap = Smap(tmap=nodes, pmap={}, proxy_si=node())
+    monkeypatch.setattr(cluster, "get_info", lambda: smap, raising=False)
+    assert shown in pages.get("/storage").text
+
+
 @pytest.mark.parametrize(("stated", "version"), [("5.0.v1.5.0", "5.0"), ("5.1.abc", "5.1"), ("", ""), (None, "")])
 def test_aistore_has_the_version_of_its_documentation(stated: str | None, version: str) -> None:
     assert read_version({"ais_version": stated}) == version

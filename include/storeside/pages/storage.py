@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from storeside.aistore import control_plane
 from storeside.errors import Transient
@@ -130,7 +131,7 @@ def state(client: Client) -> State:
         if problem and found:
             problem += f": {found.call}"
         remedy = found.remedy if problem and found and name in stuck else ""
-        host = node.public_net.node_hostname if node.public_net else ""
+        host = (urlsplit(node.public_net.direct_url).hostname or "") if node.public_net else ""
         target = read_target(name, answer, host, in_maintenance=in_maintenance)
         targets.append(replace(target, problem=problem, remedy=remedy))
     version = next(filter(None, map(read_version, answers)), "")
