@@ -571,7 +571,7 @@ def test_an_etl_links_to_the_logs_of_its_pods(
 ) -> None:
     monkeypatch.setattr(etls, "may_read_any_log", lambda _: True)
     lines = [f"line {n}" for n in range(600)] + ["a <b>bad</b> \u202e recording"]
-    content = json.dumps({"target_id": "t2", "logs": base64.b64encode("\n".join(lines).encode()).decode()})
+    content = json.dumps([{"target_id": "t2", "logs": base64.b64encode("\n".join(lines).encode()).decode()}])
     request, answer = cluster.client.request, Answer(content.encode())
     asked: list[str] = []
 
@@ -590,6 +590,11 @@ def test_an_etl_links_to_the_logs_of_its_pods(
     assert "a &lt;b&gt;bad&lt;/b&gt; \\u202e recording" in shown
     assert ("line 101\n" in shown, "line 100\n" in shown) == (True, False)
     assert answer.is_closed
+    answer.content = b'[{"target_id":"t2","logs":null}]'
+    assert "has written nothing" in pages.get(link.replace("&amp;", "&")).text
+    for other in (b"{}", b"[]", b'[{"target_id":"t2"}]', b"[1]", b"no JSON"):
+        answer.content = other
+        assert pages.get(link.replace("&amp;", "&")).status_code == 503, other
     answer.content = b"x" * (9 << 20)
     assert "too large for a page" in pages.get(link.replace("&amp;", "&")).text
     where = {"conn_id": "aistore_default", "etl": "wav-1", "target": "t2"}
@@ -601,7 +606,7 @@ def test_an_etl_links_to_the_logs_of_its_pods(
     monkeypatch.setattr(etls, "may_read_any_log", lambda _: True)
     tables.dags = frozenset({"d"})
     assert pages.get("/etl-log", params=where).status_code == 403
-    assert len(asked) == 2
+    assert len(asked) == 8
 
 
 def test_a_cluster_that_hangs_is_not_asked_about_each_etl(

@@ -165,8 +165,11 @@ def pod_log(client: Client, name: str, target: str) -> list[str] | None:
             content += part
             if len(content) > _MOST_LOG_BYTES:
                 return None
-    found = json.loads(content)
-    text = base64.b64decode(found.get("logs") or "") if isinstance(found, dict) else b""
+    try:
+        (one,) = json.loads(content)  # a list of targets, although the request has one
+        text = base64.b64decode(one["logs"] or "")  # null if the log is empty
+    except (KeyError, TypeError) as e:
+        raise ValueError(f"the answer about the log of {name} beside {target} has another form") from e
     return text.decode(errors="replace").splitlines()[-_MOST_LOG_LINES:]
 
 
