@@ -72,7 +72,7 @@ def run(stack: Stack, count: int, rounds: int) -> None:
     seconds: dict[str, list[float]] = {}
     for _ in range(rounds + 1):  # the first only warms up
         for name, question in {**asked, **pages(stack)}.items():
-            tables.begin()  # each question is a page of its own
+            tables.begin()  # each question has the time of a page
             began = time.monotonic()
             assert question(), name
             seconds.setdefault(name, []).append(time.monotonic() - began)
