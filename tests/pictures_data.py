@@ -31,7 +31,7 @@ def main() -> None:
     allow(default_folder())
     api = AirflowApi(stack.url("airflow"), "admin", stack.secrets["airflow_admin"])
     allow_in_forms(
-        api, buckets=["s3://recordings", "s3://trips", "s3://tables", "ais://*"], queues=["*-events"],
+        api, buckets=["s3://recordings", "s3://trips", "s3://tables", "s3://payroll", "ais://*"], queues=["*-events"],
         connections=["*_default"], tables=["analytics.*"], databases=["analytics"],
     )  # fmt: skip
     client = s3.of_stack("s3", stack)
