@@ -6,9 +6,10 @@ import json
 import os
 import signal
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
-from storeside.transformers.transformer import LeaveOut, ObjectError, Source
+from storeside.transformers.transformer import LeaveOut, ObjectError, Result, Source
 
 
 def content(source: Source) -> bytes:
@@ -31,6 +32,19 @@ def sieve(source: Source, _name: str, _arguments: str) -> bytes | LeaveOut:
         raise LeaveOut("it wishes so")
     least = int(os.environ.get("LEAST", "3"))
     return data.upper() if len(data) >= least else LeaveOut(f"shorter than {least} bytes")
+
+
+def words(source: Source, _name: str, _arguments: str) -> Iterator[Result]:
+    """Yield what the content says: ``name=text`` for each result, or ``fail``, ``leave`` or ``die`` at that place.
+
+    With ``WITHOUT``, results of that name are not made.
+    """
+    for word in content(source).decode().split():
+        verb, equals, text = word.partition("=")
+        if not equals:
+            raise {"fail": ObjectError, "leave": LeaveOut, "die": OSError}[verb](f"it says {verb}")
+        if verb != os.environ.get("WITHOUT"):
+            yield Result(verb, text.encode(), {"letters": len(text)})
 
 
 def wrap(source: Source, _name: str, _arguments: str) -> bytes:

@@ -27,9 +27,10 @@ import pytest
 
 from storeside.transformers.contract.failures import parse, parse_left_out
 from storeside.transformers.isolation.decoders import VARIABLES
+from storeside.transformers.transformer import Result
 
 CHANNELS = ("ws", "hpush", "hpull")
-_TARGET, _FACTS = "/v1/etl/_object/test/secret", "/facts/"
+_TARGET, _FACTS, _RESULTS = "/v1/etl/_object/test/secret", "/facts/", "/results/"
 _START_SECONDS = 60.0
 
 
@@ -37,7 +38,8 @@ _START_SECONDS = 60.0
 class Outcome:
     """The outcome for one object: a result, the reason why it was left out, or a failure.
 
-    `data` is the result, and `facts` the JSON object stored beside it (`Result.sidecar`), with the name `facts_name`.
+    `data` is the result, and `facts` the JSON object stored beside it (`WithSidecar.sidecar`), with the name
+    `facts_name`. `results` are those of a transformer that yields several, in their order; `data` is then empty.
     `left_out` and `failed` are reasons. The object itself causes a `final` failure: the job does not try it again.
     """
 
@@ -47,6 +49,7 @@ class Outcome:
     left_out: str = ""
     failed: str = ""
     final: bool = False
+    results: tuple[Result, ...] = ()
 
 
 class Served:
@@ -115,9 +118,26 @@ class Served:
         for left_out in parse_left_out(told):
             return Outcome(left_out=left_out.reason)
         stored = dict(self._target.stored)
+        beside_each = {path.removeprefix(_RESULTS): content for path, content in stored.items() if _is_result(path)}
+        if beside_each:
+            (listed,) = (content for path, content in stored.items() if not _is_result(path))
+            return Outcome(results=tuple(_results(listed, beside_each)))
         facts = next((path for path in stored if path.startswith(_FACTS)), "")
         beside = stored.pop(facts, b"")
         return Outcome(next(iter(stored.values()), b""), beside, facts.removeprefix(_FACTS))
+
+
+def _is_result(path: str) -> bool:
+    return path.startswith(_RESULTS)
+
+
+def _results(listed: bytes, stored: Mapping[str, bytes]) -> Iterator[Result]:
+    """Yield the results that a list announces, with their contents and facts."""
+    for line in listed.splitlines():
+        facts = json.loads(line)
+        name, _ = facts.pop("stored"), facts.pop("object")
+        del facts["bytes"], facts["version"]
+        yield Result(name.rpartition("/")[2], stored[quote(name)], facts or None)
 
 
 class _Target:
@@ -154,7 +174,8 @@ def served(tmp_path: Path) -> Iterator[Callable[..., Served]]:
     """Start servers: ``served("my_package.words:count", environment={"LANGUAGE": "en"}, object_timeout=10)``.
 
     `environment` has the transformer's variables, as in `EtlSpec`; `object_timeout` is in seconds, and `memory` the
-    bytes that a decoder may use. Raises AssertionError if the transformer cannot start.
+    bytes that a decoder may use; `several_results` is for transformers that yield results. Raises AssertionError if
+    the transformer cannot start.
     """
     running: list[subprocess.Popen[bytes]] = []
     targets: list[_Target] = []
@@ -165,6 +186,7 @@ def served(tmp_path: Path) -> Iterator[Callable[..., Served]]:
         *,
         object_timeout: float = 60,
         memory: int = 4 << 30,
+        several_results: bool = False,
     ) -> Served:
         folder = tmp_path / f"served-{len(running)}"
         folder.mkdir()
@@ -178,6 +200,7 @@ def served(tmp_path: Path) -> Iterator[Callable[..., Served]]:
             "NUM_WORKERS": "1", "ETL_DIRECT_FQN": "true", "OBJECT_TIMEOUT": str(object_timeout),
             "WORKER_MEMORY_LIMIT": str(memory), "AIS_TARGET_URL": target.url + _TARGET, "AIS_MOUNTS": str(folder),
             "AIS_NODES": urlsplit(target.url).netloc, "SIDECAR_URL": target.url + _FACTS,
+            "RESULTS_URL": target.url + _RESULTS if several_results else "",
         }  # fmt: skip
         command = [sys.executable, "-m", "storeside.transformers.serve", "--transform", transform]
         with log.open("wb") as file:

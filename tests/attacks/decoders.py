@@ -210,7 +210,7 @@ class Chooses:
     mime_type = "text/plain"
 
     def transform(self, _source: Source, _name: str, arguments: str) -> Any:
-        from storeside.transformers.transformer import Result
+        from storeside.transformers.transformer import WithSidecar
 
         name, _, more = arguments.partition("|")
-        return Result(b"result", b'{"samples": 1}' + more.encode(), name)
+        return WithSidecar(b"result", b'{"samples": 1}' + more.encode(), name)

@@ -15,7 +15,7 @@ from storeside.transformers.audio.limits import Limits
 from storeside.transformers.audio.signal import SignalFacts
 from storeside.transformers.audio.transcoding import AudioError, probe, transcode
 from storeside.transformers.audio_transformers import AudioProbe, AudioTranscode, AudioTranscodeProbe
-from storeside.transformers.transformer import LeaveOut, Result
+from storeside.transformers.transformer import LeaveOut, WithSidecar
 from tests.unit.test_audio import FORMS, SPEECH, riff, s16, sine, wav
 
 LIMITS = Limits()
@@ -70,7 +70,7 @@ def test_names_make_transformers_from_the_environment(monkeypatch: pytest.Monkey
     both = audio_transformers.audio_transcode_probe()
     assert both.mime_type == "audio/wav"
     result = both.transform(second, "a", "")
-    assert isinstance(result, Result)
+    assert isinstance(result, WithSidecar)
     assert json.loads(result.sidecar)["sample_rate"] == 8_000
     for transformer in (made, facts, both):
         with pytest.raises(AudioError, match="AUDIO_MAX_SECONDS"):

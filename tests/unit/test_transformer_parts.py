@@ -47,6 +47,7 @@ def test_settings_come_from_the_environment() -> None:
             "AIS_NODES": "a:1,b:2",
             "AIS_ETL_PROOF": "true",
             "AIS_SOURCES": "10.0.0.0/8",
+            "RESULTS_URL": "http://proxy/out/",
         }
     )
     given = Settings(3, 1.5, 512 << 20, True, "http://target/secret", "token", "http://proxy/", 0, 1 << 30)
@@ -56,6 +57,7 @@ def test_settings_come_from_the_environment() -> None:
         nodes=frozenset(("a:1", "b:2")),
         proof=True,
         sources=("10.0.0.0/8",),
+        results_url="http://proxy/out/",
     )
     assert Settings.from_json(json.loads(found.to_json())) == found
     assert found.largest_body == 512 << 20

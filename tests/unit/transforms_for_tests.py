@@ -10,7 +10,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from storeside.transformers.transformer import LeaveOut, ObjectError, Result, Source
+from storeside.transformers.transformer import LeaveOut, ObjectError, Source, WithSidecar
 
 
 def read(source: Source) -> bytes:
@@ -23,7 +23,7 @@ class Told:
     mime_type = "text/x-told"
     needs = frozenset(("commands", "files"))
 
-    def transform(self, source: Source, name: str, arguments: str) -> bytes | bytearray | memoryview | Result:
+    def transform(self, source: Source, name: str, arguments: str) -> bytes | bytearray | memoryview | WithSidecar:
         verb, _, argument = name.rpartition("/")[2].partition("-")
         if verb in ("echo", "sleep"):
             time.sleep(float(argument or 0) if verb == "sleep" else 0)  # the work of a slow transform
@@ -101,8 +101,8 @@ class Told:
         Path(source + ".new").rename(source)
         return content
 
-    def sidecar(self, source: Source, *_: str) -> Result:
-        return Result(read(source), b'{"bytes":%d}' % len(read(source)))
+    def sidecar(self, source: Source, *_: str) -> WithSidecar:
+        return WithSidecar(read(source), b'{"bytes":%d}' % len(read(source)))
 
 
 class OnlyFiles(Told):

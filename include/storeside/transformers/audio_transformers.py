@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from storeside.transformers.audio.formats import AudioFormat
 from storeside.transformers.audio.limits import Limits
 
-from .transformer import Data, LeaveOut, Result, Source, Transformer
+from .transformer import Data, LeaveOut, Source, Transformer, WithSidecar
 
 if TYPE_CHECKING:
     from storeside.transformers.audio.facts import AudioFacts
@@ -80,7 +80,7 @@ class AudioTranscodeProbe:
         self._limits = limits
         self._facts = audio_facts
 
-    def transform(self, source: Source, name: str, _arguments: str) -> Result:
+    def transform(self, source: Source, name: str, _arguments: str) -> WithSidecar:
         """Return the transcoded object and its facts. Raises AudioError, and LeaveOut for a short one."""
         data, signal, seconds = self._engine(source, self._target, self._limits)
         if self._target.is_wav_s16:
@@ -93,7 +93,7 @@ class AudioTranscodeProbe:
         facts = replace(
             facts, complete=whole, declared_seconds=stated.seconds, ignored=stated.ignored, **asdict(signal)
         )
-        return Result(data, _json(facts), self._target.facts_name(name))
+        return WithSidecar(data, _json(facts), self._target.facts_name(name))
 
 
 class AudioUtterances:

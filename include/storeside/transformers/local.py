@@ -52,6 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 workers=1,
                 file_access=True,
                 sidecar_url=settings.sidecar_url or folder.resolve().as_uri() + "/",
+                results_url=settings.results_url or folder.resolve().as_uri() + "/",
                 roots=("/",),
             )
             return asyncio.run(_try(options, local))

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib import import_module
 from typing import Any
 
-from .transformer import Data, Result, Source, Transformer
+from .transformer import Data, LeaveOut, Result, Source, Transformer, WithSidecar
 
 # The modules of built-in transforms, by the part of their names before the first underscore.
 BUILT_IN = {
@@ -26,7 +26,9 @@ class UnknownTransformError(ValueError):
 class _Function:
     """Wraps a plain function as a transformer."""
 
-    def __init__(self, function: Callable[[Source, str, str], Data | Result]) -> None:
+    def __init__(
+        self, function: Callable[[Source, str, str], Data | WithSidecar | LeaveOut | Iterator[Result]]
+    ) -> None:
         self.transform = function
         self.mime_type = getattr(function, "mime_type", DEFAULT_MIME_TYPE)
         self.needs = getattr(function, "needs", ())

@@ -46,6 +46,7 @@ class Settings:
         from `sources`
     :param sources: further addresses that may send requests
     :param tls: the SDK's TLS configuration
+    :param results_url: URL that the name of one of several results follows
     """
 
     workers: int = 1
@@ -62,6 +63,7 @@ class Settings:
     proof: bool = False
     sources: tuple[str, ...] = ()
     tls: tuple[Any, Any] = (True, None)
+    results_url: str = field(default="", repr=False)
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> Settings:
@@ -77,6 +79,7 @@ class Settings:
             target_url=env.get("AIS_TARGET_URL", ""),
             token=env.get("AIS_AUTHN_TOKEN", ""),
             sidecar_url=env.get("SIDECAR_URL", ""),
+            results_url=env.get("RESULTS_URL", ""),
             retries=int(_number(env, "AIS_DIRECT_PUT_RETRIES", cls.retries, least=0)),
             most_body=quantity("MAX_BODY", env["MAX_BODY"]) if env.get("MAX_BODY") else cls.most_body,
             roots=_list(env, "AIS_MOUNTS", ":") or tuple(mounts()),

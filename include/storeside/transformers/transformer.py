@@ -1,10 +1,11 @@
-"""The interface of a transformer: one object in, one result out, independent of AIStore."""
+"""The interface of a transformer: one object in, one result or several out, independent of AIStore."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 _DESCRIPTORS = "/proc/self/fd/"
 
@@ -26,6 +27,20 @@ class LeaveOut(Exception):
 
 @dataclass(frozen=True)
 class Result:
+    """One of several results of an object: `transform` yields one after the other.
+
+    The object ``calls/a.wav`` has the folder ``calls/a/`` for its results, and `name` is the name in it, such as
+    ``left.wav``: without a slash, unlike the names of the object's other results, and not ending in ``.jsonl``.
+    `facts` are fields of the result's line in the list ``calls/a.jsonl``, with values that JSON can represent.
+    """
+
+    name: str
+    content: Data
+    facts: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class WithSidecar:
     """A result with a small second result, such as the facts of an audio object.
 
     `sidecar` is one JSON object. `sidecar_name` is its name: the object's name without extension, alone or followed
@@ -52,8 +67,10 @@ class Transformer(Protocol):
 
     mime_type: str
 
-    def transform(self, source: Source, name: str, arguments: str) -> Data | Result | LeaveOut:
-        """Return the transformed object, or the reason why it has no result."""
+    def transform(
+        self, source: Source, name: str, arguments: str
+    ) -> Data | WithSidecar | LeaveOut | Iterator[Result]:
+        """Return the transformed object, or the reason why it has no result, or yield several results."""
         ...
 
 

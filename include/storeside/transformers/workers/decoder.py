@@ -7,18 +7,29 @@ files and no secrets.
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
 import sys
 import traceback
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from storeside.transformers.isolation import decoders
 from storeside.transformers.registry import build
-from storeside.transformers.transformer import Data, LeaveOut, ObjectError, Result, Source, Transformer, source_of
+from storeside.transformers.transformer import (
+    Data,
+    LeaveOut,
+    ObjectError,
+    Result,
+    Source,
+    Transformer,
+    WithSidecar,
+    source_of,
+)
 
 from . import wire
 from .wire import Channel, Head
@@ -94,17 +105,39 @@ def _answer(
             os.close(descriptor)
 
 
-def _result(result: Data | Result | LeaveOut) -> tuple[Head, Data]:
+def _result(result: Data | WithSidecar | LeaveOut | Iterator[Result]) -> tuple[Head, Data]:
     head: dict[str, Any] = {}
     if isinstance(result, LeaveOut):
         raise result
-    data = result.data if isinstance(result, Result) else result
+    if isinstance(result, Iterator):
+        return _several(result)
+    data = result.data if isinstance(result, WithSidecar) else result
     with memoryview(data) as view:
         if not view.nbytes:  # AIStore does not distinguish an empty result from a missing one
             raise ObjectError("the transform returned nothing")
-    if isinstance(result, Result):
+    if isinstance(result, WithSidecar):
         head = {"sidecar": result.sidecar.decode("latin-1"), "sidecar_name": result.sidecar_name}
     return head, data
+
+
+def _several(results: Iterator[Result]) -> tuple[Head, Data]:
+    """Return a table of all results, as JSON, and their contents after it; the head has the length of the table.
+
+    Nothing is stored before the last one is made, so a transformer that then fails leaves no result.
+    """
+    table: list[tuple[str, int, Any]] = []
+    contents: list[bytes] = []
+    for result in results:
+        if not isinstance(result, Result):
+            raise TypeError(f"the transform yielded a {type(result).__name__}: yield Result(name, content)")
+        contents.append(bytes(result.content))
+        if not contents[-1]:
+            raise ObjectError(f"the result {result.name!r} is empty")
+        table.append((result.name, len(contents[-1]), dict(result.facts or {})))
+    if not table:
+        raise ObjectError("the transform yielded no result: raise LeaveOut to leave the object out")
+    told = json.dumps(table, allow_nan=False).encode()
+    return {"table": len(told)}, b"".join([told, *contents])
 
 
 def _keep_only(end: socket.socket, output: int) -> None:

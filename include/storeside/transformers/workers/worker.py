@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from storeside.transformers.contract.job import Job
+from storeside.transformers.contract.results import RESULTS_URL
 from storeside.transformers.settings import Settings
 from storeside.transformers.transformer import Data, ObjectError
 
@@ -27,9 +28,13 @@ from .decoder import described, failed
 from .decoder_process import DecoderProcess, DecoderRefusedError
 from .direct_put import DirectPut
 from .http_client import DeliveryError, HttpClient
+from .results import ResultsOfOne, several
 from .sidecar import Sidecars
 from .source import Sources
 from .wire import Channel, Head
+
+# The scheme of the URL for results in a trial on files, where a transformer may yield several results or return one.
+_FOLDER = "file"
 
 
 def run(end: socket.socket, transform: str, memory_limit: int | None) -> None:
@@ -59,6 +64,7 @@ class Worker:
         client = HttpClient(settings)
         self._sources = Sources(settings, client, decoder.takes)
         self._sidecars = Sidecars(settings.sidecar_url, client, settings.token)
+        self._beside = Sidecars(settings.results_url, client, settings.token, RESULTS_URL)
         self._direct_put = DirectPut(client, settings)
         self._decoder = decoder
         self._seconds = settings.object_timeout
@@ -83,6 +89,10 @@ class Worker:
             return {"left_out": str(head["left_out"])}, b""
         if not len(data):
             raise ObjectError("the transform returned nothing")
+        if "table" in head:
+            data = self._store(job, several(job.object, int(head["table"]), data))
+        elif self._beside.scheme not in ("", _FOLDER):
+            raise ObjectError("the transform returned one result: with several_results, it yields each Result")
         if job.is_member:
             return {"content": len(data), **({"sidecar": head["sidecar"]} if "sidecar" in head else {})}, data
         if "sidecar" in head:
@@ -95,6 +105,22 @@ class Worker:
         if isinstance(delivered, int):
             return {"delivered": delivered}, b""
         return {"content": len(delivered)}, delivered
+
+    def _store(self, job: Job, results: ResultsOfOne) -> bytes:
+        """Store the results of an object, and return the list of them, which is the object's own result.
+
+        The list of what follows is stored before the first result, except in a folder of a local trial.
+        """
+        if job.is_member:
+            raise ObjectError("the transform yielded several results, and a member of a shard has one")
+        if not self._beside.scheme:
+            raise ObjectError(
+                "the transform yielded several results: only the last ETL of a transform of a bucket with"
+                " several_results may do so"
+            )
+        if self._beside.scheme != _FOLDER:
+            self._beside.put(results.list, results.lines())
+        return results.lines([self._beside.put(name, content) for name, content in results.contents])
 
 
 def _sidecar_name(job: Job, name: str) -> str:
