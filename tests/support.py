@@ -32,7 +32,8 @@ from storeside.transformers.audio.formats import AudioFormat
 # Commands that the tests' ETLs need besides Storeside's transforms, in the owner's list of their stacks.
 _SERVE = "python -m storeside.transformers.serve --transform {} --host 0.0.0.0 --port 8000"
 ALLOWED = f"""\
-storeside/transformer-* SUFFIX= LEAST= SECONDS= MARKS= SHARD_*= {_SERVE.format("tests.transformers:*")}
+storeside/transformer-* SUFFIX= LEAST= WITHOUT= SECONDS= MARKS= SHARD_*= {_SERVE.format("tests.transformers:*")}
+storeside/transformer-* PYTHONPATH= {_SERVE.format("my_package.calls:split")}
 storeside/transformer-* {_SERVE.format("tests.unit.transforms_for_tests:*")}
 storeside/transformer-* {_SERVE.format("tests.unit.transforms_for_tests:*")} --server *
 storeside/transformer-* ECHO_BYTES= {_SERVE.format("tests.benchmarks.peers:Echo")}

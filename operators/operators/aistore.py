@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal, TypedDict, Unpack, cast
 
-from storeside.aistore.buckets import Bucket
+from storeside.aistore.buckets import Bucket, objects_url
 from storeside.aistore.names import expand
 from storeside.aistore.spec import (
     TRANSFORMER_IMAGE,
@@ -137,6 +137,8 @@ class TranscodeArguments(ProbeArguments, PrependArguments, ExtensionsArguments, 
 class TransformArguments(TranscodeArguments, total=False):
     """All arguments of `AISTransformBucketOperator`."""
 
+    several_results: bool | str
+    """the transformer yields several results of each object; see `AISTransformBucketOperator`"""
     command: Sequence[str] | str
     """the command to run in the image; a text is split at spaces. Empty runs the image's own command"""
 
@@ -170,6 +172,10 @@ class AISTransformBucketOperator(BucketJobOperator):
         ``*.flac``, separated by commas; see `EtlSpec.of_members`. `extensions` then applies to members, and
         ``{"tar": "jsonl"}`` makes one object of JSON Lines of each shard. `object_timeout` applies to one member,
         `stall_seconds` to a shard. Needs Storeside's transform server, and excludes `in_place`
+    :param several_results: the transformer yields several results of each object. Those of ``calls/a.wav`` are stored
+        in the folder ``calls/a/``, and ``calls/a.jsonl`` lists them: set ``extensions={"wav": "jsonl"}``. An object
+        is done when the destination, an ``ais://`` bucket, has all of them. Transformers reach it at the connection's
+        ``transformer_endpoint``. Excludes `members`, `sync` and `in_place`
     :param sync: also remove results whose objects no longer exist in a remote source
     :param keep_etl: leave the ETL running for later tasks; it is stopped two days after its last use, or earlier by
         `AISDeleteEtlOperator`
@@ -191,6 +197,7 @@ class AISTransformBucketOperator(BucketJobOperator):
         "init_timeout",
         "extensions",
         "members",
+        "several_results",
         "sync",
         "in_place",
     )
@@ -212,6 +219,7 @@ class AISTransformBucketOperator(BucketJobOperator):
         pod_resources: Mapping[str, Mapping[str, str]] | None = None,
         extensions: Mapping[str, str] | str | None = None,
         members: str = "",
+        several_results: bool | str = False,
         sync: bool | str = False,
         keep_etl: bool = False,
         in_place: bool | str = False,
@@ -234,6 +242,7 @@ class AISTransformBucketOperator(BucketJobOperator):
         self.pod_resources = pod_resources
         self.extensions = extensions
         self.members = members
+        self.several_results = several_results
         self.sync = sync
         self.keep_etl = keep_etl
         self.in_place = in_place
@@ -241,7 +250,8 @@ class AISTransformBucketOperator(BucketJobOperator):
             self, existing_etl=EtlSpec.existing, communication=check_communication, direct_put=flag("direct_put"),
             file_access=flag("file_access"), init_timeout=lambda value: as_seconds(value, "init_timeout"),
             extensions=lambda value: Naming(as_mapping(value, "extensions")), sync=flag("sync"),
-            in_place=flag("in_place"), members=EtlSpec("members", image).of_members,
+            in_place=flag("in_place"), several_results=flag("several_results"),
+            members=EtlSpec("members", image).of_members,
         )  # fmt: skip
         if is_literal(communication) and is_literal(direct_put):
             with literal_errors(self):
@@ -279,7 +289,11 @@ class AISTransformBucketOperator(BucketJobOperator):
     def spec(self, context: Context) -> EtlSpec:
         """Return the ETL's specification. Raises OperatorInputError or AIStoreInputError for wrong arguments."""
         spec = self._spec()
-        return spec.of_members(self.members, self.renaming()) if self.members else spec
+        spec = spec.of_members(self.members, self.renaming()) if self.members else spec
+        if not as_bool(self.several_results, "several_results"):
+            return spec
+        endpoint = AIStoreHook(self.aistore_conn_id).transformer_endpoint
+        return spec.storing_results(objects_url(endpoint, Bucket.parse(self.destination), self.prepend))
 
     def _spec(self) -> EtlSpec:
         if self.existing_etl:
@@ -375,7 +389,7 @@ class AISTranscodeAudioOperator(AISTransformBucketOperator):
         facts: str = "",
         **kwargs: Unpack[TranscodeArguments],
     ) -> None:
-        super().__init__(command=transformer_command("audio_transcode"), **kwargs)
+        super().__init__(command=transformer_command("audio_transcode"), several_results=False, **kwargs)
         self.container = container
         self.codec = codec
         self.sample_rate = sample_rate

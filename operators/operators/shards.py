@@ -50,7 +50,9 @@ class AISSplitShardsOperator(AISTransformBucketOperator):
         # the server does not call the transformer
         command = transformer_command("text_facts")
         _refuse(self, kwargs)
-        super().__init__(command=command, extensions={"tar": "jsonl"}, members=members, **kwargs)
+        super().__init__(
+            command=command, extensions={"tar": "jsonl"}, members=members, several_results=False, **kwargs
+        )
 
     def spec(self, context: Context) -> EtlSpec:
         """Add the address of the destination, which changes no result, to the ETL's tuning."""

@@ -31,7 +31,12 @@ class AISProbeAudioOperator(AISTransformBucketOperator):
 
     def __init__(self, **kwargs: Unpack[ProbeArguments]) -> None:
         super().__init__(
-            command=transformer_command("audio_probe"), extensions=None, prepend="", members="", **kwargs
+            command=transformer_command("audio_probe"),
+            extensions=None,
+            prepend="",
+            members="",
+            several_results=False,
+            **kwargs,
         )
 
     def naming(self, context: Context) -> Naming:

@@ -79,7 +79,8 @@ class AISCutUtterancesOperator(AISTransformBucketOperator):
         **kwargs: Unpack[CutArguments],
     ) -> None:
         super().__init__(
-            command=transformer_command("audio_utterances"), members="", prepend="", object_timeout=object_timeout,
+            command=transformer_command("audio_utterances"), members="", prepend="", several_results=False,
+            object_timeout=object_timeout,
             stall_seconds=object_timeout if stall_seconds is None else stall_seconds, **kwargs,
         )  # fmt: skip
         self.container = container

@@ -19,9 +19,10 @@ Start = Callable[..., Served]
 TOLD = "tests.unit.transforms_for_tests:Told"
 
 
-def test_the_template_of_the_documentation_passes(tmp_path: Path) -> None:
+@pytest.mark.parametrize("example", ["words", "calls"])
+def test_the_template_of_the_documentation_passes(tmp_path: Path, example: str) -> None:
     page = (CHECKOUT / "docs" / "transforms.md").read_text()
-    for path in ("my_package/words.py", "tests/test_words.py"):
+    for path in (f"my_package/{example}.py", f"tests/test_{example}.py"):
         block = re.search(rf"^# {path}\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
         assert block, path
         (tmp_path / path).parent.mkdir()

@@ -105,6 +105,10 @@ def require_reports(spec: EtlSpec, what: str) -> None:
     """
     if spec.in_shards:
         raise AIStoreInputError(f"AIStore does not learn which members of a shard fail, and {what} needs that")
+    if spec.has_several_results:
+        raise AIStoreInputError(
+            f"only a transform from one bucket to another has several results of an object, not {what}"
+        )
     for stage in spec.stages:
         if stage.is_existing and stage.communication == "ws":
             raise AIStoreInputError(

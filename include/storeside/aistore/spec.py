@@ -15,6 +15,7 @@ from typing import Any, Literal, get_args
 from storeside.aistore.errors import AIStoreInputError
 from storeside.aistore.spec_file import read
 from storeside.transformers.contract.names import unfit_extensions
+from storeside.transformers.contract.results import RESULTS_URL
 
 Communication = Literal["ws", "hpush", "hpull"]
 TRANSFORMER_IMAGE = "storeside/transformer-audio:0.1.0"
@@ -43,6 +44,8 @@ Server = Literal["fastapi", "flask", "http"]
 SERVERS: tuple[Server, ...] = get_args(Server)
 # The variable with which it makes shards of objects; `storeside.transformers.shards.gathering` reads it.
 _SOURCE_URL = "SHARD_SOURCE_URL"
+# The variable that tells the transforms with several results of each object from others.
+_SEVERAL = "SEVERAL_RESULTS"
 
 
 def check_communication(kind: str) -> None:
@@ -321,6 +324,30 @@ class EtlSpec:
         :param url: URL of the objects for GET requests, such as ``http://proxy:51080/v1/objects/<bucket>/``
         """
         return replace(self, tuning={**self.tuning, _SOURCE_URL: url})
+
+    def storing_results(self, url: str) -> EtlSpec:
+        """Return the same ETL, or chain, whose last transformer yields several results of each object.
+
+        The object's own result is a list of them in JSON Lines; see `storeside.transformers.contract.results`.
+        :param url: URL of the destination for PUT requests, such as ``http://proxy:51080/v1/objects/<bucket>/``
+        :raises AIStoreInputError: the ETL transforms members of shards, or is an existing one
+        """
+        *others, last = self.stages
+        if self.in_shards:
+            raise AIStoreInputError("a member of a shard has one result: leave out members, or several_results")
+        if last.is_existing:
+            raise AIStoreInputError(
+                f"ETL {last.name} runs already and does not know where to store several results: use an EtlSpec of an"
+                " image"
+            )
+        environment, tuning = {**last.environment, _SEVERAL: "true"}, {**last.tuning, RESULTS_URL: url}
+        first, *then = (*others, replace(last, environment=environment, tuning=tuning))
+        return replace(first, then=tuple(then))
+
+    @property
+    def has_several_results(self) -> bool:
+        """Whether the last ETL of the chain yields several results of each object."""
+        return _SEVERAL in self.stages[-1].environment
 
     @property
     def in_shards(self) -> bool:

@@ -29,7 +29,7 @@ _RUN |= dict.fromkeys(("seconds", "job_seconds"), "Float64")
 # `planned` marks a complete plan. It is deleted first, because a task resumes only complete plans.
 _PLANNED = (
     "planned", "pending", "known_bad", "forgiven", "refused", "accepted", "changed", "reason", "final", "left_out",
-    "member", "left_out_member", "reported", "submitted",
+    "member", "left_out_member", "reported", "announced", "incomplete", "obsolete", "submitted",
 )  # fmt: skip
 _BATCH = 20_000
 # Why an object has no result: a reason that may pass, one that may not, or its transformer left it out.
@@ -99,6 +99,7 @@ class Ledger:
         keeps_result: bool,
         trusts_failures: bool = True,
         splits: bool = False,
+        several: bool = False,
         record: bool = True,
     ) -> Plan:
         """Compute the plan from the recorded listings, and store it as the job's ``pending`` side.
@@ -108,7 +109,8 @@ class Ledger:
         unless the scope's effect or options differ.
         Unless `record` is off, objects with names that AIStore cannot store, and objects whose results would have the
         same name as those of others, are recorded as failed; see `storeside.ledger.owners`. With `splits`, so are
-        shards whose members could get the names of others.
+        shards whose members could get the names of others. With `several`, an object is done only if all its results
+        still exist.
         """
         for side in _PLANNED:
             self.drop(scope, side)
@@ -120,6 +122,7 @@ class Ledger:
                 "keeps_result": keeps_result,
                 "trusts_failures": trusts_failures,
                 "splits": splits,
+                "several": several,
             },
         )
         if record:

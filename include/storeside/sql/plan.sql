@@ -10,6 +10,8 @@
 -- content, which another name of the same bucket may have stored. If a split would
 -- store the members of one shard in a folder of other shards (`a.tar`, `a/b.tar`), the first is refused, even if it was
 -- split before: `a/b/c` could be a member of both.
+-- With `several`, an object is done only if each of its results is at the destination as recorded, and it is refused if
+-- another object has results in the folder for its own.
 -- An object that was refused only for the sake of another one is tried again when that is gone.
 -- If the cluster holds a copy of another version of a remote object, an outcome of the listed version may be that of the copy:
 -- the object is tried again.
@@ -32,7 +34,7 @@ WITH
         AND checksum NOT IN ('', toString(s.size)) AND checksum = now[-1]
         AS content_is_there,
     r.owner != '' AND NOT content_is_there AS is_of_another,
-    is_of_another OR s.reason != '' OR s.object != winner OR f.shard != '' AS is_refused,
+    is_of_another OR t.owner != '' OR s.reason != '' OR s.object != winner OR f.shard != '' AS is_refused,
     h.object != ''
         AND if(h.version = '' OR s.version = '', h.size != s.size, NOT has(splitByChar('\n', h.version), s.version))
         AS is_stale,
@@ -45,6 +47,7 @@ WITH
         AND NOT is_stale
         AS is_left_out,
     startsWith(l.reason, 'its result would be named ') OR startsWith(l.reason, 'its members would be stored in the folder ')
+        OR startsWith(l.reason, 'its results would be stored in the folder ')
         AS was_refused
 SELECT
     {job:String},
@@ -74,6 +77,10 @@ SELECT
             'its members would be stored in the folder ', s.folder, '/, in which ', f.shard,
             ' is: they could overwrite each other, so rename this shard'
         ),
+        t.owner != '', concat(
+            'its results would be stored in the folder ', t.folder, '/, in which ', t.example, ' is, a result of ', t.owner,
+            ': they could overwrite each other, so rename the object, or give the results another prefix (prepend) or another bucket'
+        ),
         ''
     )
 FROM
@@ -98,6 +105,31 @@ LEFT JOIN
     GROUP BY folder
     HAVING folder != ''
 ) AS f ON f.folder = s.folder
+LEFT JOIN
+(
+    -- the folders of lists, in which the destination has results of other objects
+    SELECT
+        w.folder AS folder, w.object AS object, min(o.destination_object) AS example,
+        argMin(if(o.source = {source:String}, o.owner, concat(o.source, '/', o.owner)), o.destination_object) AS owner
+    FROM
+    (
+        SELECT object, replaceRegexpOne(destination_object, '\\.jsonl$', '') AS folder
+        FROM storeside.listings
+        WHERE {several:Bool} AND job = {job:String} AND side = 'source' AND destination_object != ''
+    ) AS w
+    INNER JOIN
+    (
+        SELECT
+            source, prepend, if(result_of = '', objects.object, result_of) AS owner, destination_object,
+            replaceRegexpOne(destination_object, '/[^/]*$', '') AS folder
+        FROM storeside.objects FINAL
+        WHERE {several:Bool} AND destination = {destination:String} AND status = 'done'
+            AND NOT endsWith(destination_object, '.jsonl') AND destination_object IN
+            (SELECT destination_object FROM storeside.listings WHERE {several:Bool} AND job = {job:String} AND side = 'before')
+    ) AS o ON o.folder = w.folder
+    WHERE NOT (o.source = {source:String} AND o.owner = w.object AND o.prepend = {prepend:String})
+    GROUP BY w.folder, w.object
+) AS t ON t.object = s.object
 LEFT JOIN
 (
     WITH claimed AS (SELECT object FROM storeside.listings WHERE job = {job:String} AND side = 'claimed')
@@ -145,7 +177,28 @@ LEFT JOIN
     SELECT object, size, version FROM storeside.listings WHERE job = {job:String} AND side = 'held'
 ) AS h ON h.object = s.object
 WHERE f.shard != '' OR NOT is_left_out AND NOT (
-    NOT is_stale AND l.status = 'done' AND l.version = s.version AND l.effect = {effect:String}
+    s.object NOT IN
+    (
+        -- objects of which one of several results is missing, or not as recorded
+        WITH splitByChar('/', d.version) AS now, splitByChar('/', o.result_version) AS recorded, toString(d.size) AS no_checksum
+        SELECT o.result_of
+        FROM
+        (
+            SELECT result_of, destination_object, bytes_out, result_version FROM storeside.objects FINAL
+            WHERE {several:Bool} AND source = {source:String} AND destination = {destination:String}
+                AND prepend = {prepend:String} AND result_of != '' AND status = 'done'
+        ) AS o
+        LEFT JOIN
+        (
+            SELECT destination_object, size, version FROM storeside.listings
+            WHERE {several:Bool} AND job = {job:String} AND side = 'before'
+        ) AS d ON d.destination_object = o.destination_object
+        WHERE NOT (d.destination_object != '' AND d.size = o.bytes_out AND (
+            o.result_version IN ('', d.version)
+            OR if(now[-1] = no_checksum OR recorded[-1] = no_checksum, now[1] = recorded[1], now[-1] = recorded[-1])
+        ))
+    )
+    AND NOT is_stale AND l.status = 'done' AND l.version = s.version AND l.effect = {effect:String}
     AND (result_is_there OR NOT {keeps_result:Bool})
 )
 SETTINGS join_algorithm = 'grace_hash', join_use_nulls = 0, async_insert = 0

@@ -1,14 +1,17 @@
 -- Totals of a run for the objects that one of its jobs listed; another task of the run may have other objects. Objects
 -- that the job left out because they failed for good before are counted apart, also if another task processed them.
 SELECT
-    countIf(status = 'done') AS done,
-    countIf(status = 'failed') AS failed,
+    countIf(status = 'done' AND NOT is_result) AS done,
+    countIf(status = 'failed' AND NOT is_result) AS failed,
     sumIf(bytes_in, status = 'done') AS bytes_in,
     sumIf(bytes_out, status = 'done') AS bytes_out,
-    countIf(status = 'left_out') AS left_out
+    countIf(status = 'left_out' AND NOT is_result) AS left_out
 FROM
 (
-    SELECT object, toString(status) AS status, bytes_in, bytes_out
+    -- each of several results counts for the bytes of its object
+    SELECT
+        if(result_of = '', objects.object, result_of) AS object, result_of != '' AS is_result, toString(status) AS status,
+        bytes_in, bytes_out
     FROM storeside.objects FINAL
     WHERE source = {source:String} AND destination = {destination:String} AND prepend = {prepend:String} AND run_id = {run_id:String}
 ) AS o

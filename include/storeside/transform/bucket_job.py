@@ -37,13 +37,13 @@ from storeside.aistore.spec import EtlSpec
 from storeside.aistore.stored_objects import StoredObject
 from storeside.ledger.objects import Ledger
 from storeside.ledger.scope import Scope
-from storeside.transform import members
 from storeside.transform.apart import require_apart
 from storeside.transform.held import Held
 from storeside.transform.listings import Listings
 from storeside.transform.naming import Naming
 from storeside.transform.outcomes import Outcomes
 from storeside.transform.planner import Planner
+from storeside.transform.results import listings_of, naming_lists, require_stores
 from storeside.transform.state import Options, Phase, State, Summary
 from storeside.transform.submission import Submission
 
@@ -104,8 +104,11 @@ class BucketJob:
         effect = spec.effect if spec else ""
         options_digest = decisive(spec, self.naming) if spec else ""
         self.scope = scope or Scope(str(source), str(destination), effect, run_id, selection, prepend, options_digest)
-        self.in_shards = spec is not None and spec.in_shards
-        self._listings = (members.ShardListings if self.in_shards else self.listings)(
+        several = spec is not None and spec.has_several_results
+        if spec and several:
+            require_stores(spec, destination, self.options)
+            self.naming = naming_lists(self.naming)
+        self._listings = listings_of(spec, self.listings)(
             client, ledger, self.scope, source, destination, self.naming, self.options, list_source
         )
         self._submission = Submission(
@@ -114,7 +117,7 @@ class BucketJob:
         self._outcomes = Outcomes(client, ledger, self.scope, source, destination, spec, self.options)
         splits = spec is not None and spec.splits
         self._held = Held(client, ledger, self.scope, source, self._listings, by_now=self.options.sync)
-        self._planner = Planner(ledger, self.scope, self._listings, self._held, self.options, splits)
+        self._planner = Planner(ledger, self.scope, self._listings, self._held, self.options, splits, several)
 
     def begin(self) -> State:
         """Return the first state: follow a running job, resume the plan of a killed try, or make a plan.

@@ -70,6 +70,9 @@ class Listings:
         copies = (c for c in list_held(self._client, self._source, prefix) if names is None or c.name in wanted)
         self._ledger.record_listing(self._scope, "held", ((c.name, "", c.size, c.version, "") for c in copies))
 
+    def planned(self) -> None:
+        """Record what else a job must know of its plan before its first submission."""
+
     def now(self) -> None:
         """Record the objects that the source has now."""
         self._ledger.record_listing(self._scope, "now", self.rows())

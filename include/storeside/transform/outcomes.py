@@ -11,7 +11,7 @@ from storeside.aistore.errors import NO_REASON
 from storeside.aistore.spec import EtlSpec
 from storeside.ledger.objects import Ledger
 from storeside.ledger.scope import Plan, Scope
-from storeside.transform import copies, counting, members
+from storeside.transform import copies, counting, members, results
 from storeside.transform.reasons import REASONS, record_reasons
 from storeside.transform.state import Options, State, Summary
 
@@ -69,6 +69,9 @@ class Outcomes:
         """
         if state.pending:
             no_reason = members.UNREPORTED if self._in_shards else NO_REASON
+            if self.spec and self.spec.has_several_results:
+                no_reason = results.UNSTORED
+                results.remove_obsolete(self.client, self.ledger, self.scope, self.destination)
             no_reason = no_reason if self.spec and may_continue else ""
             remote = self.source.is_remote
             if self.spec:

@@ -19,10 +19,20 @@ log = logging.getLogger(__name__)
 
 
 class Planner:
-    """Plans the job of a scope. The scope of a copy has no effect. `splits` tells whether the job splits shards."""
+    """Plans the job of a scope. The scope of a copy has no effect.
+
+    `splits` tells whether the job splits shards, and `several` whether objects have several results.
+    """
 
     def __init__(
-        self, ledger: Ledger, scope: Scope, listings: Listings, held: Held, options: Options, splits: bool
+        self,
+        ledger: Ledger,
+        scope: Scope,
+        listings: Listings,
+        held: Held,
+        options: Options,
+        splits: bool,
+        several: bool,
     ) -> None:
         self._ledger = ledger
         self._scope = scope
@@ -30,6 +40,7 @@ class Planner:
         self._held = held
         self._options = options
         self._splits = splits
+        self._several = several
 
     def preview(self) -> dict[str, int]:
         """Return how many objects a job would list, process, skip and refuse; leaves no plan."""
@@ -56,6 +67,7 @@ class Planner:
             return None
         log.info("continuing with the plan of an earlier try of this run")
         self._listings.destination("after")
+        self._listings.planned()
         self._held.check()
         self._held.evict_stale()
         return _state(Phase.OBJECTS, plan)
@@ -74,6 +86,7 @@ class Planner:
             self._listings.destination("after")
             self._ledger.distrust(self._scope)
         plan = self._decide(record=True)
+        self._listings.planned()
         log.info(
             "%s -> %s: %s listed, %d to process%s", self._scope.source, self._scope.destination,
             counted(plan.listed, "object"), plan.pending,
@@ -127,6 +140,7 @@ class Planner:
             # copies fail because of credentials, policies or networks, not because of their objects
             trusts_failures=bool(self._scope.effect),
             splits=self._splits,
+            several=self._several,
             record=record,
         )
 
