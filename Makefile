@@ -221,6 +221,10 @@ bench-transform: $(STAMP) ## compare transcoding with the published method, a cl
 bench-matrix: $(STAMP) ## compare servers, channels, file access and direct put; ARGS="--chart file.png"
 	@$(PYTHON) -m tests.benchmarks.transform_matrix $(ARGS)
 
+.PHONY: bench-outcomes
+bench-outcomes: $(STAMP) ## two results of each object in one pass, compared with two transforms; ARGS="--calls 100 --rounds 5"
+	@$(PYTHON) -m tests.benchmarks.outcomes $(ARGS)
+
 .PHONY: bench-pipelines
 bench-pipelines: $(STAMP) ## members of tar shards, utterances, loads from AIStore, and loads that a suite checks; ARGS="--only ais_load --rounds 5"
 	@$(PYTHON) -m tests.benchmarks.pipelines $(ARGS)
