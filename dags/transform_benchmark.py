@@ -24,7 +24,7 @@ SETTINGS = dag_settings(
     resources={},  # Kubernetes' requests and limits of a server's pod
 )
 
-SERVERS, COMMUNICATIONS = ["fastapi", "flask", "http"], ["ws", "hpush", "hpull"]
+SERVERS, COMMUNICATIONS = ["storeside", "fastapi", "flask", "http"], ["ws", "hpush", "hpull"]
 SWITCH = {"both": "Measure with and without", "on": "Only with", "off": "Only without"}
 
 
@@ -69,11 +69,13 @@ PARAMS = {
         title="Recordings",
         description="Maximum number of recordings; the run copies them to a new bucket, which it removes",
     ),
-    "servers": several(SERVERS, "Servers", "Web servers of the transformer"),
+    "servers": several(
+        SERVERS, "Servers", "Storeside's server of transformers, and the three of AIStore's SDK: fastapi, flask, http"
+    ),
     "communications": several(
         COMMUNICATIONS,
         "Channels",
-        "How AIStore sends objects to the transformer; only fastapi with direct put has ws",
+        "How AIStore sends objects to the transformer; only storeside and fastapi with direct put have ws",
     ),
     "file_access": switch("File access", "Whether the transformer reads objects from the target's disk"),
     "direct_put": switch(

@@ -31,13 +31,14 @@ from storeside.transformers.audio.formats import AudioFormat
 
 # Commands that the tests' ETLs need besides Storeside's transforms, in the owner's list of their stacks.
 _SERVE = "python -m storeside.transformers.serve --transform {} --host 0.0.0.0 --port 8000"
+_SDK_SERVE = f"{_SERVE.replace('.serve ', '.sdk_servers ')} --server *"
 ALLOWED = f"""\
 storeside/transformer-* SUFFIX= LEAST= WITHOUT= SECONDS= MARKS= SHARD_*= {_SERVE.format("tests.transformers:*")}
 storeside/transformer-* PYTHONPATH= {_SERVE.format("my_package.calls:split")}
 storeside/transformer-* {_SERVE.format("tests.unit.transforms_for_tests:*")}
-storeside/transformer-* {_SERVE.format("tests.unit.transforms_for_tests:*")} --server *
+storeside/transformer-* {_SDK_SERVE.format("tests.unit.transforms_for_tests:*")}
 storeside/transformer-* ECHO_BYTES= {_SERVE.format("tests.benchmarks.peers:Echo")}
-storeside/transformer-* AR= AC= python -m tests.benchmarks.peers --server * --host 0.0.0.0 --port 8000
+storeside/transformer-* AR= AC= python -m tests.benchmarks.peers --server fastapi --host 0.0.0.0 --port 8000
 storeside/transformer-* ECHO_BYTES= python -m tests.benchmarks.peers --server returns --host 0.0.0.0 --port 8000
 storeside/transformer-* python -c 'import os; os.kill(os.getpid(), 9); raise SystemExit(137)'
 aistorage/runtime_python ETL_CLASS_PAYLOAD=

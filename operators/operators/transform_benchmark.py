@@ -21,10 +21,11 @@ from storeside.operators.shared import as_list, as_number, clickhouse, ledger, p
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from storeside.aistore.spec import Communication, Server
+    from storeside.aistore.spec import Communication
     from storeside.measure.transforms.benchmark import Benchmark
     from storeside.measure.transforms.plan import Plan
     from storeside.measure.transforms.results import Report
+    from storeside.measure.transforms.variants import Server
     from storeside.transfer.request.template import Template
     from storeside.transformers.audio.formats import CodecName
 
@@ -58,8 +59,9 @@ class AISMeasureTransformsOperator(FormOperator):
     :param source: bucket URI
     :param prefix: use only objects whose names start with this
     :param objects: maximum number of recordings, 1 to 10,000; those with the first names
-    :param servers: ``fastapi``, ``flask`` and ``http``
-    :param communications: ``ws``, ``hpush`` and ``hpull``; only ``fastapi`` with direct put has ``ws``
+    :param servers: ``storeside``, Storeside's own, and ``fastapi``, ``flask`` and ``http``, those of AIStore's SDK
+    :param communications: ``ws``, ``hpush`` and ``hpull``; only ``storeside`` and ``fastapi`` have ``ws``, and only
+        with direct put
     :param file_access: ``on``, ``off`` or ``both``: whether the transformer reads objects from the target's disk
     :param direct_put: ``on``, ``off`` or ``both``: whether it sends results straight to the target that stores them
     :param rounds: measurements of each variant
@@ -87,7 +89,7 @@ class AISMeasureTransformsOperator(FormOperator):
         source: str,
         prefix: str = "",
         objects: int | str = 300,
-        servers: Sequence[Server] | Template = ("fastapi", "flask", "http"),
+        servers: Sequence[Server] | Template = ("storeside", "fastapi", "flask", "http"),
         communications: Sequence[Communication] | Template = ("ws", "hpush", "hpull"),
         file_access: Switch | Template = "both",
         direct_put: Switch | Template = "both",
@@ -152,7 +154,7 @@ class AISMeasureTransformsOperator(FormOperator):
             spec=spec,
             audio=audio,
             variants=variants(
-                spec, as_list(self.servers), as_list(self.communications), SWITCHES[self.file_access],
+                as_list(self.servers), as_list(self.communications), SWITCHES[self.file_access],
                 SWITCHES[self.direct_put],
             ),
             workers=ALL_WORKERS,

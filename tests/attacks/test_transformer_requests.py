@@ -107,10 +107,10 @@ Launch = Callable[..., Running]
 def launch(tmp_path: Path) -> Iterator[Launch]:
     started: list[Running] = []
 
-    def start(target: Web, *flags: str, **variables: str) -> Running:
+    def start(target: Web, *flags: str, program: str = "serve", **variables: str) -> Running:
         (port,) = free_ports(1)
         log = tmp_path / f"{port}.log"
-        command = [sys.executable, "-m", "storeside.transformers.serve", "--transform"]
+        command = [sys.executable, "-m", f"storeside.transformers.{program}", "--transform"]
         command += ["tests.unit.transforms_for_tests:Told", "--host", "127.0.0.1", "--port", str(port), *flags]
         environment = {name: os.environ[name] for name in ("PATH", "HOME", "PYTHONPATH")}
         environment |= {"AIS_TARGET_URL": f"{target.url}/v1/etl/_object/an-etl/{SECRET}", "NUM_WORKERS": "1"}
@@ -126,7 +126,7 @@ def launch(tmp_path: Path) -> Iterator[Launch]:
             assert process.poll() is None, log.read_text()
             try:
                 return requests.get(f"{started[-1].url}/health", timeout=1).ok
-            except requests.ConnectionError:
+            except (requests.ConnectionError, requests.Timeout):
                 return False
 
         until(ready, 30, "server", interval=0.02)
@@ -150,17 +150,17 @@ FORGED: list[dict[str, str]] = [
 ]
 
 
-@pytest.mark.parametrize("kind", ["fastapi", "http", "flask"])
+@pytest.mark.parametrize("kind", ["storeside", "fastapi", "flask", "http"])
 def test_requests_without_the_proof_are_refused(launch: Launch, webs: Callable[[], Web], kind: str) -> None:
     target, attacker = webs(), webs()
-    server = launch(target, "--server", kind)
+    server = launch(target) if kind == "storeside" else launch(target, "--server", kind, program="sdk_servers")
     for headers in FORGED:
         for method, path in (("PUT", "/in/echo"), ("GET", f"/{quote('ais/@#/in/echo')}")):
             put = {"Ais-Node-Url": f"{attacker.url}/{UNAME}", **headers}
             encoded = {name: value.encode("latin-1") for name, value in put.items()}
             refused = requests.request(method, f"{server.url}{path}", data=CONTENT, headers=encoded, timeout=20)
             assert refused.status_code == 403, (headers, refused.text)
-        if kind == "fastapi":
+        if kind in ("storeside", "fastapi"):
             with pytest.raises(InvalidStatus, match="403"):
                 connect(server.socket, additional_headers=headers if headers.get(HEADER, "").isascii() else {})
     assert not attacker.requests

@@ -1,6 +1,6 @@
 """Transformers for comparison: AIStore's published FFmpeg transformer, and two that only return bytes.
 
-``python -m tests.benchmarks.peers --server fastapi`` serves the published method: the SDK's servers, and one `ffmpeg`
+``python -m tests.benchmarks.peers --server fastapi`` serves the published method: the SDK's server, and one `ffmpeg`
 process per object (AIStore v3.28, "Boost ETL Performance with Optimized Data Movement", which used this command).
 ``--server returns`` serves bytes and never puts them directly: AIStore names the destination's target in each request
 for a bucket transform, also if the ETL does not support direct put, and the SDK's servers and ours follow it.
@@ -14,8 +14,6 @@ import subprocess
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from aistore.sdk.etl.webserver.fastapi_server import FastAPIServer
-from aistore.sdk.etl.webserver.flask_server import FlaskServer
-from aistore.sdk.etl.webserver.http_multi_threaded_server import HTTPMultiThreadedServer
 
 from storeside.transformers.transformer import Source
 
@@ -33,16 +31,6 @@ def ffmpeg(source: str | bytes) -> bytes:
 
 
 class FastAPIFFmpeg(FastAPIServer):
-    def transform(self, data: bytes, _path: str, _etl_args: str) -> bytes:
-        return ffmpeg(data)
-
-
-class FlaskFFmpeg(FlaskServer):
-    def transform(self, data: bytes, _path: str, _etl_args: str) -> bytes:
-        return ffmpeg(data)
-
-
-class HTTPFFmpeg(HTTPMultiThreadedServer):
     def transform(self, data: bytes, _path: str, _etl_args: str) -> bytes:
         return ffmpeg(data)
 
@@ -88,7 +76,7 @@ class Returns(BaseHTTPRequestHandler):
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--server", choices=["fastapi", "flask", "http", "returns"], default="fastapi")
+    parser.add_argument("--server", choices=["fastapi", "returns"], default="fastapi")
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=8000)
     options = parser.parse_args()
@@ -99,13 +87,9 @@ def main() -> None:
             "tests.benchmarks.peers:fastapi_app", factory=True, host=options.host, port=options.port,
             workers=int(os.environ.get("NUM_WORKERS", "2")), access_log=False, log_level="warning",
         )  # fmt: skip
-    elif options.server == "flask":
-        FlaskFFmpeg(host=options.host, port=options.port).app.run(options.host, options.port, threaded=True)
-    elif options.server == "returns":
+    else:
         Returns.data = os.urandom(int(os.environ["ECHO_BYTES"]))
         ThreadingHTTPServer((options.host, options.port), Returns).serve_forever()
-    else:
-        HTTPFFmpeg(host=options.host, port=options.port).start()
 
 
 if __name__ == "__main__":

@@ -117,17 +117,16 @@ def ours(audio: AudioFormat, processes: int = 1) -> EtlSpec:
     )
 
 
-def published(audio: AudioFormat, server: str = "fastapi", **options: Any) -> EtlSpec:
+def published(audio: AudioFormat) -> EtlSpec:
     """Return the published transcoder: the SDK's server and one `ffmpeg` process per object."""
-    command = ("python", "-m", "tests.benchmarks.peers", "--server", server, *LISTEN)
+    command = ("python", "-m", "tests.benchmarks.peers", "--server", "fastapi", *LISTEN)
     return EtlSpec(
-        f"bench-ffmpeg-{server}",
+        "bench-ffmpeg-fastapi",
         TRANSFORMER_IMAGE,
         command,
         {"AR": str(audio.sample_rate), "AC": str(audio.channels)},
         {"NUM_WORKERS": "2"},
         init_timeout=30,
-        **options,
     )
 
 

@@ -1,5 +1,8 @@
 """The published matrix (server x channel x file access x direct put), with our transcoder: ``make bench-matrix``.
 
+``storeside`` is our server; ``fastapi``, ``flask`` and ``http`` are those of AIStore's SDK, as in the article. All of
+them pass objects to the same isolated decoders, of which each server has one.
+
 Without direct put, AIStore's targets send results to each other, and a job waits at
 its end until this traffic has stopped for a fixed time (``transport.quiescent``, 10 s). With a hundred recordings,
 this wait dominates the seconds; compare the CPU time of the variants.
@@ -35,7 +38,7 @@ def main() -> None:
     parser.add_argument("--chart", type=Path, help="write the chart to this PNG file")
     options = parser.parse_args()
     cluster = start(options.count)
-    found = {variant: Figures() for variant in variants(SPEC)}
+    found = {variant: Figures() for variant in variants()}
     try:
         for number in range(options.rounds):
             for way, figures in found.items():

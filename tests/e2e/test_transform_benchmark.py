@@ -18,7 +18,7 @@ from tests.support import left_of_benchmarks, put, unique, until, versions
 
 DAG = "transform_benchmark"
 pytestmark = pytest.mark.dags(DAG)
-FEW = {"objects": 3, "servers": ["flask", "fastapi"], "communications": ["ws", "hpush"], "direct_put": "on"}
+FEW = {"objects": 3, "servers": ["flask", "storeside"], "communications": ["ws", "hpush"], "direct_put": "on"}
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def test_a_run_from_the_form_is_measured(
     assert api.wait(DAG, run)["state"] == "success", api.log(DAG, run, "measure")
     value = api.xcom(DAG, run, "measure")
     report = json.loads(value) if isinstance(value, str) else value
-    wanted = {"client", "flask hpush direct put", "fastapi hpush direct put", "fastapi ws direct put"}
+    wanted = {"client", "flask hpush direct put", "storeside hpush direct put", "storeside ws direct put"}
     assert {variant["variant"] for variant in report["variants"]} == wanted
     assert (report["objects"], report["failed"], report["format"]) == (3, {}, "pcm_s16le 44100 Hz, channels: 2")
     log = api.log(DAG, run, "measure")
@@ -63,7 +63,7 @@ def test_a_run_from_the_form_is_measured(
         "SELECT server, count() FROM storeside.transform_benchmark WHERE run_id = {run:String} GROUP BY 1 ORDER BY 1",
         parameters={"run": f"{DAG}/{run}"},
     ).result_rows
-    assert counts == [("client", 2), ("fastapi", 4), ("flask", 2)]
+    assert counts == [("client", 2), ("flask", 2), ("storeside", 4)]
     (recorded,) = clickhouse.query(
         "SELECT kind, state, listed, done FROM storeside.runs FINAL WHERE run_id = {run:String}",
         parameters={"run": f"{DAG}/{run}"},

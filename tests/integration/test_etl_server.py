@@ -72,10 +72,9 @@ def transform(aistore: Any, spec: EtlSpec, source: Bucket) -> tuple[Bucket, list
     return to, [f for log in logs for f in parse(base64.b64decode(log["logs"] or "").decode())]
 
 
-@pytest.mark.parametrize("channel", ["ws", "hpush", "hpull", "hpush http"])
+@pytest.mark.parametrize("channel", ["ws", "hpush", "hpull"])
 def test_every_object_is_there_or_in_the_log(aistore: Any, source: Bucket, channel: str) -> None:
-    communication, _, server = channel.partition(" ")
-    to, journal = transform(aistore, spec(communication, *(["--server", server] if server else [])), source)
+    to, journal = transform(aistore, spec(channel), source)
     found = {name for name, size in sizes(aistore, to).items() if size}
     assert found == {*GOOD, IN_CHUNKS}
     assert read(aistore, to, IN_CHUNKS) == b"".join(PARTS).upper()

@@ -55,7 +55,8 @@ BOUNDARIES = {
         "storeside.transformers.server.sender.Senders.refusal",
         {
             "include/storeside/transformers/server/guard.py:Guard._refusal",
-            "include/storeside/transformers/server/threads.py:_Service.answer",
+            "include/storeside/transformers/sdk_servers.py:flask_app.guarded",
+            "include/storeside/transformers/sdk_servers.py:_serve_http.Server.RequestHandler.parse_request",
         },
     ),
     "transformer's answer": (
@@ -74,7 +75,7 @@ BOUNDARIES = {
 }  # fmt: skip
 # The objects whose methods have the name of a boundary's function, if those of others have it, too.
 PLACES = {"SQS message": r".*/(events|doctor)/(?!connections)"}
-METHODS = {"ETL request": r"(?!_senders$).*"}
+METHODS = {"ETL request": r"(?!_?senders$).*"}
 
 
 @cache
@@ -229,15 +230,15 @@ def test_no_page_is_shown_without_the_check_of_its_reader() -> None:
 
 
 def test_no_transformer_serves_requests_without_the_guard() -> None:
-    """The servers of AIStore's SDK pass each request to `_Service.answer`."""
+    """Those of AIStore's SDK are no exception."""
     for path, tree in trees().items():
         for _, call in calls(tree) if "/transformers/" in path else ():
             if ast.unparse(call.func) in ("uvicorn.Config", "uvicorn.run"):
                 assert ast.unparse(call.args[0]).startswith("Guard("), path
-    served = callers("answer", of=".*/server/threads.py", without="(?!service$).*")
-    assert served == {
-        "include/storeside/transformers/server/threads.py:_serve_flask.Server._handle_request",
-        "include/storeside/transformers/server/threads.py:_serve_http.Server.RequestHandler._answer",
+    assert callers("Guard") == {
+        "include/storeside/stack/podrunner/runtime_python.py:load_app",
+        "include/storeside/transformers/sdk_servers.py:fastapi_app",
+        "include/storeside/transformers/serve.py:_serve",
     }
 
 

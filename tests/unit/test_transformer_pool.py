@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import io
 from contextlib import suppress
 
 import pytest
 
 from storeside.transformers.contract.failures import Failure
 from storeside.transformers.contract.job import Job
-from storeside.transformers.server.sender import Senders
-from storeside.transformers.server.threads import _Service
 from storeside.transformers.settings import Settings
 from storeside.transformers.workers import wire
 from storeside.transformers.workers.pool import Content, Pool
@@ -55,13 +52,3 @@ def test_an_object_that_finds_no_memory_fails_alone(monkeypatch: pytest.MonkeyPa
     assert isinstance(first, Failure)
     assert (first.final, "no memory" in first.reason) == (False, True)
     assert isinstance(second, Content)
-
-
-def test_a_body_that_is_cut_off_is_not_transformed() -> None:
-    service = _Service("tests.transformers:upper", Settings(workers=1), Senders(Settings(sources=("127.0.0.1",))))
-    answers = [
-        service.answer("PUT", "/in/a", "127.0.0.1", {"Content-Length": "10"}, io.BytesIO(content))
-        for content in (b"abc", b"abcdefghij")
-    ]
-    assert [answer.status for answer in answers] == [400, 200]
-    assert b"the connection ended after 3 of 10 bytes" in answers[0].content

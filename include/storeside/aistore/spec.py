@@ -8,7 +8,6 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -38,10 +37,6 @@ _QUEUE_SECONDS = 60
 _SHARD_SECONDS = 24 * 3600
 # Variables with which Storeside's server transforms members; `storeside.transformers.contract.members` reads them.
 _MEMBERS, _EXTENSIONS, _RESULTS, _OBJECTS = "SHARD_MEMBERS", "SHARD_EXTENSIONS", "SHARD_RESULTS", "objects"
-# The program of Storeside's servers; of them, only the first speaks WebSocket.
-_SERVE = "storeside.transformers.serve"
-Server = Literal["fastapi", "flask", "http"]
-SERVERS: tuple[Server, ...] = get_args(Server)
 # The variable with which it makes shards of objects; `storeside.transformers.shards.gathering` reads it.
 _SOURCE_URL = "SHARD_SOURCE_URL"
 # The variable that tells the transforms with several results of each object from others.
@@ -60,35 +55,10 @@ def check_direct_put(communication: str, direct_put: bool) -> None:
         raise AIStoreInputError("AIStore 5.0 has no WebSocket transform without direct put: use hpush, or direct_put")
 
 
-def served_by(command: Sequence[str], server: str) -> tuple[str, ...]:
-    """Return the command of `storeside.transformers.serve` with another of `SERVERS`.
-
-    Raises AIStoreInputError for an unknown server.
-    """
-    if server not in SERVERS:
-        raise AIStoreInputError(f"server {server!r} is not one of {', '.join(SERVERS)}")
-    return (*command, "--server", server) if server != SERVERS[0] else tuple(command)
-
-
-def transformer_command(transform: str, server: Server = "fastapi") -> tuple[str, ...]:
-    """Return the command that serves the transformer `transform` in Storeside's image.
-
-    `server` is ``fastapi``, ``flask`` or ``http``, the SDK's multithreaded server; only the first speaks WebSocket.
-    Raises AIStoreInputError for any other server.
-    """
+def transformer_command(transform: str) -> tuple[str, ...]:
+    """Return the command that serves the transformer `transform` in Storeside's image."""
     serve = ("python", "-m", "storeside.transformers.serve", "--transform", transform)
-    return served_by((*serve, "--host", "0.0.0.0", "--port", "8000"), server)  # noqa: S104 - a pod's own network
-
-
-def check_server(command: Sequence[str], communication: str) -> None:
-    """Raise AIStoreInputError if `command` starts a server of Storeside that lacks the communication type."""
-    if communication != "ws" or _SERVE not in command:
-        return
-    for server in SERVERS[1:]:
-        if ("--server", server) in pairwise(command):
-            raise AIStoreInputError(
-                f"the {server} server has no WebSocket: use communication hpush or hpull, or the server fastapi"
-            )
+    return (*serve, "--host", "0.0.0.0", "--port", "8000")  # noqa: S104 - a pod's own network
 
 
 @dataclass(frozen=True)
@@ -135,7 +105,6 @@ class EtlSpec:
         if self.communication or not self.is_existing:
             check_communication(self.communication)
         check_direct_put(self.communication, self.direct_put)
-        check_server(self.command, self.communication)
         if self.then and not all(stage.direct_put for stage in self.stages):
             raise AIStoreInputError("the stages of a chain pass objects on by direct put: set it for all of them")
         if self.etl_name:

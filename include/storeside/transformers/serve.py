@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
     from storeside.transformers.shards.shard_pool import AnyPool
 
-SERVERS = ("fastapi", "flask", "http")
 # Seconds that running requests get after the pod must end.
 _GRACE = 1
 
@@ -51,15 +50,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _allow_open_files()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     try:
-        if options.server == "fastapi":
-            import uvloop
+        import uvloop
 
-            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-                runner.run(_serve(options, settings, senders))
-        else:
-            from storeside.transformers.server.threads import serve
-
-            serve(options.server, options.transform, settings, senders, (options.host, options.port))
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(_serve(options, settings, senders))
     except BrokenTransformError as e:
         return _failed(f"transform {options.transform}: {e}")
     except KeyboardInterrupt:
@@ -126,7 +120,6 @@ def _workers(text: str) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--transform", required=True, help="a built-in transform, or package.module:attribute")
-    parser.add_argument("--server", choices=SERVERS, default="fastapi", help="flask and http lack WebSocket")
     parser.add_argument("--host", default="0.0.0.0")  # noqa: S104 - a pod's own network
     parser.add_argument("--port", type=int, default=8000)
     parser.add_argument("--workers", type=_workers, help="worker processes (default: NUM_WORKERS, else usable CPUs)")

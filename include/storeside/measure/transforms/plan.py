@@ -20,7 +20,7 @@ OBJECTS, ROUNDS, PARALLEL = range(1, 10_001), range(1, 101), range(257)
 class Plan:
     """A measurement of up to `objects` recordings of `source` below `prefix`, in each of the `variants`.
 
-    `spec` is the transcoder's ETL on the FastAPI server, and `audio` its format. `workers` is the number of objects
+    `spec` is the transcoder's ETL on Storeside's server, and `audio` its format. `workers` is the number of objects
     in flight per target. The client transcodes `parallel` objects at the same time; without any, it is left out.
     Raises MeasureInputError for a number out of range.
     """

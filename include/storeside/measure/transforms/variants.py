@@ -1,13 +1,23 @@
-"""The variants of AIStore's published benchmark of ETLs: server, channel, file access and direct put."""
+"""The variants of AIStore's published benchmark of ETLs: server, channel, file access and direct put.
+
+``storeside`` is Storeside's server. ``fastapi``, ``flask`` and ``http`` are those of AIStore's SDK, which the
+published benchmark compares.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal, get_args
 
-from storeside.aistore.errors import AIStoreInputError
-from storeside.aistore.spec import COMMUNICATION_TYPES, SERVERS, EtlSpec, served_by
+from storeside.aistore.spec import COMMUNICATION_TYPES, EtlSpec
 from storeside.measure.errors import MeasureInputError
+
+Server = Literal["storeside", "fastapi", "flask", "http"]
+SERVERS: tuple[Server, ...] = get_args(Server)
+# The servers that speak WebSocket.
+_WEBSOCKET = ("storeside", "fastapi")
+_SERVE, _SERVE_BY_SDK = "storeside.transformers.serve", "storeside.transformers.sdk_servers"
 
 
 @dataclass(frozen=True, order=True)
@@ -20,14 +30,15 @@ class Variant:
     direct_put: bool
 
     def of(self, spec: EtlSpec, label: str) -> EtlSpec:
-        """Return the ETL `spec`, served in this way, under another label.
-
-        Raises AIStoreInputError for a way that does not exist.
-        """
+        """Return the ETL `spec` of Storeside's server, served in this way, under another label."""
+        command = spec.command
+        if self.server != SERVERS[0]:
+            command = tuple(_SERVE_BY_SDK if word == _SERVE else word for word in command)
+            command += ("--server", self.server)
         return replace(
             spec,
             label=label,
-            command=served_by(spec.command, self.server),
+            command=command,
             communication=self.communication,
             file_access=self.file_access,
             direct_put=self.direct_put,
@@ -44,42 +55,34 @@ class Variant:
 
 
 def variants(
-    spec: EtlSpec,
     servers: Sequence[str] = SERVERS,
     communications: Sequence[str] = COMMUNICATION_TYPES,
     file_access: Collection[bool] = (True, False),
     direct_put: Collection[bool] = (True, False),
 ) -> list[Variant]:
-    """Return all combinations that exist for the transcoder `spec`, each once.
+    """Return all combinations that exist, each once: Storeside's first, because only its server knows broken objects.
 
-    Only the FastAPI server speaks WebSocket, for which AIStore needs direct put. Raises MeasureInputError for an
-    unknown server or channel, and if no combination exists.
+    Flask and the HTTP server of the SDK do not speak WebSocket, for which AIStore needs direct put. Raises
+    MeasureInputError for an unknown server or channel, and if no combination exists.
     """
     _require("servers", servers, SERVERS)
     _require("communications", communications, COMMUNICATION_TYPES)
-    every = (
+    found = [
         Variant(server, kind, access, direct)
-        for server in dict.fromkeys(servers)
+        for server in SERVERS
+        if server in servers
         for kind in dict.fromkeys(communications)
         for access in file_access
         for direct in direct_put
-    )
-    found = list(_existing(spec, every))
+        if kind != "ws" or (server in _WEBSOCKET and direct)
+    ]
     if not found:
         raise MeasureInputError(
             f"servers {', '.join(servers)} with {', '.join(communications)}: no such variant exists, because only"
-            " fastapi speaks ws, and ws needs direct put: add hpush or hpull, or fastapi with direct put"
+            f" {' and '.join(_WEBSOCKET)} speak ws, and ws needs direct put: add hpush or hpull, or one of these with"
+            " direct put"
         )
     return found
-
-
-def _existing(spec: EtlSpec, every: Iterator[Variant]) -> Iterator[Variant]:
-    for variant in every:
-        try:
-            variant.of(spec, spec.label)
-        except AIStoreInputError:
-            continue
-        yield variant
 
 
 def _require(name: str, chosen: Sequence[str], allowed: Sequence[str]) -> None:

@@ -3,7 +3,7 @@ CREATE DATABASE IF NOT EXISTS storeside;
 -- One row per round of a variant of a transform, or of the client: server, channel, file access and direct put.
 CREATE TABLE IF NOT EXISTS storeside.transform_benchmark
 (
-    server LowCardinality(String) COMMENT 'fastapi, flask, http; client for the transcoding client on the worker',
+    server LowCardinality(String) COMMENT 'storeside; fastapi, flask and http of AIStore''s SDK; client on the worker',
     channel LowCardinality(String) COMMENT 'ws, hpush, hpull; empty for the client',
     file_access LowCardinality(String) COMMENT 'file access, or empty',
     direct_put LowCardinality(String) COMMENT 'direct put, or empty',

@@ -9,14 +9,13 @@ from __future__ import annotations
 import asyncio
 import os
 import traceback
-from collections.abc import Iterator
 from http import HTTPStatus
 from typing import NoReturn
 
 from starlette.applications import Starlette
 from starlette.convertors import Convertor, register_url_convertor
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
@@ -28,7 +27,7 @@ from storeside.transformers.settings import Settings
 from storeside.transformers.shards.shard_pool import AnyPool
 from storeside.transformers.workers.pool import Content, Delivered, Outcome, Streamed
 
-from .http_exchange import HttpAnswer, answer, job_of, refusal, too_large
+from .http_exchange import answer, job_of, refusal, too_large
 
 # Objects per connection, besides one per worker, that the server accepts before it has answered the oldest.
 _AHEAD = 2
@@ -73,12 +72,6 @@ class AsgiServer:
     # ---- push and pull
 
     async def _http(self, request: Request) -> Response:
-        made = await self._answer(request)
-        if isinstance(made.content, Iterator):
-            return StreamingResponse(made.content, made.status, dict(made.headers))
-        return Response(made.content, made.status, dict(made.headers))
-
-    async def _answer(self, request: Request) -> HttpAnswer:
         pipeline = request.headers.get(NODE_URL, "")
         try:
             job = job_of(request.method, request.scope["raw_path"], request.scope["query_string"], pipeline)
@@ -94,7 +87,7 @@ class AsgiServer:
             self._journal.record_left_out(outcome)
         return answer(outcome, self._pool.mime_type)
 
-    def _failed(self, failure: Failure, status: HTTPStatus | None = None) -> HttpAnswer:
+    def _failed(self, failure: Failure, status: HTTPStatus | None = None) -> Response:
         self._journal.record(failure)
         return refusal(failure, status)
 

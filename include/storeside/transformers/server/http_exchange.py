@@ -1,11 +1,10 @@
-"""Pushes and pulls over HTTP, for every server: converts requests to jobs, and outcomes to answers."""
+"""Pushes and pulls over HTTP: converts requests to jobs, and outcomes to answers."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Any
+
+from starlette.responses import PlainTextResponse, Response, StreamingResponse
 
 from storeside.transformers.contract.failures import Failure, LeftOut
 from storeside.transformers.contract.job import Job, from_pull, from_push
@@ -14,21 +13,12 @@ from storeside.transformers.settings import Settings
 from storeside.transformers.workers.pool import Content, Delivered, Streamed
 
 
-@dataclass(frozen=True)
-class HttpAnswer:
-    """Status, headers and content of an answer."""
-
-    status: int
-    headers: Mapping[str, str]
-    content: Any
-
-
 def job_of(method: str, raw_path: bytes, raw_query: bytes, pipeline: str) -> Job:
     """Return the job in a request. Raises BadRequestError."""
     return (from_push if method == "PUT" else from_pull)(raw_path, raw_query, pipeline)
 
 
-def answer(outcome: Delivered | Content | Streamed | LeftOut, mime_type: str) -> HttpAnswer:
+def answer(outcome: Delivered | Content | Streamed | LeftOut, mime_type: str) -> Response:
     """Return the answer for a result: 204 after a direct put, or 200 with the result as body.
 
     An object that is left out gets 204, too: AIStore then stores nothing and counts no error (handleRespEcode in
@@ -37,12 +27,14 @@ def answer(outcome: Delivered | Content | Streamed | LeftOut, mime_type: str) ->
     if isinstance(outcome, LeftOut):
         outcome = Delivered(0)
     if isinstance(outcome, Delivered):
-        return HttpAnswer(HTTPStatus.NO_CONTENT, {DIRECT_PUT_LENGTH: str(outcome.size)}, b"")
-    content = outcome.pieces if isinstance(outcome, Streamed) else outcome.data
-    return HttpAnswer(HTTPStatus.OK, {"Content-Type": mime_type}, content)
+        return Response(b"", HTTPStatus.NO_CONTENT, {DIRECT_PUT_LENGTH: str(outcome.size)})
+    headers = {"Content-Type": mime_type}
+    if isinstance(outcome, Streamed):
+        return StreamingResponse(outcome.pieces, headers=headers)
+    return Response(outcome.data, headers=headers)
 
 
-def refusal(failure: Failure, status: HTTPStatus | None = None) -> HttpAnswer:
+def refusal(failure: Failure, status: HTTPStatus | None = None) -> Response:
     """Return the answer for an object without a result; AIStore stores it as the object's error
     (ext/etl/communicator.go).
 
@@ -51,8 +43,7 @@ def refusal(failure: Failure, status: HTTPStatus | None = None) -> HttpAnswer:
     """
     if status is None:
         status = HTTPStatus.UNPROCESSABLE_ENTITY if failure.final else HTTPStatus.INTERNAL_SERVER_ERROR
-    reason = failure.reason.encode(errors="backslashreplace")
-    return HttpAnswer(status, {"Content-Type": "text/plain; charset=utf-8"}, reason)
+    return PlainTextResponse(failure.reason.encode(errors="backslashreplace"), status)
 
 
 def too_large(job: Job, settings: Settings) -> Failure:
