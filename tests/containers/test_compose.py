@@ -147,14 +147,21 @@ for path in sorted(packages.rglob("*.so")):
 print(count)
 sys.exit("\\n".join(failed) or None)
 """
+SDK_SERVERS = (
+    "storeside.transformers.sdk_servers",
+    "gunicorn.app.wsgiapp",
+    "aistore.sdk.etl.webserver.fastapi_server",
+    "aistore.sdk.etl.webserver.flask_server",
+    "aistore.sdk.etl.webserver.http_multi_threaded_server",
+)
 LATE = {
     "airflow": (
         "psycopg", "scipy.linalg", "great_expectations", "kubernetes.client", "kubernetes_asyncio.client", "pandas",
         "pyarrow.parquet", "pyarrow.dataset", "pyarrow.fs", "h5pyd", "flask_appbuilder", "s3fs",
         "airflow.providers.cncf.kubernetes.executors.kubernetes_executor",
     ),
-    "transformer-audio": ("av", "storeside.transformers.serve"),
-    "aistore": ("av", "trustme", "storeside.stack.containers.aistore"),
+    "transformer-audio": ("av", "storeside.transformers.serve", *SDK_SERVERS),
+    "aistore": ("av", *SDK_SERVERS, "trustme", "storeside.stack.containers.aistore"),
     "s3": ("storeside.stack.servers.s3_server", "ministack.app"),
     "hsds": ("hsds.node_runner",),
 }  # fmt: skip

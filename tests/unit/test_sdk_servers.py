@@ -15,6 +15,7 @@ from storeside.transformers import sdk_servers
 from tests.support import until
 from tests.unit.test_transformer_server import (
     CONTENT,
+    SECRET,
     TOLD,
     Mountpath,
     Server,
@@ -52,6 +53,7 @@ def test_they_transform_contents_and_files(launch: Launch, target: Target, mount
     assert refused.status_code == 500, "only files below AIStore's folders are decoded"
     assert server.push("after/echo").content == CONTENT
     assert not server.journal, "the SDK's servers have none"
+    assert SECRET not in server.log.read_text()
 
 
 def test_fastapi_speaks_websocket(launch: Launch, target: Target, mountpath: Mountpath) -> None:

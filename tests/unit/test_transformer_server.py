@@ -230,8 +230,12 @@ class Held:
         self._file = Path(tempfile.gettempdir(), unique("held"))
         self.name = f"await_-{self._file.name}"
 
+    @property
+    def has_begun(self) -> bool:
+        return self._file.with_suffix(".begun").exists()
+
     def begins(self) -> None:
-        until(self._file.with_suffix(".begun").exists, 60, "work on the object", 0.01)
+        until(lambda: self.has_begun, 60, "work on the object", 0.01)
 
     def ends(self) -> None:
         self._file.with_suffix(".end").touch()
@@ -573,6 +577,14 @@ def raw(server: Server, method: str, path: str) -> tuple[int, bytes]:
         connection.request(method, path)
         answer = connection.getresponse()
         return answer.status, answer.read()
+
+
+def test_a_body_that_is_cut_off_is_not_transformed(launch: Start) -> None:
+    held, server = Held(), launch(TOLD, "--workers", "1")
+    with closing(socket.create_connection((urlsplit(server.url).hostname, urlsplit(server.url).port), 10)) as client:
+        client.sendall(f"PUT /in/{held.name} HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\nabc".encode())
+    assert server.push("after/echo").content == CONTENT, "the only worker is free"
+    assert not held.has_begun
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import dataclasses
+import logging
 import math
 import os
 import sys
@@ -136,6 +137,8 @@ def fastapi_app() -> ASGIApp:
     class Server(FastAPIServer):  # type: ignore[misc]
         transform = _Workers(dataclasses.replace(settings, workers=1)).transform
 
+    # It logs the address of each result, which contains the ETL's secret.
+    logging.getLogger("httpx").setLevel(logging.WARNING)
     return Guard(Server().app, Senders(settings))
 
 
