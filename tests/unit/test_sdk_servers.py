@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 from collections.abc import Callable
@@ -11,6 +12,7 @@ import pytest
 import requests
 
 from storeside.measure.transforms import variants
+from storeside.stack.podrunner.runtime_python import load_app
 from storeside.transformers import sdk_servers
 from tests.support import until
 from tests.unit.test_transformer_server import (
@@ -79,6 +81,21 @@ def test_they_have_the_given_number_of_workers_and_end_with_all_processes(launch
     assert server.process.wait(20) in (0, -signal.SIGTERM)
     _, alive = psutil.wait_procs(children, 20)
     assert not alive
+
+
+def test_the_server_of_a_users_class_does_not_log_addresses_either(monkeypatch: pytest.MonkeyPatch) -> None:
+    from aistore.sdk.etl.webserver import serialize_class
+    from aistore.sdk.etl.webserver.fastapi_server import FastAPIServer
+
+    class Echo(FastAPIServer):  # type: ignore[misc]
+        def transform(self, data: bytes, *_: str) -> bytes:
+            return data
+
+    monkeypatch.setenv("ETL_CLASS_PAYLOAD", serialize_class(Echo))
+    monkeypatch.setenv("AIS_TARGET_URL", "http://127.0.0.1:1/secret")
+    monkeypatch.setattr(logging.getLogger("httpx"), "level", logging.INFO)
+    load_app()
+    assert not logging.getLogger("httpx").isEnabledFor(logging.INFO)
 
 
 def test_a_transform_that_does_not_exist_is_refused(capfd: pytest.CaptureFixture[str]) -> None:

@@ -6,6 +6,7 @@ Start it with ``python -m uvicorn storeside.stack.podrunner.runtime_python:app``
 from __future__ import annotations
 
 import base64
+import logging
 import os
 import pickle
 import sys
@@ -26,6 +27,8 @@ def load_app() -> Any:
     if not issubclass(server_class, FastAPIServer):
         sys.exit(f"{server_class.__name__} is not a FastAPIServer, the only supported kind of server")
     app = server_class(port=0).app
+    # At the level that the SDK sets, it logs the address of each result, which contains the ETL's secret.
+    logging.getLogger("httpx").setLevel(logging.WARNING)
     if os.environ.get("AIS_ETL_PROOF") != "true":
         return app
     from storeside.transformers.server.guard import Guard
