@@ -98,9 +98,11 @@ def test_the_server_of_a_users_class_does_not_log_addresses_either(monkeypatch: 
     assert not logging.getLogger("httpx").isEnabledFor(logging.INFO)
 
 
-def test_a_transform_that_does_not_exist_is_refused(capfd: pytest.CaptureFixture[str]) -> None:
-    assert sdk_servers.main(["--server", "http", "--transform", "nothing:"]) == 1
-    assert "write package.module:attribute" in capfd.readouterr().err
+def test_a_transform_that_cannot_be_built_ends_the_server(launch: Launch) -> None:
+    transform = "tests.unit.transforms_for_tests:Unmakeable"
+    server = launch(transform, "--server", "http", program="sdk_servers", wait=False)
+    assert server.process.wait(20) == 1
+    assert "error: " in server.log.read_text()
 
 
 def test_the_benchmark_knows_them() -> None:

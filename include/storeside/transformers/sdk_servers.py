@@ -17,7 +17,6 @@ import math
 import os
 import sys
 import threading
-import traceback
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from http import HTTPStatus
@@ -53,14 +52,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--port", type=int, default=8000)
     options = parser.parse_args(arguments)
     os.environ[TRANSFORM_VARIABLE] = options.transform
-    try:
-        settings = Settings.from_environment()
-        if options.server == "http":
-            _serve_http(settings, options.host, options.port)
-            return 0
-    except (ValueError, worker_process.BrokenTransformError) as e:
-        print(f"error: {e}", file=sys.stderr, flush=True)
-        return 1
+    settings = Settings.from_environment()
+    if options.server == "http":
+        _serve_http(settings, options.host, options.port)
+        return 0
     program = _programs(settings, options.host, options.port)[options.server]
     os.execv(sys.executable, [sys.executable, "-m", *program])  # noqa: S606 - a fixed command
 
@@ -86,39 +81,21 @@ class _Workers:
     """Passes objects from the SDK's threads to a pool of isolated processes, which runs in another thread."""
 
     def __init__(self, settings: Settings) -> None:
-        self._settings = settings
-        started: Future[asyncio.AbstractEventLoop] = Future()
         transform = os.environ[TRANSFORM_VARIABLE]
         worker_process.prepare(transform)
-        threading.Thread(target=asyncio.run, args=(self._run(transform, started),), daemon=True).start()
-        self._loop = started.result()
-
-    async def _run(self, transform: str, started: Future[asyncio.AbstractEventLoop]) -> None:
-        self._pool = Pool(transform, self._settings)
-        running = asyncio.create_task(self._pool.run())
-        ready = asyncio.create_task(self._pool.ready())
-        await asyncio.wait({running, ready}, return_when=asyncio.FIRST_COMPLETED)
-        if not running.done():
-            started.set_result(asyncio.get_running_loop())
-        try:
-            await running
-        except Exception as e:
-            if not started.done():
-                started.set_exception(e)
-                return
-            traceback.print_exc()
-            os._exit(70)  # the server cannot work without its pool; AIStore notices the end of the pod
+        self._pool = Pool(transform, settings)
+        self._loop = asyncio.new_event_loop()
+        threading.Thread(target=self._loop.run_forever, daemon=True).start()
+        asyncio.run_coroutine_threadsafe(self._pool.run(), self._loop).add_done_callback(_end)
+        asyncio.run_coroutine_threadsafe(self._pool.ready(), self._loop).result()
 
     def transform(self, source: str | bytes, path: str, arguments: str) -> bytes:
         """Transform an object, which is the path of its file or its content; the SDK's servers call this.
 
         Raises RuntimeError, with the reason, for an object without a result.
         """
-        job, content = Job(path, arguments=arguments), b""
-        if isinstance(source, str):
-            job = dataclasses.replace(job, file=source)
-        else:
-            content = source
+        file, content = (source, b"") if isinstance(source, str) else ("", source)
+        job = Job(path, file=file, arguments=arguments)
         outcome = asyncio.run_coroutine_threadsafe(self._outcome(job, content), self._loop).result()
         if not isinstance(outcome, Content):
             raise RuntimeError(getattr(outcome, "reason", "the object has no result"))
@@ -126,6 +103,12 @@ class _Workers:
 
     async def _outcome(self, job: Job, content: bytes) -> Outcome:
         return await (await self._pool.submit(job, content))
+
+
+def _end(pool: Future[None]) -> None:
+    """End the process, because the server cannot work without its pool; AIStore notices the end of the pod."""
+    print(f"error: {pool.exception()}", file=sys.stderr, flush=True)
+    os._exit(1)
 
 
 def fastapi_app() -> ASGIApp:
