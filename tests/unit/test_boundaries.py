@@ -37,6 +37,7 @@ BOUNDARIES = {
             "include/storeside/transform/shard_plan.py:_Names.begins",
             "include/storeside/transform/shard_plan.py:_refusal",
             "include/storeside/transform/shard_plan.py:check_name",
+            "include/storeside/transformers/contract/results.py:unfit_name",
             "include/storeside/transformers/shards/gathering.py:planned",
             "include/storeside/transformers/workers/sidecar.py:Sidecars.put",
             "plugins/pages/audio.py:listen",
