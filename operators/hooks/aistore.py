@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from storeside.aistore.cluster import Cluster
     from storeside.aistore.pods import PodWatch
+    from storeside.doctor.report import Report
     from storeside.measure.throughput.group import Loaders
 
 
@@ -122,3 +123,15 @@ class AIStoreHook(BaseHook):
     def get_conn(self) -> Client:
         """Return a client of the cluster."""
         return self.cluster.client()
+
+    def test_connection(self) -> tuple[bool, str]:
+        """Log in and list the buckets, for Airflow's button; return the result, after a failure with the remedy."""
+        from storeside.doctor import aistore
+        from storeside.doctor.findings import System
+        from storeside.operators.hooks.doctor import tested
+
+        def check(report: Report) -> None:
+            cluster = self.cluster
+            report.connect(System("AIStore"), "login", lambda: aistore.connect(lambda: cluster))
+
+        return tested(self._connection, check)

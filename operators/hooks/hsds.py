@@ -10,6 +10,7 @@ from airflow.sdk import BaseHook
 if TYPE_CHECKING:
     from airflow.sdk import Connection
 
+    from storeside.doctor.report import Report
     from storeside.hsds.client import Client, Server
 
 
@@ -35,9 +36,13 @@ class HSDSHook(BaseHook):
         self.hsds_conn_id = hsds_conn_id
 
     @cached_property
+    def _connection(self) -> Connection:
+        return self.get_connection(self.hsds_conn_id)
+
+    @cached_property
     def server(self) -> Server:
         """The server of the connection. Raises HsdsInputError if the connection has neither host nor endpoint."""
-        return server_of(self.get_connection(self.hsds_conn_id))
+        return server_of(self._connection)
 
     @cached_property
     def client(self) -> Client:
@@ -58,6 +63,19 @@ class HSDSHook(BaseHook):
             domain, mode, endpoint=self.server.endpoint, username=self.server.username,
             password=self.server.password, bucket=self.server.bucket or None,
         )  # fmt: skip
+
+    def test_connection(self) -> tuple[bool, str]:
+        """Check the service and the login, for Airflow's button; return the result, after a failure with the remedy."""
+        from storeside.doctor import hsds
+        from storeside.doctor.findings import System
+        from storeside.operators.hooks.doctor import tested
+
+        def check(report: Report) -> None:
+            server = self.server
+            service = hsds.Service(server.endpoint, server.username, server.password)
+            report.each(System("HSDS"), hsds.examine(service))
+
+        return tested(self._connection, check)
 
 
 def server_of(connection: Connection) -> Server:

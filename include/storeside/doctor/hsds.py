@@ -10,6 +10,7 @@ from storeside.doctor.findings import Finding, System
 from storeside.doctor.remedies import answered, reach
 
 _SECONDS = 10
+_REFUSED = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
 _here = System("HSDS")
 
 
@@ -42,9 +43,9 @@ def examine(service: Service) -> Iterator[Finding]:
         return
     if state == "READY":
         yield _here.ok("ready", service.endpoint)
-    else:
+    elif about.status_code not in _REFUSED:  # HSDS refuses a wrong login everywhere
         yield _here.failed("ready", state, "start its service node and all its data nodes")
-    if domains.status_code in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
+    if domains.status_code in _REFUSED:
         yield _here.failed(
             "login", f"status {domains.status_code}", "correct login and password of the HSDS connection"
         )
