@@ -281,6 +281,10 @@ bench-quality: $(STAMP) ## measure loads of ten million rows that a Great Expect
 bench-upsert: $(STAMP) ## compare the current rows after a million changes, delivered twice, with kills; ARGS="--changes 10000"
 	@$(PYTHON) -m tests.benchmarks.upsert $(ARGS)
 
+.PHONY: bench-alerts
+bench-alerts: $(STAMP) ## count told faults of 20, and alerts about 200 healthy loads of different sizes
+	@$(PYTHON) -m tests.benchmarks.alerts $(ARGS)
+
 .PHONY: bench-events
 bench-events: $(STAMP) ## measure S3 events: seconds until a row is visible, and objects per second; ARGS="--single 5"
 	@$(PYTHON) -m tests.benchmarks.events $(ARGS)

@@ -31,6 +31,13 @@ OPTIONS = (
     "AfterLoad",
     "Upsert",
     "EtlSpec",
+    "FailedTasks",
+    "FailedObjects",
+    "KnownFailures",
+    "Freshness",
+    "Volume",
+    "DeadLetters",
+    "Lag",
 )
 HEAD = """\
 # Reference
@@ -180,7 +187,9 @@ def _options(options: type) -> str:
     text = inspect.getdoc(options) or ""
     meanings = {name: " ".join(meaning.split()) for name, meaning in _PARAM.findall(text)}
     lines = [f"### {options.__name__}\n", f"`from storeside.operators import {options.__name__}`\n"]
-    lines += [_markdown(_PARAM.sub("", text)) + "\n", "| field | default | meaning |", "|---|---|---|"]
+    lines.append(_markdown(_PARAM.sub("", text)) + ("\n" if dataclasses.fields(options) else ""))
+    if dataclasses.fields(options):
+        lines += ["| field | default | meaning |", "|---|---|---|"]
     for field in dataclasses.fields(options):
         default = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
         shown = "required" if default is dataclasses.MISSING else f"`{default!r}`"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from airflow.providers.smtp.notifications.smtp import SmtpNotifier
 from airflow.sdk import DAG
 
 from storeside.operators import (
@@ -30,11 +31,14 @@ from storeside.operators import (
     ClickHousePublishManifestOperator,
     ClickHouseStageManifestOperator,
     EtlSpec,
+    FailedObjects,
+    FailedTasks,
     GXValidateManifestOperator,
     HSDSExportDatasetOperator,
     HSDSImportDatasetOperator,
     S3EventsToClickHouseOperator,
     S3ToClickHouseOperator,
+    SendAlertsOperator,
     SqsLeaseS3EventsOperator,
     SqsRedriveDeadLettersOperator,
     SqsS3EventsSensor,
@@ -44,6 +48,7 @@ from storeside.operators import (
     StorageCopyBucketOperator,
     StorageTuneOperator,
     TableOptions,
+    Volume,
     transformer_command,
 )
 
@@ -135,12 +140,17 @@ with DAG("speech", schedule=None) as speech:
     AISCutUtterancesOperator(task_id="cut", source="s3://talks", destination="ais://utterances", max_seconds=20)
 
 with DAG("loads", schedule=None) as loads:
-    S3ToClickHouseOperator(
+    load = S3ToClickHouseOperator(
         task_id="load",
         source="s3://trips/2026/**.parquet",
         table="analytics.trips",
         table_options=TableOptions(order_by="pickup_time"),
         on_drift="add",
+    )
+    load >> SendAlertsOperator(
+        task_id="alerts",
+        notifiers=[SmtpNotifier(to="team@example.com")],
+        conditions=[FailedTasks(), FailedObjects(), Volume()],
     )
     S3EventsToClickHouseOperator(
         task_id="events", sqs_queue="trips-events", bucket="trips", table="analytics.trips", on_bad_rows="keep"

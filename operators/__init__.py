@@ -13,6 +13,13 @@ if TYPE_CHECKING:
     from storeside.aistore.spec import TRANSFORMER_IMAGE as TRANSFORMER_IMAGE
     from storeside.aistore.spec import EtlSpec as EtlSpec
     from storeside.aistore.spec import transformer_command as transformer_command
+    from storeside.alerts.conditions import DeadLetters as DeadLetters
+    from storeside.alerts.conditions import FailedObjects as FailedObjects
+    from storeside.alerts.conditions import FailedTasks as FailedTasks
+    from storeside.alerts.conditions import Freshness as Freshness
+    from storeside.alerts.conditions import KnownFailures as KnownFailures
+    from storeside.alerts.conditions import Lag as Lag
+    from storeside.alerts.conditions import Volume as Volume
     from storeside.operators.bases.charts import chart_url_pattern as chart_url_pattern
     from storeside.operators.entries import must_match as must_match
     from storeside.operators.forms import params as params
@@ -29,6 +36,8 @@ if TYPE_CHECKING:
     from storeside.operators.operators.aistore_inspect import AISInspectBucketOperator as AISInspectBucketOperator
     from storeside.operators.operators.aistore_object import AISGetObjectOperator as AISGetObjectOperator
     from storeside.operators.operators.aistore_object import AISTransformObjectOperator as AISTransformObjectOperator
+    from storeside.operators.operators.alerts import SendAlertsOperator as SendAlertsOperator
+    from storeside.operators.operators.alerts import alert_callback as alert_callback
     from storeside.operators.operators.clickhouse import S3ToClickHouseOperator as S3ToClickHouseOperator
     from storeside.operators.operators.doctor import CheckConnectionsOperator as CheckConnectionsOperator
     from storeside.operators.operators.hsds import HSDSExportDatasetOperator as HSDSExportDatasetOperator
@@ -88,6 +97,9 @@ if TYPE_CHECKING:
 
 _NAMES = {
     "aistore.spec": ("EtlSpec", "TRANSFORMER_IMAGE", "transformer_command"),
+    "alerts.conditions": (
+        "DeadLetters", "FailedObjects", "FailedTasks", "Freshness", "KnownFailures", "Lag", "Volume",
+    ),
     "operators.operators.aistore": (
         "AISCopyBucketOperator", "AISTranscodeAudioOperator", "AISTransformBucketOperator",
         "AISTransformObjectsOperator",
@@ -97,6 +109,7 @@ _NAMES = {
     ),
     "operators.operators.aistore_inspect": ("AISInspectBucketOperator",),
     "operators.operators.aistore_object": ("AISGetObjectOperator", "AISTransformObjectOperator"),
+    "operators.operators.alerts": ("SendAlertsOperator", "alert_callback"),
     "operators.bases.charts": ("chart_url_pattern",),
     "operators.operators.clickhouse": ("S3ToClickHouseOperator",),
     "operators.operators.doctor": ("CheckConnectionsOperator",),

@@ -65,7 +65,7 @@ class HSDSHook(BaseHook):
         )  # fmt: skip
 
     def test_connection(self) -> tuple[bool, str]:
-        """Check the service and the login, for Airflow's button; return the result, after a failure with the remedy."""
+        """Check service and login, for Airflow's button; return the result, after a failure with the remedy."""
         from storeside.doctor import hsds
         from storeside.doctor.findings import System
         from storeside.operators.hooks.doctor import tested

@@ -1,4 +1,4 @@
-"""Airflow's button *Test connection* on the real servers: with the right login, with a wrong one, and without a server."""
+"""Airflow's button *Test connection* on the real servers: with a right and a wrong login, and without a server."""
 
 from __future__ import annotations
 
@@ -15,7 +15,11 @@ from storeside.stack.settings import Stack
 from tests.conftest import FOLDER
 
 WRONG = "a-wrong-one"
-NOWHERE: dict[str, Any] = {"host": "127.0.0.1", "port": 1, "extra": {"endpoint": "", "endpoint_url": "http://127.0.0.1:1"}}
+NOWHERE: dict[str, Any] = {
+    "host": "127.0.0.1",
+    "port": 1,
+    "extra": {"endpoint": "", "endpoint_url": "http://127.0.0.1:1"},
+}
 Press = Callable[..., tuple[bool, str]]
 
 

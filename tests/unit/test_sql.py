@@ -105,9 +105,16 @@ PARAMETERS: dict[str, Any] = {
     "last": 5,
     "limit": 20,
     "collection": "storeside_aistore",
+    "run": "dag/run",
+    "dag": "dag",
+    "before": "dag/earlier",
+    "alert": "dag/alert",
+    "task": "",
+    "runs": 10,
 }
 # Results, over empty tables, of queries that do not return zero rows then.
 NOTHING: dict[str, Any] = {
+    "alerts_new_failures": [[0]],
     "events_so_far": [[0] * 8],
     "start_after": [[""]],
     "totals": [[0, 0, 0, 0, 0]],

@@ -109,8 +109,8 @@ class EventLedger:
 
         SQS does not report that age. The ledger records the age of the oldest of the caller's `messages` and of the
         messages that were released through this ledger. Without any, the last recorded age grows: the age of a queue
-        that is not empty falls only when the ages of its messages are known. While SQS does not answer, nothing is
-        recorded.
+        that is not empty falls only when the ages of its messages are known. If no age was known, it grows from the
+        record that first found the queue not empty. While SQS does not answer, nothing is recorded.
         """
         now = time.time()
         try:
@@ -133,11 +133,11 @@ class EventLedger:
         )
 
     def _last_age(self) -> float:
-        """Return the last recorded age plus the seconds since then; 0 if the queue was empty or never recorded."""
+        """Return the last recorded age plus the seconds since then; 0 if it was empty then, or never recorded."""
         row = first_row(
             self.client.query(
-                "SELECT argMax((oldest_seconds, recorded_at), recorded_at) AS last,"
-                " if(last.1 > 0, last.1 + toFloat64(now64(3)) - toFloat64(last.2), 0)"
+                "SELECT argMax((oldest_seconds, recorded_at, visible + in_flight + delayed), recorded_at) AS last,"
+                " if(last.3 > 0, last.1 + toFloat64(now64(3)) - toFloat64(last.2), 0)"
                 " FROM storeside.queue_depths WHERE queue = {queue:String}",
                 parameters={"queue": self.queue},
             )

@@ -1,0 +1,80 @@
+"""Evaluates the conditions of an alert and tells each notifier what is due."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from storeside.alerts.conditions import Condition
+from storeside.alerts.errors import AlertTransientError
+from storeside.alerts.facts import Facts, Problem, Task
+from storeside.alerts.memory import Memory
+from storeside.alerts.message import Alert
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Found:
+    """The problems, and the conditions that could tell whether they have any."""
+
+    problems: tuple[Problem, ...]
+    judged: frozenset[str]
+
+
+def evaluate(conditions: Sequence[Condition], facts: Facts, hide: Callable[[str], str]) -> Found:
+    """Return the problems of all conditions, without secrets; a condition that fails is a problem itself."""
+    problems: list[Problem] = []
+    judged = set()
+    for condition in conditions:
+        try:
+            found = condition.look(facts)
+        except Exception as e:  # one condition that fails must not hide what the others find
+            log.warning("cannot check %s", condition.name, exc_info=True)
+            problems.append(Problem("unchecked", f"cannot check {condition.name}: {e}", condition=condition.name))
+            continue
+        if found is not None:
+            judged.add(condition.name)
+            problems += [replace(problem, condition=condition.name) for problem in found]
+    return Found(tuple(problem.without(hide) for problem in problems), frozenset(judged))
+
+
+def tell(
+    found: Found,
+    facts: Facts,
+    notifiers: Mapping[str, Callable[[Alert], None]],
+    base: str,
+    memory: Memory | None,
+) -> int:
+    """Tell each notifier the problems that are due for it; return the number of messages.
+
+    Without a memory, because ClickHouse does not answer or in a callback, all problems are due. Raises
+    AlertTransientError after all notifiers if some of them failed.
+    """
+    sent, failed = 0, []
+    for name, notify in notifiers.items():
+        due = [problem for problem in found.problems if memory is None or memory.is_due(name, problem)]
+        if due:
+            old = memory is not None and not any(memory.is_news(name, problem) for problem in due)
+            try:
+                notify(Alert(facts.dag, facts.run.removeprefix(f"{facts.dag}/"), _tasks(facts), due, base, old))
+            except Exception as e:
+                log.warning("%s could not send", name, exc_info=True)
+                failed.append(f"{name}: {e}")
+                continue
+            sent += 1
+        if memory is not None:
+            memory.record(name, found.problems, due, found.judged)
+    if failed:
+        raise AlertTransientError(f"{len(failed)} of {len(notifiers)} notifiers could not send: {'; '.join(failed)}")
+    return sent
+
+
+def _tasks(facts: Facts) -> Sequence[Task]:
+    """Return the counts of the run; none if the ledger does not answer."""
+    try:
+        return facts.tasks
+    except Exception as e:
+        log.info("the message has no counts: %s", e)
+        return ()
