@@ -1,4 +1,4 @@
-"""Faults of pipelines on the real stack, and what an alert must tell: for tests and `make bench-alerts`."""
+"""Faults of pipelines on the real stack, and the texts of their alerts: for tests and `make bench-alerts`."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def rows(count: int, start: int = 0) -> bytes:
     return b"n\n" + b"".join(b"%d\n" % n for n in range(start, start + count))
 
 
-# --- the faults: each function makes one, and returns what was told about it
+# --- the faults: each function makes one, and returns the message about it
 
 
 def truncated_gzip(w: Watched) -> str:
@@ -279,9 +279,9 @@ def webhook_is_down(w: Watched) -> str:
     w.hook.status = 200
     (mail,) = w.mails.taken()
     assert "task load failed" in mail["Subject"]
-    told = w.alert()  # the retry
+    sent = w.alert()  # the retry
     assert w.mails.taken() == []
-    return told
+    return sent
 
 
 # A fault -> text that the message must have
@@ -307,5 +307,5 @@ FAULTS: Mapping[Callable[[Watched], str], Sequence[str]] = {
     wrong_password: ("task load failed", "the ledger in ClickHouse does not answer"),
     webhook_is_down: ("task load failed",),
 }
-# Without the ledger, an alert does not remember what it has told.
+# Without the ledger, an alert does not remember the sent problems.
 UNREMEMBERED = (clickhouse_is_down, wrong_password)

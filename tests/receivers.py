@@ -17,7 +17,7 @@ from storeside.stack.settings import HOST
 
 
 class Receiver:
-    """What a server has received; while `status` is an error, it refuses."""
+    """The messages that a server has received; while `status` is an error, the server refuses them."""
 
     def __init__(self) -> None:
         self.messages: list[Any] = []

@@ -128,7 +128,7 @@ class AIStoreHook(BaseHook):
         """Log in and list the buckets, for Airflow's button; return the result, after a failure with the remedy."""
         from storeside.doctor import aistore
         from storeside.doctor.findings import System
-        from storeside.operators.hooks.doctor import tested
+        from storeside.operators.hooks.button import tested
 
         def check(report: Report) -> None:
             cluster = self.cluster

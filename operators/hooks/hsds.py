@@ -68,7 +68,7 @@ class HSDSHook(BaseHook):
         """Check service and login, for Airflow's button; return the result, after a failure with the remedy."""
         from storeside.doctor import hsds
         from storeside.doctor.findings import System
-        from storeside.operators.hooks.doctor import tested
+        from storeside.operators.hooks.button import tested
 
         def check(report: Report) -> None:
             server = self.server

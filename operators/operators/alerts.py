@@ -1,4 +1,4 @@
-"""The operator that tells notifiers about problems, and a callback that tells them about a failed task."""
+"""The operator that sends problems through notifiers, and a callback that sends the failure of a task."""
 
 from __future__ import annotations
 
@@ -30,14 +30,7 @@ Notifier = Callable[[Any], None]
 
 # The fields of Airflow's notifiers that get the message if a DAG leaves them out. They are templates, not texts:
 # notifiers render their fields, and the name of an object must not become a template.
-_FIELDS = {
-    "subject": "{{ alert.subject }}",
-    "title": "{{ alert.subject }}",
-    "html_content": "{{ alert.html }}",
-    "text": "{{ alert.slack }}",
-    "body": "{{ alert.text }}",
-    "message": "{{ alert.text }}",
-}
+_FIELDS = {"subject": "{{ alert.subject }}", "html_content": "{{ alert.html }}", "title": "{{ alert.subject }}"}
 _FAILED = ("failed", "upstream_failed")
 
 
@@ -45,19 +38,18 @@ class SendAlertsOperator(FormOperator):
     """Checks conditions at the end of a run, and sends the problems through Airflow's notifiers.
 
     Put it after the tasks that it watches: ``load >> alerts``. It is a teardown task: it runs whether these tasks
-    succeed, fail or are skipped, and the state of the run does not depend on it. A notifier gets the message in each
-    of the fields ``subject``, ``title``, ``html_content``, ``text``, ``body``, ``message`` and ``data`` that is None.
-    Templates of other fields can use ``alert.subject``, ``alert.text``, ``alert.html``, ``alert.slack``,
-    ``alert.json`` and ``alert.link``.
+    succeed, fail or are skipped, and the state of the run does not depend on it. `SmtpNotifier` and `HttpNotifier`
+    get the message in the fields that you leave out. Templates of other notifiers use ``alert.subject``,
+    ``alert.text``, ``alert.html``, ``alert.slack``, ``alert.json`` and ``alert.link``.
 
-    A problem that stands is told once, and again if it gets larger or comes back: ``storeside.alerts`` remembers what
-    was told. If ClickHouse does not answer, the alert tells that and each failed task, in each run. If a notifier
-    fails, the others still send, and the task is retried; a retry sends only what was not sent. Returns the number of
-    problems, and of messages.
+    An alert sends a problem once while it stands, and again if it gets larger or comes back; the table
+    ``storeside.alerts`` has the sent problems. If ClickHouse does not answer, each run sends that and its failed
+    tasks. If a notifier fails, the others still send; the task fails, and its retry sends only through that notifier.
+    Returns the number of problems, and of messages.
 
     :param notifiers: Airflow's notifiers, or functions of the task's context, in which ``alert`` is the message
     :param conditions: what to check; by default `FailedTasks` and `FailedObjects`
-    :param repeat_hours: hours after which a problem that still stands is told again; 0 for never
+    :param repeat_hours: hours after which an alert sends a standing problem again; 0 for never
     :param clickhouse_conn_id: connection to ClickHouse
     :param aws_conn_id: connection to SQS, for `DeadLetters` and `Lag`
     """
@@ -92,15 +84,15 @@ class SendAlertsOperator(FormOperator):
                 raise LiteralArgumentError(f"{place}: conditions: {condition!r} is none: write FailedObjects()")
         names = Counter(condition.name for condition in self.conditions)
         if twice := [name for name, count in names.items() if count > 1]:
-            raise LiteralArgumentError(f"{place}: conditions: {twice[0]} is there twice: keep one")
+            raise LiteralArgumentError(f"{place}: conditions: {twice[0]} occurs twice: keep one")
         if not self.conditions:
             raise LiteralArgumentError(f"{place}: conditions: name at least one, such as FailedObjects()")
         if not self.repeat_hours >= 0:
             raise LiteralArgumentError(f"{place}: repeat_hours {self.repeat_hours!r}: write a number from 0")
 
     def execute(self, context: Context) -> dict[str, int]:
-        """Check the conditions and tell what is due."""
-        from storeside.alerts.evaluation import evaluate, tell
+        """Check the conditions and send the due problems."""
+        from storeside.alerts.evaluation import evaluate, send
         from storeside.alerts.memory import Memory
 
         facts = _facts(context, self.clickhouse_conn_id, self.aws_conn_id, _failed_tasks(context))
@@ -111,10 +103,10 @@ class SendAlertsOperator(FormOperator):
         try:
             memory = Memory(facts, f"{facts.dag}/{self.task_id}", self.repeat_hours)
         except Exception as e:  # the message matters more than its repetition
-            self.log.warning("every problem is told, because the ledger does not answer: %s", e)
+            self.log.warning("this run sends every problem, because the ledger does not answer: %s", e)
             found = _with_ledger(found, e)
         with airflow_errors():
-            sent = tell(found, facts, _senders(self.notifiers, context), _pages(), memory)
+            sent = send(found, facts, _senders(self.notifiers, context), _pages(), memory)
         return {"problems": len(found.problems), "sent": sent}
 
 
@@ -129,12 +121,12 @@ def alert_callback(*notifiers: Notifier, clickhouse_conn_id: str = "clickhouse_d
     """
 
     def call(context: Any) -> None:
-        from storeside.alerts.evaluation import evaluate, tell
+        from storeside.alerts.evaluation import evaluate, send
 
         failed = {context["ti"].task_id: str(context.get("exception") or "")}
         facts = _facts(context, clickhouse_conn_id, "", failed)
         with airflow_errors():
-            tell(
+            send(
                 evaluate((FailedTasks(), FailedObjects()), facts, _hide),
                 facts,
                 _senders(notifiers, context),
@@ -156,7 +148,7 @@ def _facts(context: Any, clickhouse_conn_id: str, aws_conn_id: str, failed: Mapp
 
 
 def _failed_tasks(context: Any) -> dict[str, str]:
-    """Return the failed tasks of the run, except this one; Airflow does not tell their errors here."""
+    """Return the failed tasks of the run, except this one; Airflow does not pass their errors on."""
     instance = context["ti"]
     run = context["dag_run"].run_id
     states = instance.get_task_states(dag_id=instance.dag_id, run_ids=[run]).get(run, {})
@@ -176,13 +168,13 @@ def _hide(text: str) -> str:
     """Replace the secrets that Airflow knows, such as passwords of connections, as in its logs."""
     from airflow.sdk._shared.secrets_masker import redact
 
-    hidden: str = redact(text)
-    return hidden
+    return str(redact(text))
 
 
 def _pages() -> str:
     """Return the URL of Storeside's pages."""
-    return conf.get("api", "base_url", fallback="http://localhost:8080/").rstrip("/") + PREFIX
+    base: str = conf.get("api", "base_url", fallback="http://localhost:8080/")
+    return base.rstrip("/") + PREFIX
 
 
 def _senders(notifiers: Sequence[Notifier], context: Any) -> dict[str, Callable[[Alert], None]]:
@@ -206,9 +198,8 @@ def _sender(notifier: Notifier, context: Any) -> Callable[[Alert], None]:
 def _with_message(notifier: Any) -> Any:
     """Set the fields of a notifier that are None to templates of the message."""
     fields = [name for name in getattr(notifier, "template_fields", ()) if getattr(notifier, name, "") is None]
-    for name in fields:
-        if name in _FIELDS:
-            setattr(notifier, name, _FIELDS[name])
+    for name in _FIELDS.keys() & {*fields}:
+        setattr(notifier, name, _FIELDS[name])
     if {"data", "json"} <= {*fields}:  # HttpNotifier
         notifier.data = "{{ alert.json }}"
         notifier.headers = {"Content-Type": "application/json", **(notifier.headers or {})}

@@ -1,4 +1,4 @@
-"""Alerts on the real stack: each fault is told once, and Airflow runs the DAG of docs/alerts.md."""
+"""Alerts on the real stack: a fault causes one message, and Airflow runs the DAG of docs/alerts.md."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ def servers(stack: Stack) -> Iterator[Servers]:
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
-def test_a_fault_is_told_once(
+def test_a_fault_is_sent_once(
     fault: Callable[[Watched], str], servers: Servers, stack: Stack, clickhouse: Any, s3_client: S3Client,
     sqs_client: SQSClient,
 ) -> None:  # fmt: skip
     watched = Watched(stack, clickhouse, s3_client, sqs_client, *servers)
-    told = fault(watched)
-    assert [text for text in FAULTS[fault] if text not in told] == [], told
-    assert not any(secret in told for secret in stack.secrets.values())
+    sent = fault(watched)
+    assert [text for text in FAULTS[fault] if text not in sent] == [], sent
+    assert not any(secret in sent for secret in stack.secrets.values())
     if fault not in UNREMEMBERED:
         assert watched.alert() == "[]"
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import asyncio
 import json
 import random
+import re
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from types import SimpleNamespace
@@ -15,13 +17,15 @@ from airflow.sdk import DAG
 
 from storeside.alerts.conditions import FailedObjects, Freshness, KnownFailures, Lag, Volume
 from storeside.alerts.errors import AlertInputError, AlertTransientError
-from storeside.alerts.evaluation import evaluate, tell
+from storeside.alerts.evaluation import evaluate, send
 from storeside.alerts.facts import Example, Facts, Problem, Task
 from storeside.alerts.memory import Memory
 from storeside.alerts.message import MOST_PROBLEMS, Alert, printable
+from storeside.events.errors import NoQueueError
 from storeside.operators import DeadLetters, FailedTasks, SendAlertsOperator
 from storeside.operators.arguments import LiteralArgumentError
 from storeside.sql.migrate import RECORD
+from storeside.stack.settings import CHECKOUT
 from tests.receivers import html_of, mailbox, webhook
 from tests.unit import test_sql
 from tests.unit.test_sql import Engine, every_statement, record_migrations
@@ -59,7 +63,14 @@ def engine(whole_engine: Engine) -> Engine:
 @pytest.fixture
 def facts(engine: Engine) -> Callable[..., Facts]:
     """The facts of a run of the DAG d."""
-    return lambda run, **failed: Facts("d", f"d/{run}", lambda: Client(engine), lambda name: None, failed)
+
+    def no_queue(name: str) -> Any:
+        raise NoQueueError(f"there is no queue {name}")
+
+    def connect() -> Any:
+        return Client(engine)
+
+    return lambda run, **failed: Facts("d", f"d/{run}", connect, no_queue, failed)
 
 
 def record(engine: Engine, run: str, *failed: str, done: int = 1, rows: int | None = None, **detail: Any) -> None:
@@ -76,8 +87,8 @@ def record(engine: Engine, run: str, *failed: str, done: int = 1, rows: int | No
         )
 
 
-def told(facts: Facts, *conditions: Any, repeat_hours: float = 0, fails: bool = False) -> list[str]:
-    """Evaluate the conditions for two notifiers, and return what the first of them is told."""
+def sent(facts: Facts, *conditions: Any, repeat_hours: float = 0, fails: bool = False) -> list[str]:
+    """Evaluate the conditions for two notifiers, and return what the first of them is sent."""
     texts: list[str] = []
 
     def broken(alert: Alert) -> None:
@@ -86,7 +97,7 @@ def told(facts: Facts, *conditions: Any, repeat_hours: float = 0, fails: bool = 
 
     found = evaluate(conditions, facts, lambda text: text)
     senders = {"first": lambda alert: texts.extend(p.what for p in alert.problems), "second": broken}
-    tell(found, facts, senders, BASE, Memory(facts, "d/alert", repeat_hours))
+    send(found, facts, senders, BASE, Memory(facts, "d/alert", repeat_hours))
     return texts
 
 
@@ -94,48 +105,48 @@ def told(facts: Facts, *conditions: Any, repeat_hours: float = 0, fails: bool = 
 
 
 def test_failed_objects_are_told_once_and_new_ones_again(engine: Engine, facts: Callable[..., Facts]) -> None:
-    for run, failed, is_told in (
+    for run, failed, is_sent in (
         ("1", "a", True), ("2", "a", False), ("3", "ab", True), ("4", "b", False), ("5", "c", True), ("6", "", False),
         ("7", "c", True),
     ):  # fmt: skip
         record(engine, run, *failed)
-        assert bool(told(facts(run), FailedObjects())) is is_told, run
-        assert told(facts(run), FailedObjects()) == [], f"{run} again"
+        assert bool(sent(facts(run), FailedObjects())) is is_sent, run
+        assert sent(facts(run), FailedObjects()) == [], f"{run} again"
 
 
 def test_a_run_without_records_ends_no_problem(engine: Engine, facts: Callable[..., Facts]) -> None:
     record(engine, "1", "a")
-    assert told(facts("1"), FailedObjects()) == ["1 of 2 objects failed"]
-    assert told(facts("2"), FailedObjects()) == []  # its task was killed
+    assert sent(facts("1"), FailedObjects()) == ["1 of 2 objects failed"]
+    assert sent(facts("2"), FailedObjects()) == []  # its task was killed
     record(engine, "3", "a")
-    assert told(facts("3"), FailedObjects()) == []
+    assert sent(facts("3"), FailedObjects()) == []
 
 
-def test_a_task_that_fails_each_time_is_told_until_it_succeeds(facts: Callable[..., Facts]) -> None:
-    assert told(facts("1", load="no bucket"), FailedTasks()) == ["task load failed: no bucket"]
-    assert told(facts("2", load="no bucket", other=""), FailedTasks()) == ["task other failed"]
-    assert told(facts("3"), FailedTasks()) == []
-    assert told(facts("4", load=""), FailedTasks()) == ["task load failed"]
+def test_a_task_that_fails_each_time_is_sent_until_it_succeeds(facts: Callable[..., Facts]) -> None:
+    assert sent(facts("1", load="no bucket"), FailedTasks()) == ["task load failed: no bucket"]
+    assert sent(facts("2", load="no bucket", other=""), FailedTasks()) == ["task other failed"]
+    assert sent(facts("3"), FailedTasks()) == []
+    assert sent(facts("4", load=""), FailedTasks()) == ["task load failed"]
 
 
-def test_a_standing_problem_is_told_again_only_if_asked(engine: Engine, facts: Callable[..., Facts]) -> None:
-    assert told(facts("1", load=""), FailedTasks())
+def test_a_standing_problem_is_sent_again_only_if_asked(engine: Engine, facts: Callable[..., Facts]) -> None:
+    assert sent(facts("1", load=""), FailedTasks())
     engine.run(
-        "ALTER TABLE storeside.alerts UPDATE told_at = told_at - INTERVAL 25 HOUR WHERE 1 SETTINGS mutations_sync = 2"
+        "ALTER TABLE storeside.alerts UPDATE sent_at = sent_at - INTERVAL 25 HOUR WHERE 1 SETTINGS mutations_sync = 2"
     )
-    assert told(facts("2", load=""), FailedTasks()) == []
-    assert told(facts("3", load=""), FailedTasks(), repeat_hours=26) == []
-    assert told(facts("4", load=""), FailedTasks(), repeat_hours=24)
-    assert told(facts("5", load=""), FailedTasks(), repeat_hours=24) == []
+    assert sent(facts("2", load=""), FailedTasks()) == []
+    assert sent(facts("3", load=""), FailedTasks(), repeat_hours=26) == []
+    assert sent(facts("4", load=""), FailedTasks(), repeat_hours=24)
+    assert sent(facts("5", load=""), FailedTasks(), repeat_hours=24) == []
 
 
 def test_a_retry_sends_only_through_the_notifier_that_failed(engine: Engine, facts: Callable[..., Facts]) -> None:
     record(engine, "1", "a")
     with pytest.raises(AlertTransientError, match="1 of 2 notifiers could not send: second: no route"):
-        told(facts("1"), FailedObjects(), fails=True)
+        sent(facts("1"), FailedObjects(), fails=True)
     assert engine.run("SELECT notifier FROM storeside.alerts") == [["first"]]
-    assert told(facts("1"), FailedObjects()) == []
-    assert len(engine.run("SELECT notifier FROM storeside.alerts FINAL WHERE state = 'told'")) == 2
+    assert sent(facts("1"), FailedObjects()) == []
+    assert len(engine.run("SELECT notifier FROM storeside.alerts FINAL WHERE state = 'sent'")) == 2
 
 
 def test_known_failures(engine: Engine, facts: Callable[..., Facts]) -> None:
@@ -147,11 +158,11 @@ def test_known_failures(engine: Engine, facts: Callable[..., Facts]) -> None:
     assert found[0].examples == (Example("bad.csv", "broken"),)
     assert KnownFailures(at_least=3).look(facts("1")) == []
     assert KnownFailures().look(facts("none")) is None
-    assert told(facts("1"), KnownFailures())
+    assert sent(facts("1"), KnownFailures())
     record(engine, "2", known_bad=2, known_failures=known)
-    assert told(facts("2"), KnownFailures()) == []
+    assert sent(facts("2"), KnownFailures()) == []
     record(engine, "3", known_bad=3, known_failures=known)
-    assert told(facts("3"), KnownFailures())
+    assert sent(facts("3"), KnownFailures())
 
 
 def test_freshness(engine: Engine, facts: Callable[..., Facts]) -> None:
@@ -164,18 +175,17 @@ def test_freshness(engine: Engine, facts: Callable[..., Facts]) -> None:
     load("d.t", 30)
     load("d.t", 1, rows=0)
     load("d.other", 1)
-    assert told(facts("1"), Freshness("d.t", 24)) == ["d.t got no new rows for 30 h, and may be 24 h old"]
-    assert told(facts("1"), Freshness("d.other", 24)) == []
-    (missing,) = told(facts("1"), Freshness("d.typo", 24))
+    assert sent(facts("1"), Freshness("d.t", 24)) == ["d.t got no new rows for 30 h, and may be 24 h old"]
+    assert sent(facts("1"), Freshness("d.other", 24)) == []
+    (missing,) = sent(facts("1"), Freshness("d.typo", 24))
     assert "d.typo never got rows from a load" in missing
     load("d.t", 0)
-    assert told(facts("2"), Freshness("d.t", 24)) == []
+    assert sent(facts("2"), Freshness("d.t", 24)) == []
 
 
 def test_a_condition_that_cannot_be_checked_is_a_problem(facts: Callable[..., Facts]) -> None:
-    (what,) = told(facts("1"), DeadLetters("https://sqs/123456789/gone"))
-    assert what.startswith("cannot check dead letters of gone: ")
-    assert "123456789" not in what
+    (what,) = sent(facts("1"), DeadLetters("gone"))
+    assert what == "cannot check dead letters of gone: there is no queue gone"
 
 
 # --- volume
@@ -185,10 +195,10 @@ def test_volume_reads_rows_or_objects_of_the_last_runs(engine: Engine, facts: Ca
     for n in range(12):
         record(engine, str(n), rows=1000 + n, done=5)
     record(engine, "low", rows=100, done=5)
-    assert told(facts("low"), Volume()) == ["task load: 100 rows, while the median of the last 10 runs is 1,006"]
+    assert sent(facts("low"), Volume()) == ["task load: 100 rows, while the median of the last 10 runs is 1,006"]
     assert Volume(task_id="other").look(facts("low")) is None
     record(engine, "high", rows=5000, done=5)
-    assert told(facts("high"), Volume()) == ["task load: 5,000 rows, while the median of the last 10 runs is 1,006"]
+    assert sent(facts("high"), Volume()) == ["task load: 5,000 rows, while the median of the last 10 runs is 1,006"]
 
 
 @pytest.mark.parametrize(
@@ -297,7 +307,7 @@ def test_airflows_notifiers_send_to_real_servers(
         monkeypatch.setenv("AIRFLOW_CONN_SMTP_DEFAULT", json.dumps(smtp))
         with DAG("d", render_template_as_native_obj=native):
             alert = SendAlertsOperator(
-                task_id="alert", notifiers=[SmtpNotifier(to="team@example.com"), HttpNotifier(endpoint="told")]
+                task_id="alert", notifiers=[SmtpNotifier(to="team@example.com"), HttpNotifier(endpoint="sent")]
             )
         context = context_of("1", {"load": "failed", "alert": "running"})
         assert alert.execute({**context, "dag": alert.dag}) == {"problems": 2, "sent": 2}
@@ -335,7 +345,7 @@ def test_without_the_ledger_it_tells_what_it_knows_each_time(monkeypatch: pytest
         ({"notifiers": ["team@example.com"]}, "notifiers: name at least one"),
         ({"conditions": []}, "conditions: name at least one"),
         ({"conditions": [FailedObjects]}, "write FailedObjects()"),
-        ({"conditions": [Volume(), Volume(below=0.1)]}, "volume is there twice"),
+        ({"conditions": [Volume(), Volume(below=0.1)]}, "volume occurs twice"),
         ({"repeat_hours": -1}, "repeat_hours -1: write a number from 0"),
     ],
 )
@@ -355,3 +365,32 @@ def test_wrong_arguments_prevent_the_import(arguments: dict[str, Any], error: st
 def test_wrong_conditions(make: Callable[[], object]) -> None:
     with pytest.raises(AlertInputError, match="write "):
         make()
+
+
+# --- Airflow's deadlines
+
+
+def test_a_missed_deadline_sends_the_mail_of_the_example(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The scheduler adds this context to the callback's arguments, and the triggerer runs its trigger."""
+    from airflow.triggers.callback import CallbackTrigger
+
+    page = (CHECKOUT / "docs" / "alerts.md").read_text()
+    code = next(code for code in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "DeadlineAlert" in code)
+    made: dict[str, Any] = {}
+    exec(code, made)  # noqa: S102 - our own documentation
+    (deadline,) = made["dag"].deadline
+    sent = json.loads(json.dumps(deadline.callback.serialize()))
+    context = {"dag_run": {"dag_id": "hourly_rides", "run_id": "scheduled__2026-01-01T00:00:00+00:00"}}
+
+    async def run() -> list[Any]:
+        trigger = CallbackTrigger(sent["path"], {**sent["kwargs"], "context": context})
+        return [event.payload async for event in trigger.run()]
+
+    with mailbox() as mails:
+        extra = {"disable_ssl": True, "disable_tls": True, "from_email": "airflow@example.com"}
+        smtp = {"conn_type": "smtp", "host": "127.0.0.1", "port": mails.port, "extra": extra}
+        monkeypatch.setenv("AIRFLOW_CONN_SMTP_DEFAULT", json.dumps(smtp))
+        assert [event["state"] for event in asyncio.run(run())] == ["running", "success"]
+        (mail,) = mails.taken()
+    assert mail["Subject"] == "hourly_rides is late"
+    assert "run?dag=hourly_rides&run=scheduled__2026-01-01T00%3A00%3A00%2B00%3A00" in html_of(mail)

@@ -1,1 +1,1 @@
-"""Alerts: conditions on the ledger and on queues, the memory of what was told, and the message for any notifier."""
+"""Alerts: conditions on the ledger and on queues, the record of sent problems, and the message for any notifier."""

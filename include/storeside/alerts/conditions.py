@@ -1,4 +1,4 @@
-"""Conditions of alerts. Each finds problems of a run, a table or a queue, or none; None if it cannot tell yet."""
+"""Conditions of alerts. Each finds problems of a run, a table or a queue, or none; None if it lacks records."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Condition(Protocol):
 
 @dataclass(frozen=True)
 class FailedTasks:
-    """Tasks of the run have failed. A task that fails in each run is told once, until it succeeds."""
+    """Tasks of the run have failed. An alert sends a task that fails in each run once, until it succeeds."""
 
     name: ClassVar[str] = "failed tasks"
 
@@ -48,7 +48,7 @@ class FailedTasks:
 
 @dataclass(frozen=True)
 class FailedObjects:
-    """Objects failed in the run. Told again when an object fails that did not fail in the run before."""
+    """Objects failed in the run. An alert sends it again when an object fails that did not fail in the run before."""
 
     name: ClassVar[str] = "failed objects"
 
@@ -71,7 +71,7 @@ class FailedObjects:
 
 @dataclass(frozen=True)
 class KnownFailures:
-    """Tasks of the run left out objects that failed for good in earlier runs, and that nobody accepted.
+    """Tasks of the run left out objects that failed for good in earlier runs, and that no user accepted.
 
     :param at_least: smallest number of such objects that is a problem
     """
@@ -84,7 +84,7 @@ class KnownFailures:
             raise AlertInputError(f"at_least {self.at_least!r}: write a whole number from 1")
 
     def look(self, facts: Facts) -> list[Problem] | None:
-        """Return their number. A larger one than was told is told again."""
+        """Return their number. An alert sends a larger number again."""
         if not facts.tasks:
             return None
         count = sum(task.known_bad for task in facts.tasks)
@@ -210,7 +210,7 @@ class DeadLetters:
         return f"dead letters of {_last(self.queue)}"
 
     def look(self, facts: Facts) -> list[Problem] | None:
-        """Return the number of dead letters, and the newest with reasons; a larger number is told again."""
+        """Return the number of dead letters, and the newest with reasons. An alert sends a larger number again."""
         queue = facts.queue(self.queue)
         depth = queue.dead_letters.depth()
         if (count := depth.visible + depth.in_flight) <= self.more_than:

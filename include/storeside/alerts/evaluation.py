@@ -1,4 +1,4 @@
-"""Evaluates the conditions of an alert and tells each notifier what is due."""
+"""Evaluates the conditions of an alert, and sends the due problems through each notifier."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Found:
-    """The problems, and the conditions that could tell whether they have any."""
+    """The problems, and the conditions with a result: others lack the records that they need."""
 
     problems: tuple[Problem, ...]
     judged: frozenset[str]
@@ -40,7 +40,7 @@ def evaluate(conditions: Sequence[Condition], facts: Facts, hide: Callable[[str]
     return Found(tuple(problem.without(hide) for problem in problems), frozenset(judged))
 
 
-def tell(
+def send(
     found: Found,
     facts: Facts,
     notifiers: Mapping[str, Callable[[Alert], None]],

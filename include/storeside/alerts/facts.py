@@ -1,4 +1,4 @@
-"""What conditions look at: a run in the ledger, its failed tasks, queues; and the problems that they find."""
+"""The facts for conditions, which are a run in the ledger, its failed tasks and queues; and the problems found."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ class Example:
 
 @dataclass(frozen=True)
 class Problem:
-    """What a condition found.
+    """A problem that a condition found.
 
     :param key: which of the condition's problems it is; empty if the condition has only one
     :param what: one sentence for the message
     :param examples: the first objects, with reasons
-    :param level: how large the problem is; a larger one than was told is told again. 0 if that has no meaning
-    :param by_objects: it is also told again if an object failed that did not fail in the run that found it last
+    :param level: size of the problem, 0 if it has none; an alert sends a larger problem again
+    :param by_objects: an alert also sends it again if an object failed that had not failed when it was found last
     :param queue: name of the queue whose page shows more; else that is the page of the run
     :param condition: the condition that found it
     """

@@ -1,4 +1,4 @@
-"""Which problems an alert has told, so that it does not tell a standing problem again."""
+"""The problems that an alert has sent, so that it does not repeat a standing problem."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ if TYPE_CHECKING:
 
 _COLUMNS = {
     "alert": "String", "notifier": "String", "condition": "String", "problem": "String",
-    "state": "Enum8('told' = 1, 'over' = 2)", "level": "Float64", "run_id": "String", "told_at": "DateTime64(3)",
+    "state": "Enum8('sent' = 1, 'over' = 2)", "level": "Float64", "run_id": "String", "sent_at": "DateTime64(3)",
 }  # fmt: skip
 
 
 @dataclass(frozen=True)
-class _Told:
+class _Sent:
     level: float
     run: str
-    hours: float  # since it was told
+    hours: float  # since then
     at: datetime
 
 
 class Memory:
     """The open problems of one alert, by notifier, in ``storeside.alerts``.
 
-    A problem is due if the notifier has not told it; if it got larger since; or, with `repeat_hours`, if it was told
-    that long ago. A problem that its condition no longer finds is over; after that, it is told like a new one.
+    A problem is due if the notifier has not sent it; if it got larger since; or, with `repeat_hours`, if the notifier
+    sent it that long ago. A problem that its condition no longer finds is over; after that, it is a new one.
     """
 
     def __init__(self, facts: Facts, alert: str, repeat_hours: float = 0.0) -> None:
@@ -40,27 +40,27 @@ class Memory:
         self.client: HttpClient = facts.client
         self.alert = alert
         self.repeat_hours = repeat_hours
-        rows = self.client.query(sql.query("alerts_told"), parameters={"alert": alert}).result_rows
-        self._told = {
-            (str(notifier), str(condition), str(problem)): _Told(
+        rows = self.client.query(sql.query("alerts_sent"), parameters={"alert": alert}).result_rows
+        self._sent = {
+            (str(notifier), str(condition), str(problem)): _Sent(
                 float(level), str(run), float(hours), datetime.fromtimestamp(int(ms) / 1000, UTC)
             )
             for notifier, condition, problem, level, run, hours, ms in rows
         }
 
     def is_news(self, notifier: str, problem: Problem) -> bool:
-        """Return whether the problem is new or larger than this notifier has told."""
-        told = self._told.get((notifier, problem.condition, problem.key))
-        if told is None or problem.level > told.level:
+        """Return whether the problem is new or larger than this notifier has sent."""
+        sent = self._sent.get((notifier, problem.condition, problem.key))
+        if sent is None or problem.level > sent.level:
             return True
-        return problem.by_objects and told.run != self.facts.run and self._has_new_failures(told.run)
+        return problem.by_objects and sent.run != self.facts.run and self._has_new_failures(sent.run)
 
     def is_due(self, notifier: str, problem: Problem) -> bool:
-        """Return whether this notifier has to tell the problem, now or again."""
+        """Return whether this notifier has to send the problem, for the first time or again."""
         if self.is_news(notifier, problem):
             return True
-        told = self._told[notifier, problem.condition, problem.key]
-        return bool(self.repeat_hours) and told.hours >= self.repeat_hours
+        sent = self._sent[notifier, problem.condition, problem.key]
+        return bool(self.repeat_hours) and sent.hours >= self.repeat_hours
 
     def _has_new_failures(self, before: str) -> bool:
         answer = self.client.query(
@@ -69,20 +69,20 @@ class Memory:
         return bool(first_row(answer)[0])
 
     def record(
-        self, notifier: str, found: Iterable[Problem], told: Collection[Problem], judged: Collection[str]
+        self, notifier: str, found: Iterable[Problem], sent: Collection[Problem], judged: Collection[str]
     ) -> None:
-        """Record what a notifier has told now, what still stands, and what is over.
+        """Record the problems that a notifier has sent now, the standing problems, and the ended ones.
 
-        `judged` are the conditions that could tell whether they have problems: only their problems can be over.
+        `judged` are the conditions with a result: only their problems can be over.
         """
         now, found = datetime.now(UTC), list(found)
         rows: list[list[Any]] = []
         for problem in found:
             key = (notifier, problem.condition, problem.key)
-            at = now if problem in told or key not in self._told else self._told[key].at
-            rows.append([self.alert, *key, "told", problem.level, self.facts.run, at])
+            at = now if problem in sent or key not in self._sent else self._sent[key].at
+            rows.append([self.alert, *key, "sent", problem.level, self.facts.run, at])
         standing = {(notifier, problem.condition, problem.key) for problem in found}
-        for key, before in self._told.items():
+        for key, before in self._sent.items():
             if key[0] == notifier and key not in standing and key[1] in judged:
                 rows.append([self.alert, *key, "over", before.level, self.facts.run, before.at])
         if rows:

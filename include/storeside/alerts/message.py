@@ -24,14 +24,14 @@ _MENTION = re.compile(r"(?<!\w)@(?=\w)")
 
 @dataclass(frozen=True)
 class Alert:
-    """The problems to tell about a run.
+    """The problems of a run that a notifier sends.
 
     :param dag: the DAG
     :param run: id of the run
     :param tasks: finished tasks of the run, with counts
     :param problems: the problems
     :param base: URL of Storeside's pages
-    :param reminder: whether all of the problems have been told before
+    :param reminder: whether the notifier has sent all of the problems before
     """
 
     dag: str

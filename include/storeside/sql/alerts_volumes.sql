@@ -1,4 +1,4 @@
--- What each task of a run has moved, in rows if it loads rows, else in objects, and the same of its last runs before.
+-- The volume of each task of a run, in rows if it loads rows, else in objects, and those of its last runs before.
 -- The instances of a mapped task count together.
 WITH
 volumes AS
