@@ -70,7 +70,7 @@ class Watched(Mailbox):
         self._execute(task)
 
     def _execute(self, task: Any) -> None:
-        context = self._context("load")
+        context = self._context(task)
         try:
             task.pre_execute(context)
             task.execute(context)
@@ -78,14 +78,17 @@ class Watched(Mailbox):
         except AirflowException:
             self.states["load"] = "failed"
 
-    def _context(self, task_id: str) -> Any:
+    def _context(self, task: Any) -> Any:
         instance = SimpleNamespace(
-            dag_id=self.dag_id, task_id=task_id, map_index=-1, try_number=1,
+            dag_id=self.dag_id, run_id=self.run_id, task_id=task.task_id, map_index=-1, try_number=1,
             xcom_push=lambda **_: None, xcom_pull=lambda *_, **__: None,
             get_task_states=lambda dag_id, run_ids: {run_ids[0]: self.states},
         )  # fmt: skip
         run = SimpleNamespace(dag_id=self.dag_id, run_id=self.run_id)
-        return {"ti": instance, "dag_run": run, "params": {}, "outlet_events": OutletEventAccessors()}
+        return {
+            "dag": task.dag, "task": task, "ti": instance, "dag_run": run, "params": {},
+            "outlet_events": OutletEventAccessors(),
+        }  # fmt: skip
 
     def alert(self) -> str:
         """Run the task that alerts; return the problems and examples that its webhook has received, as text."""
@@ -94,7 +97,7 @@ class Watched(Mailbox):
                 task_id="alert", conditions=self.conditions,
                 notifiers=[HttpNotifier(), SmtpNotifier(to="team@example.com")],
             )  # fmt: skip
-        context = self._context("alert")
+        context = self._context(task)
         task.pre_execute(context)
         task.execute(context)
         return json.dumps([body["problems"] for body in self.hook.taken()], ensure_ascii=False)

@@ -17,7 +17,7 @@ from storeside.operators.bases.task import TaskArguments
 from storeside.operators.errors import airflow_errors
 from storeside.operators.links import PREFIX
 from storeside.operators.restrictions import FormOperator
-from storeside.operators.shared import clickhouse, run_key
+from storeside.operators.shared import clickhouse
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -144,13 +144,16 @@ def _facts(context: Any, clickhouse_conn_id: str, aws_conn_id: str, failed: Mapp
 
         return Queue.find(sqs_client(BaseHook.get_connection(aws_conn_id)), name)
 
-    return Facts(context["dag_run"].dag_id, run_key(context), lambda: clickhouse(clickhouse_conn_id), queue, failed)
+    # The DAG processor calls callbacks of killed tasks, and its context may have no `dag_run`.
+    instance = context["ti"]
+    run = f"{instance.dag_id}/{instance.run_id}"
+    return Facts(instance.dag_id, run, lambda: clickhouse(clickhouse_conn_id), queue, failed)
 
 
 def _failed_tasks(context: Any) -> dict[str, str]:
     """Return the failed tasks of the run, except this one; Airflow does not pass their errors on."""
     instance = context["ti"]
-    run = context["dag_run"].run_id
+    run = instance.run_id
     states = instance.get_task_states(dag_id=instance.dag_id, run_ids=[run]).get(run, {})
     return {task: "" for task, state in states.items() if state in _FAILED and task != instance.task_id}
 

@@ -77,6 +77,7 @@ def test_airflow_runs_the_example(
     )  # fmt: skip
     assert "STATE failed" in done.stdout, done.stdout[-5000:] + done.stderr[-5000:]
     hook, mails = servers
+    assert len(mails.messages) == 2, done.stdout + done.stderr
     (called, mail), (body,) = mails.taken(), hook.taken()
     assert called["Subject"].startswith("rides: task load failed: 1 of 2 objects failed, such as")
     assert mail["Subject"] == "rides: task load failed, and 1 other problem"

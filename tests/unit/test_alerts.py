@@ -282,9 +282,13 @@ def test_the_text() -> None:
 
 def context_of(run: str, states: dict[str, str]) -> Any:
     instance = SimpleNamespace(
-        dag_id="d", task_id="alert", map_index=-1, get_task_states=lambda dag_id, run_ids: {run_ids[0]: states}
+        dag_id="d",
+        run_id=run,
+        task_id="alert",
+        map_index=-1,
+        get_task_states=lambda dag_id, run_ids: {run_ids[0]: states},
     )
-    return {"ti": instance, "dag_run": SimpleNamespace(dag_id="d", run_id=run), "params": {}}
+    return {"ti": instance}
 
 
 @pytest.mark.parametrize("native", [False, True])
