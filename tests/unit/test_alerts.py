@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from airflow.sdk import DAG
+from airflow.sdk.exceptions import AirflowException
 
 from storeside.alerts.conditions import FailedObjects, Freshness, KnownFailures, Lag, Volume
 from storeside.alerts.errors import AlertInputError, AlertTransientError
@@ -22,7 +23,7 @@ from storeside.alerts.facts import Example, Facts, Problem, Task
 from storeside.alerts.memory import Memory
 from storeside.alerts.message import MOST_PROBLEMS, Alert, printable
 from storeside.events.errors import NoQueueError
-from storeside.operators import DeadLetters, FailedTasks, SendAlertsOperator
+from storeside.operators import DeadLetters, FailedTasks, SendAlertsOperator, alert_callback
 from storeside.operators.arguments import LiteralArgumentError
 from storeside.sql.migrate import RECORD
 from storeside.stack.settings import CHECKOUT
@@ -282,12 +283,9 @@ def test_the_text() -> None:
 
 def context_of(run: str, states: dict[str, str]) -> Any:
     instance = SimpleNamespace(
-        dag_id="d",
-        run_id=run,
-        task_id="alert",
-        map_index=-1,
+        dag_id="d", run_id=run, task_id="alert", map_index=-1,
         get_task_states=lambda dag_id, run_ids: {run_ids[0]: states},
-    )
+    )  # fmt: skip
     return {"ti": instance}
 
 
@@ -340,6 +338,25 @@ def test_without_the_ledger_it_tells_what_it_knows_each_time(monkeypatch: pytest
         "task load failed",
         "the ledger in ClickHouse does not answer, so that objects and tables are not checked: ClickHouse is down",
     ]
+
+
+def test_a_callback_sends_each_failure_with_its_error(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("storeside.operators.operators.alerts.clickhouse", lambda conn_id: Client(engine))
+    alerts: list[Alert] = []
+
+    def broken(context: Any) -> None:
+        raise ConnectionError("no route")
+
+    call = alert_callback(broken, lambda context: alerts.append(context["alert"]))
+    for run in ("1", "2"):
+        record(engine, run, "x")
+        context = {"ti": SimpleNamespace(dag_id="d", run_id=run, task_id="load"), "exception": ValueError("too bad")}
+        with pytest.raises(AirflowException, match="1 of 2 notifiers could not send: broken 1: no route"):
+            call(context)
+    assert [[problem.what for problem in alert.problems] for alert in alerts] == [
+        ["task load failed: too bad", "1 of 2 objects failed"]
+    ] * 2
+    assert engine.run("SELECT count() FROM storeside.alerts") == [[0]]
 
 
 @pytest.mark.parametrize(
