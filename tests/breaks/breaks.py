@@ -562,6 +562,17 @@ BREAKS = (
         ),
     ),
     Break(
+        "alerts-once",
+        "an alert repeats a standing problem in each run",
+        (
+            Edit(
+                f"{ENGINE}/alerts/memory.py",
+                "if sent is None or problem.level > sent.level:",
+                "if sent is None or problem.level >= sent.level:",
+            ),
+        ),
+    ),
+    Break(
         "docs-true",
         "a link leads to a page that does not exist",
         (Edit("docs/guarantees.md", "[Reliability](reliability.md)", "[Reliability](faults.md)"),),

@@ -105,6 +105,7 @@ def sent(facts: Facts, *conditions: Any, repeat_hours: float = 0, fails: bool = 
 # --- conditions and memory
 
 
+@pytest.mark.guarantee("alerts-once")
 def test_failed_objects_are_told_once_and_new_ones_again(engine: Engine, facts: Callable[..., Facts]) -> None:
     for run, failed, is_sent in (
         ("1", "a", True), ("2", "a", False), ("3", "ab", True), ("4", "b", False), ("5", "c", True), ("6", "", False),
@@ -141,6 +142,7 @@ def test_a_standing_problem_is_sent_again_only_if_asked(engine: Engine, facts: C
     assert sent(facts("5", load=""), FailedTasks(), repeat_hours=24) == []
 
 
+@pytest.mark.guarantee("alerts-once")
 def test_a_retry_sends_only_through_the_notifier_that_failed(engine: Engine, facts: Callable[..., Facts]) -> None:
     record(engine, "1", "a")
     with pytest.raises(AlertTransientError, match="1 of 2 notifiers could not send: second: no route"):
