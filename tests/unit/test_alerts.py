@@ -23,12 +23,14 @@ from storeside.alerts.facts import Example, Facts, Problem, Task
 from storeside.alerts.memory import Memory
 from storeside.alerts.message import MOST_PROBLEMS, Alert, printable
 from storeside.events.errors import NoQueueError
+from storeside.events.queue import Queue
 from storeside.operators import DeadLetters, FailedTasks, SendAlertsOperator, alert_callback
 from storeside.operators.arguments import LiteralArgumentError
 from storeside.sql.migrate import RECORD
 from storeside.stack.settings import CHECKOUT
 from tests.receivers import html_of, mailbox, webhook
 from tests.unit import test_sql
+from tests.unit.test_queue_depth import URL, Sqs
 from tests.unit.test_sql import Engine, every_statement, record_migrations
 
 HOSTILE = "a\r\nBcc: x@evil.example\u202egpj.<img src=x onerror=y> {{ 7 * 7 }} `<!channel>` @everyone"
@@ -56,7 +58,7 @@ def whole_engine() -> Iterator[Engine]:
 
 @pytest.fixture
 def engine(whole_engine: Engine) -> Engine:
-    for table in ("alerts", "failures", "runs", "loads"):
+    for table in ("alerts", "events", "failures", "loads", "queue_depths", "runs"):
         whole_engine.run(f"TRUNCATE TABLE storeside.{table}")
     return whole_engine
 
@@ -189,6 +191,51 @@ def test_freshness(engine: Engine, facts: Callable[..., Facts]) -> None:
 def test_a_condition_that_cannot_be_checked_is_a_problem(facts: Callable[..., Facts]) -> None:
     (what,) = sent(facts("1"), DeadLetters("gone"))
     assert what == "cannot check dead letters of gone: there is no queue gone"
+
+
+# --- queues
+
+
+def test_dead_letters_are_sent_again_when_there_are_more(engine: Engine, facts: Callable[..., Facts]) -> None:
+    engine.run(
+        "INSERT INTO storeside.events (queue, message_id, bucket, key, state, reason)"
+        f" VALUES ('{URL}', 'm', 'b', 'bad.csv', 'dead', 'broken')"
+    )
+    for run, dead, is_sent in (("1", 0, False), ("2", 1, True), ("3", 1, False), ("4", 3, True), ("5", 2, False)):
+        given = facts(run)
+        given.queue = lambda name, dead=dead: Queue(Sqs(9, 9, 9, dead=dead), URL)
+        found = DeadLetters("events").look(given)
+        assert found is not None
+        assert [problem.examples for problem in found] == [(Example("s3://b/bad.csv", "broken"),)] * bool(dead)
+        assert bool(sent(given, DeadLetters("events"))) is is_sent, run
+        assert DeadLetters("events", more_than=3).look(given) == []
+
+
+def test_lag_counts_from_when_the_queue_was_first_seen(engine: Engine, facts: Callable[..., Facts]) -> None:
+    def age(minutes: int) -> None:
+        earlier = f"toString(recorded_at - toIntervalMinute({minutes}))"
+        rows = engine.run(f"SELECT * EXCEPT recorded_at, {earlier} FROM storeside.queue_depths")
+        engine.run("TRUNCATE TABLE storeside.queue_depths")
+        values = ", ".join(str(tuple(row)) for row in rows)
+        engine.run(f"INSERT INTO storeside.queue_depths VALUES {values}")
+
+    waiting, empty = facts("1"), facts("1")
+    waiting.queue = lambda name: Queue(Sqs(5, 0, 0), URL)
+    empty.queue = lambda name: Queue(Sqs(0, 0, 0), URL)
+    lag = Lag("events", minutes=30)
+    assert lag.look(empty) == []
+    age(60)
+    assert lag.look(waiting) == []  # its messages may have come now
+    age(20)
+    assert lag.look(waiting) == []
+    age(20)
+    (what,) = sent(waiting, lag)
+    assert what == (
+        "queue events: the oldest message waits for 40 min, and may wait for 30 min; 5 messages can be received"
+    )
+    assert sent(waiting, lag) == []
+    assert sent(empty, lag) == []
+    assert lag.look(waiting) == []
 
 
 # --- volume
