@@ -46,6 +46,8 @@ class Watched(Mailbox):
         super().__init__(stack, clickhouse, s3, sqs, receives=1)
         self.silence()
         self.hook, self.mails = hook, mails
+        for receiver in (hook, mails):
+            receiver.taken()  # messages of other pipelines
         self.dag_id = unique("alerts")
         self.conditions: list[Any] = [FailedTasks(), FailedObjects()]
         self.states: dict[str, str] = {}
