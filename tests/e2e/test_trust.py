@@ -281,9 +281,14 @@ def test_no_page_shows_a_secret(
         ("/verdict", {"run": "pages/run", "dag": "pages", "task": "validate"}, "expect_x"),
         ("/benchmarks", {}, "Benchmarks"), ("/overview", {}, "Overview"), ("/etls", {}, "ETLs"),
         ("/storage", {}, "Storage"),
-        ("/audio", {"bucket": str(audio), "object": "speech.wav"}, "WAVE"),
+        ("/audio", {"bucket": str(audio), "object": "speech.wav"}, "WAVE"), ("/tables", {}, "data.marked"),
+        ("/movement.csv", {"place": used.bucket}, "data.marked"), ("/run.csv", runs[0], "good.csv"),
+        ("/objects.csv", {"bucket": str(audio)}, "speech.wav"), ("/queues.csv", queue, "event"),
+        ("/loads.csv", {"text": "bad", **where}, "bad.csv.gz"), ("/quality.csv", {}, "expect_x"),
+        ("/tables.csv", {}, "data.marked"),
     ]  # fmt: skip
-    assert {path for path, _, _ in pages} == {path for method, path in ROUTES if method == "get"}
+    with_etl = {"/etl-log"}  # shows what a transformer writes
+    assert {path for path, _, _ in pages} == {path for method, path in ROUTES if method == "get"} - with_etl
     visitor.headers["Origin"] = airflow.url("airflow")
     pages.append(("/dead-letters", queue, "a dead letter"))
     for n, (path, query, part) in enumerate(pages):

@@ -14,7 +14,6 @@ from typing import Any, Literal, get_args
 from storeside.aistore.errors import AIStoreInputError
 from storeside.aistore.spec_file import read
 from storeside.transformers.contract.names import unfit_extensions
-from storeside.transformers.contract.results import RESULTS_URL
 
 Communication = Literal["ws", "hpush", "hpull"]
 TRANSFORMER_IMAGE = "storeside/transformer-audio:0.1.0"
@@ -39,6 +38,8 @@ _SHARD_SECONDS = 24 * 3600
 _MEMBERS, _EXTENSIONS, _RESULTS, _OBJECTS = "SHARD_MEMBERS", "SHARD_EXTENSIONS", "SHARD_RESULTS", "objects"
 # The variable with which it makes shards of objects; `storeside.transformers.shards.gathering` reads it.
 _SOURCE_URL = "SHARD_SOURCE_URL"
+# The variable with the URL that the name of a result follows; `storeside.transformers.contract.results` reads it.
+_RESULTS_URL = "RESULTS_URL"
 # The variable that tells the transforms with several results of each object from others.
 _SEVERAL = "SEVERAL_RESULTS"
 
@@ -309,7 +310,7 @@ class EtlSpec:
                 f"ETL {last.name} runs already and does not know where to store several results: use an EtlSpec of an"
                 " image"
             )
-        environment, tuning = {**last.environment, _SEVERAL: "true"}, {**last.tuning, RESULTS_URL: url}
+        environment, tuning = {**last.environment, _SEVERAL: "true"}, {**last.tuning, _RESULTS_URL: url}
         first, *then = (*others, replace(last, environment=environment, tuning=tuning))
         return replace(first, then=tuple(then))
 

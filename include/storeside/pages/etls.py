@@ -13,7 +13,7 @@ from storeside import sql
 from storeside.aistore.spec import KEEPER, MARK
 from storeside.errors import Transient
 from storeside.pages.movement import read_detail
-from storeside.pages.tables import Tables
+from storeside.pages.tables import Tables, UnavailableError
 
 if TYPE_CHECKING:
     from aistore.sdk import Client
@@ -156,7 +156,7 @@ def targets(client: Client, name: str) -> tuple[str, ...]:
 def pod_log(client: Client, name: str, target: str) -> list[str] | None:
     """Return the last lines of the log of the pod beside a target; None if the log is too large for a page.
 
-    Raises AISError, ValueError or RequestException if AIStore does not return it.
+    Raises AISError, UnavailableError or RequestException if AIStore does not return it.
     """
     answer = client.cluster().client.request("get", path=f"etl/{name}/logs/{target}", stream=True)
     content = bytearray()
@@ -168,8 +168,10 @@ def pod_log(client: Client, name: str, target: str) -> list[str] | None:
     try:
         (one,) = json.loads(content)  # a list of targets, although the request has one
         text = base64.b64decode(one["logs"] or "")  # null if the log is empty
-    except (KeyError, TypeError) as e:
-        raise ValueError(f"the answer about the log of {name} beside {target} has another form") from e
+    except (KeyError, TypeError, ValueError) as e:
+        raise UnavailableError(
+            f"AIStore's answer about the log of {name} beside {target} is none of AIStore 5.0: read the pod's log"
+        ) from e
     return text.decode(errors="replace").splitlines()[-_MOST_LOG_LINES:]
 
 
