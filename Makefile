@@ -122,7 +122,7 @@ compose-up: .env ## build changed images and start the whole stack in containers
 FOLDERS := tests/e2e tests/integration tests/attacks tests/unit
 XDIST := -n 3 --no-loadscope-reorder --durations 10 --durations-min 0
 .PHONY: test
-test: $(STAMP) ## prove the guarantees and run the unit tests, in 25 minutes on two cores; ARGS="-k name" selects any tests
+test: $(STAMP) ## prove the guarantees and run the unit tests, in 10 to 30 minutes on two cores; ARGS="-k name" selects any tests
 	@$(STACK) build
 ifeq ($(ARGS),)
 	@$(PYTHON) -m pytest $(FOLDERS) -m first --in-memory $(XDIST) --durations-file $(STATE)/durations/first_tier.json
