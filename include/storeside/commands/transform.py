@@ -29,7 +29,7 @@ from storeside.transfer.cli import (
     ledger,
     run_of,
 )
-from storeside.transfer.printing import report_text
+from storeside.transfer.printing import report_text, say_objects
 from storeside.transform.bucket_job import BucketJob
 from storeside.transform.naming import Naming
 from storeside.transform.state import Options, Phase
@@ -241,14 +241,8 @@ def _say(summary: Summary) -> None:
     )
     for reason, count in summary.left_out_reasons.items():
         print(f"left out: {counted(count, 'object')}: {reason}", file=sys.stderr)
-    for what, total, first in (
-        ("failed", summary.failed, summary.examples),
-        ("failed before", summary.known_bad, summary.known_failures),
-    ):
-        for name, reason in first:
-            print(f"{what}: {name!r}: {reason}", file=sys.stderr)
-        if total > len(first):
-            print(f"{what}: {counted(total - len(first), 'object')} more", file=sys.stderr)
+    say_objects("failed", summary.failed, summary.examples)
+    say_objects("failed before", summary.known_bad, summary.known_failures)
     if summary.known_bad:
         print(
             "objects that failed before are not tried again: correct the cause and use --retry-failed, or accept them"

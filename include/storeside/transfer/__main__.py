@@ -31,7 +31,7 @@ from storeside.transfer.cli import (
     servers,
     transfer_arguments,
 )
-from storeside.transfer.printing import report_text
+from storeside.transfer.printing import report_text, say_objects
 
 if TYPE_CHECKING:
     from storeside.transfer.request.request import Request
@@ -143,15 +143,9 @@ def _preview(wanted: Request, given: argparse.Namespace) -> int:
 
 def say_what_is_missing(report: Report) -> None:
     """Print the first objects that are missing or left in the source, with reasons, and how many more there are."""
-    for what, count, first in (
-        ("failed", report.failed, report.failures),
-        ("left in the source", report.left, report.left_objects),
-        ("failed before", report.known_bad, report.known_failures),
-    ):
-        for key, reason in first:
-            print(f"{what}: {key!r}: {reason}", file=sys.stderr)
-        if count > len(first):
-            print(f"{what}: {counted(count - len(first), 'object')} more", file=sys.stderr)
+    say_objects("failed", report.failed, report.failures)
+    say_objects("left in the source", report.left, report.left_objects)
+    say_objects("failed before", report.known_bad, report.known_failures)
     if report.known_bad:
         print(
             "objects that failed before are not loaded: correct the cause and use --retry-failed, or let later runs"

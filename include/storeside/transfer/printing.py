@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import sys
+from collections.abc import Sequence
 from typing import Any
 
-from storeside.amounts import size
+from storeside.amounts import counted, size
 
 # Fields whose names are no plain words.
 _NAMES = {"known_bad": "failed before"}
@@ -26,6 +28,14 @@ def report_text(report: Any, *, as_json: bool) -> str:
     names = {name: _NAMES.get(name, name.replace("_", " ")) for name in numbers}
     width = max(map(len, names.values()))
     return "\n".join(f"{names[name]:<{width}}  {_number(name, value)}" for name, value in numbers.items())
+
+
+def say_objects(what: str, count: int, first: Sequence[tuple[str, str]]) -> None:
+    """Print the first of `count` objects, as names with reasons, on stderr, and how many more there are."""
+    for name, reason in first:
+        print(f"{what}: {name!r}: {reason}", file=sys.stderr)
+    if count > len(first):
+        print(f"{what}: {counted(count - len(first), 'object')} more", file=sys.stderr)
 
 
 def _number(name: str, value: float) -> str:
