@@ -30,7 +30,7 @@ def report_text(report: Any, *, as_json: bool) -> str:
     return "\n".join(f"{names[name]:<{width}}  {_number(name, value)}" for name, value in numbers.items())
 
 
-def say_objects(what: str, count: int, first: Sequence[tuple[str, str]]) -> None:
+def say_objects(what: str, count: int, first: Sequence[Sequence[str]]) -> None:
     """Print the first of `count` objects, as names with reasons, on stderr, and how many more there are."""
     for name, reason in first:
         print(f"{what}: {name!r}: {reason}", file=sys.stderr)
