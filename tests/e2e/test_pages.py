@@ -466,8 +466,9 @@ def test_a_run_that_failed_before_it_moved_data_shows_its_error_and_its_log(site
     run = site.api.trigger("ingest", {"source": "s3://payroll", "way": "worker"})
     assert site.api.wait("ingest", run)["state"] == "failed"
     tab.goto(site.url("movement"))
-    tab.locator(".failed-runs").get_by_text(run).wait_for()
-    tab.locator(".failed-runs li", has_text=run).get_by_role("link").click()
+    line = tab.locator(".failed-runs li", has=tab.get_by_title(run, exact=True))
+    line.wait_for()
+    line.get_by_role("link").click()
     tab.locator(".sub .state.failed").wait_for()
     error = tab.locator("section.error")
     error.get_by_text("AirflowFailException: source: 's3://payroll' is not one of the buckets").wait_for()
