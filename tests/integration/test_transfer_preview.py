@@ -41,9 +41,12 @@ def show(loading: Loading, keys: str = "", **options: Any) -> Preview:
 
 
 def state(loading: Loading) -> Any:
-    """Return all tables of ClickHouse with their definitions and rows, and all objects of the bucket."""
+    """Return all tables of ClickHouse with their definitions and rows, and all objects of the bucket.
+
+    Merges of other tests' tables change their bytes.
+    """
     tables = loading.query(
-        "SELECT database, name, uuid, create_table_query, total_rows, total_bytes FROM system.tables"
+        "SELECT database, name, uuid, create_table_query, total_rows FROM system.tables"
         " WHERE database NOT IN ('system', 'INFORMATION_SCHEMA', 'information_schema') ORDER BY ALL"
     )
     databases = loading.query("SELECT name, uuid FROM system.databases ORDER BY ALL")
