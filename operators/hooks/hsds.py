@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -59,10 +60,14 @@ class HSDSHook(BaseHook):
         """Open a domain as an h5pyd file; a task that writes to it must call `flush` before it ends."""
         import h5pyd
 
-        return h5pyd.File(
-            domain, mode, endpoint=self.server.endpoint, username=self.server.username,
-            password=self.server.password, bucket=self.server.bucket or None,
-        )  # fmt: skip
+        level = logging.root.level
+        try:
+            return h5pyd.File(
+                domain, mode, endpoint=self.server.endpoint, username=self.server.username,
+                password=self.server.password, bucket=self.server.bucket or None,
+            )  # fmt: skip
+        finally:
+            logging.root.setLevel(level)  # h5pyd 1.0.0 sets it to ERROR, which would silence the task's log
 
     def test_connection(self) -> tuple[bool, str]:
         """Check service and login, for Airflow's button; return the result, after a failure with the remedy."""

@@ -5,9 +5,11 @@ from __future__ import annotations
 import io
 import itertools
 import json
+import logging
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -50,6 +52,14 @@ def with_hsds(stack: Stack) -> Stack:
 @pytest.fixture(scope="module")
 def client(with_hsds: Stack) -> Client:
     return Client(server(with_hsds))
+
+
+@pytest.fixture(autouse=True)
+def level_of_the_log() -> Iterator[None]:
+    """h5pyd sets the level of the root logger when it opens a file; later tests read logs."""
+    level = logging.root.level
+    yield
+    logging.root.setLevel(level)
 
 
 @pytest.fixture
