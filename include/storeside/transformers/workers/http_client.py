@@ -47,17 +47,12 @@ class HttpClient:
         self._connections: dict[tuple[str, str], Connection] = {}
         self._tls: ssl.SSLContext | None = None
 
-    def request(
-        self, method: str, url: str, body: Data = b"", headers: Mapping[str, str] | None = None, *, asks: bool = False
-    ) -> Response:
-        """Send a request and return the answer with any status. Raises DeliveryError.
-
-        With `asks`, a request without the body comes first, for servers that redirect it and would not read a body.
-        """
+    def request(self, method: str, url: str, body: Data = b"", headers: Mapping[str, str] | None = None) -> Response:
+        """Send a request and return the answer with any status. Raises DeliveryError."""
         delay = 1.0
         for left in range(self._retries, -1, -1):
             try:
-                answer = self._follow(method, url, body, headers or {}, asks)
+                answer = self._follow(method, url, body, headers or {})
                 if answer.status not in _BUSY or not left:
                     return answer
             except OSError as e:
@@ -85,15 +80,13 @@ class HttpClient:
         except OSError as e:
             raise DeliveryError(f"{method} to {parts.netloc} failed: {type(e).__name__}: {e}") from e
 
-    def _follow(self, method: str, url: str, body: Data, headers: Mapping[str, str], asks: bool) -> Response:
+    def _follow(self, method: str, url: str, body: Data, headers: Mapping[str, str]) -> Response:
         for _ in range(_MOST_REDIRECTS):
-            answer = self._exchange(method, url, b"" if asks else body, headers)
+            answer = self._exchange(method, url, body, headers)
             location = answer.headers.get("location")
-            if answer.status in _REDIRECTS and location:
-                url = self._redirected(url, location)
-            elif not asks:
+            if answer.status not in _REDIRECTS or not location:
                 return answer
-            asks = False
+            url = self._redirected(url, location)
         return answer
 
     def _redirected(self, url: str, location: str) -> str:

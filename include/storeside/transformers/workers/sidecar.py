@@ -13,9 +13,6 @@ from storeside.transformers.transformer import Data
 from .http_client import DeliveryError, HttpClient, reason
 
 _AISTORE = "/v1/objects/"
-# Bytes of a content that only a target gets: AIStore's proxy redirects and reads no content, and Go's server closes a
-# connection on which more than 256 KiB are unread.
-_LARGE = 64 << 10
 # Headers of AIStore's answer to a PUT request, in lower case.
 _COUNTER, _CHECKSUM = "ais-version", "ais-checksum-value"
 
@@ -32,8 +29,8 @@ class Sidecars:
         self._parts = urlsplit(base)
         self._kind = "sidecar" if variable == "SIDECAR_URL" else "result"
         self._client = client
-        self._is_aistore = self._parts.path.startswith(_AISTORE)
-        self._headers = {"Authorization": f"Bearer {token}"} if token and self._is_aistore else {}
+        is_aistore = self._parts.path.startswith(_AISTORE)
+        self._headers = {"Authorization": f"Bearer {token}"} if token and is_aistore else {}
         if base and self._parts.scheme not in ("http", "https", "file"):
             raise ValueError(f"{variable}={base!r} must begin with http://, https:// or file://")
 
@@ -58,9 +55,7 @@ class Sidecars:
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_bytes(content)
             return f"/{len(content)}"
-        asks = self._is_aistore and len(content) > _LARGE
-        url = self._parts._replace(path=path).geturl()
-        answer = self._client.request("PUT", url, content, self._headers, asks=asks)
+        answer = self._client.request("PUT", self._parts._replace(path=path).geturl(), content, self._headers)
         if answer.status not in (200, 201, 204):
             # AIStore refuses names that it cannot store with this status.
             raise DeliveryError(f"{self._kind}: {reason(answer)}", final=answer.status == HTTPStatus.BAD_REQUEST)
