@@ -12,7 +12,7 @@ from storeside.operators import HSDSHook
 
 @pytest.mark.parametrize("level", [logging.DEBUG, logging.INFO, logging.WARNING])
 def test_an_opened_file_leaves_the_level_of_the_log(level: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """h5pyd sets that of the root logger to ERROR before its first request, also if the file cannot be opened."""
+    """h5pyd sets that of the root logger to ERROR before it checks anything."""
     connection = Connection(
         conn_id="hsds_default", conn_type="hsds", host="127.0.0.1", port=1, login="u", password="p"
     )
@@ -20,8 +20,8 @@ def test_an_opened_file_leaves_the_level_of_the_log(level: int, monkeypatch: pyt
     before = logging.root.level
     try:
         logging.root.setLevel(level)
-        with pytest.raises(OSError, match="Connection"):
-            HSDSHook().file("/home/u/a.h5")
+        with pytest.raises(ValueError, match="mode"):
+            HSDSHook().file("/home/u/a.h5", "no mode")
         assert logging.root.level == level
     finally:
         logging.root.setLevel(before)
