@@ -148,15 +148,7 @@ def finish(
         },
         **told,
     )  # fmt: skip
-    not_done = others(
-        (summary.failed, "failed"), (summary.known_bad, "failed for good before"), (summary.left_out, "left out"),
-        (summary.skipped, "unchanged"),
-    )  # fmt: skip
-    operator.log.info(
-        "%s -> %s: %s %s%s; %s in, %s out, %.1f s%s",
-        summary.source, summary.destination, counted(summary.done, "object"), done, not_done, size(summary.bytes_in),
-        size(summary.bytes_out), summary.seconds, rate(summary.done, summary.seconds, "objects"),
-    )  # fmt: skip
+    operator.log.info("%s", summary.line(done))
     if summary.ignored:
         operator.log.info("ignored markers: %s", ", ".join(f"{n} of {kind}" for kind, n in summary.ignored.items()))
     for reason, count in summary.left_out_reasons.items():

@@ -16,7 +16,7 @@ from storeside.aistore.buckets import Bucket
 from storeside.aistore.errors import AIStoreInputError
 from storeside.aistore.following import cancel, describe
 from storeside.aistore.spec import TRANSFORMER_IMAGE, EtlSpec, transformer_command
-from storeside.amounts import counted, others, rate, size
+from storeside.amounts import counted
 from storeside.ledger.objects import Ledger
 from storeside.transfer.cli import (
     Help,
@@ -230,15 +230,7 @@ class Lines:
 
 def _say(summary: Summary) -> None:
     """Print a summary, and the first objects that are missing, with reasons."""
-    not_done = others(
-        (summary.failed, "failed"), (summary.known_bad, "failed for good before"), (summary.left_out, "left out"),
-        (summary.skipped, "unchanged"),
-    )  # fmt: skip
-    print(
-        f"{summary.source} -> {summary.destination}: {counted(summary.done, 'object')} done{not_done};"
-        f" {size(summary.bytes_in)} in, {size(summary.bytes_out)} out, {summary.seconds:.1f} s"
-        f"{rate(summary.done, summary.seconds, 'objects')}"
-    )
+    print(summary.line())
     for reason, count in summary.left_out_reasons.items():
         print(f"left out: {counted(count, 'object')}: {reason}", file=sys.stderr)
     say_objects("failed", summary.failed, summary.examples)

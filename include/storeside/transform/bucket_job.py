@@ -105,8 +105,8 @@ class BucketJob:
         options_digest = decisive(spec, self.naming) if spec else ""
         self.scope = scope or Scope(str(source), str(destination), effect, run_id, selection, prepend, options_digest)
         several = spec is not None and spec.has_several_results
-        if spec and several:
-            require_stores(spec, destination, self.options)
+        if several:
+            require_stores(destination, self.options)
             self.naming = naming_lists(self.naming)
         self._listings = listings_of(spec, self.listings)(
             client, ledger, self.scope, source, destination, self.naming, self.options, list_source

@@ -81,10 +81,8 @@ def naming_lists(naming: Naming) -> Naming:
     return replace(naming, refuses=refusal)
 
 
-def require_stores(spec: EtlSpec, destination: Bucket, options: Options) -> None:
+def require_stores(destination: Bucket, options: Options) -> None:
     """Raise AIStoreInputError for a destination or an option that excludes several results."""
-    if not spec.has_several_results:
-        return
     if destination.is_remote:
         raise AIStoreInputError(
             f"several_results: {destination} is a remote bucket, whose versions of stored results AIStore does not"

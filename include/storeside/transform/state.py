@@ -9,6 +9,7 @@ from typing import Any
 
 from storeside.aistore.buckets import Bucket
 from storeside.aistore.errors import AIStoreInputError
+from storeside.amounts import counted, others, rate, size
 
 
 class Phase(StrEnum):
@@ -111,6 +112,18 @@ class Summary:
     def left_out(self) -> int:
         """The number of objects that the transformer left out."""
         return sum(self.left_out_reasons.values())
+
+    def line(self, done: str = "done") -> str:
+        """Return one line for a log or a terminal; `done` is the participle for processed objects."""
+        not_done = others(
+            (self.failed, "failed"), (self.known_bad, "failed for good before"), (self.left_out, "left out"),
+            (self.skipped, "unchanged"),
+        )  # fmt: skip
+        return (
+            f"{self.source} -> {self.destination}: {counted(self.done, 'object')} {done}{not_done};"
+            f" {size(self.bytes_in)} in, {size(self.bytes_out)} out, {self.seconds:.1f} s"
+            f"{rate(self.done, self.seconds, 'objects')}"
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return the summary as a dictionary of bounded size."""
