@@ -16,6 +16,7 @@ from storeside.stack.settings import Stack
 from storeside.transfer.base.errors import TransferInputError
 from storeside.transfer.objects import object_changes
 from storeside.transfer.request.after_load import AfterLoad
+from storeside.transfer.request.options import ReadOptions
 from storeside.transfer.request.source import Source
 from storeside.transfer.run.engine import Transfer
 from storeside.transfer.state import lock
@@ -292,8 +293,9 @@ def test_rows_that_a_table_itself_replaced_count_as_removed_in_later_tries_only(
 @pytest.mark.parametrize("loader", ["pull", "push"])
 def test_samples_without_rows_do_not_show_that_objects_have_none(bucket: Bucket, loader: str) -> None:
     """No table exists, so a sample of each object is to show its columns; an object without rows counts as loaded."""
-    long = b"n,s\n1," + b"x" * (1 << 19) + b"\n"
-    blank = b"\n" * (2 << 20) + rows_of(4)
+    beyond = 17 * ReadOptions.sample_bytes  # a sample without a row grows by a factor of up to 16
+    long = b"n,s\n1," + b"x" * beyond + b"\n"
+    blank = b"\n" * beyond + rows_of(4)
     empty = {f"{name}/{n}": b"n,s\n" for name in ("other", "denied", "long") for n in range(2)}
     bucket.put(empty | {"blank/x.jsonl": blank, "long/x.csv": long, "denied/x.csv": b"n,s\n2,y\n"})
     bucket.put({"other/x.parquet": parquet({"n": [3]})})
