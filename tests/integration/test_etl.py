@@ -32,7 +32,7 @@ from storeside.transform.bucket_job import BucketJob
 from storeside.transform.inspection import Inspection
 from storeside.transform.naming import Naming
 from storeside.transform.single import get_object, transform_object
-from storeside.transform.state import Options, Summary
+from storeside.transform.state import Options, State, Summary
 from storeside.transformers.contract.failures import Unlisted
 from tests.support import INIT_SECONDS, put, read, shared_etls, sizes, unique, until
 from tests.support import small_spec as spec
@@ -295,6 +295,51 @@ def test_sync_overwrites_no_result_of_another_object(
     synced("fourth")
     assert set(sizes(aistore, to)) == {"one.out"}
     assert read(aistore, to, "one.out") == b"ONE.MD"
+
+
+def test_a_result_that_sync_removed_from_another_object_is_made_again(
+    aistore: Any, clickhouse: Any, s3_client: Any, drive: Drive
+) -> None:
+    """The result of a deleted object may have been the result of another with the same name, in either order."""
+    source, to = Bucket("s3", unique("in")), Bucket("ais", unique("out"))
+    s3_client.create_bucket(Bucket=source.name)
+    for name in ("one.txt", "two.txt"):
+        s3_client.put_object(Bucket=source.name, Key=name, Body=name.encode())
+    upper = spec("upper")
+    drive(job(aistore, clickhouse, source, upper, to=to, run="first"))
+
+    class Removing(BucketJob):
+        """AIStore's job that removes a result after it was stored."""
+
+        def advance(self, state: State, seconds: float = 0) -> State:
+            if state.phase == "bucket":
+                to.object(aistore, "one.txt").delete()
+            return super().advance(state, seconds)
+
+    run = Removing(
+        aistore, Ledger(clickhouse), source, to, run_id="second", spec=upper,
+        options=Options(sync=True, keep_etl=upper.name in shared_etls()),
+    )  # fmt: skip
+    found = drive(run)
+    assert (found.listed, found.skipped, found.done, found.failed) == (2, 1, 1, 0), found
+    assert read(aistore, to, "one.txt") == b"ONE.TXT"
+    assert drive(job(aistore, clickhouse, source, upper, to=to, run="third")).skipped == 2
+
+
+def test_a_next_try_of_sync_removes_the_results_of_deleted_objects(
+    aistore: Any, clickhouse: Any, s3_client: Any, drive: Drive
+) -> None:
+    source, to = Bucket("s3", unique("in")), Bucket("ais", unique("out"))
+    s3_client.create_bucket(Bucket=source.name)
+    for name in ("one.txt", "two.txt"):
+        s3_client.put_object(Bucket=source.name, Key=name, Body=name.encode())
+    upper = spec("upper")
+    drive(job(aistore, clickhouse, source, upper, to=to, run="first"))
+    s3_client.delete_object(Bucket=source.name, Key="two.txt")
+    s3_client.put_object(Bucket=source.name, Key="three.txt", Body=b"three.txt")
+    job(aistore, clickhouse, source, upper, to=to, run="second", sync=True).begin()  # killed after its plan
+    drive(job(aistore, clickhouse, source, upper, to=to, run="second", sync=True))
+    assert set(sizes(aistore, to)) == {"one.txt", "three.txt"}
 
 
 @pytest.mark.usefixtures("embedded_only")

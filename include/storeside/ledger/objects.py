@@ -131,6 +131,11 @@ class Ledger:
             self.insert_listing([(scope.job, "planned", shared[0], "", 0, scope.options, shared[1])])
         return self._plan(self._sides(scope))
 
+    def plan_lost(self, scope: Scope) -> int:
+        """Add the objects whose earlier results the job removed to the plan; return the number of pending objects."""
+        self.client.command(sql.query("plan_lost"), parameters={"job": scope.job})
+        return self._sides(scope).get("pending", 0)
+
     def distrust(self, scope: Scope) -> None:
         """Copy results that do not belong to the current objects from the job's ``after`` to its ``before`` side.
 

@@ -215,6 +215,8 @@ class BucketJob:
         self._listings.destination("after")
         if self.spec is None and self._accept_copies():
             self._listings.destination("after")
+        if self.options.sync and state.phase == Phase.BUCKET:
+            state = replace(state, pending=self.ledger.plan_lost(self.scope))
         self._held.check()
         return self._after_pass(replace(state, job_id="", cursor=""))
 

@@ -70,7 +70,7 @@ class Planner:
         self._listings.planned()
         self._held.check()
         self._held.evict_stale()
-        return _state(Phase.OBJECTS, plan)
+        return _state(Phase.BUCKET if self._options.sync else Phase.OBJECTS, plan)
 
     def plan(self) -> State:
         """List both buckets, compare them with the ledger, and return the first state of the plan.
