@@ -70,6 +70,8 @@ class S3ToClickHouseOperator(LoadOperator):
         the task reads the newest inventory instead of listing the bucket, and loads no newer objects
     :param snapshot: with `format` ``iceberg`` or ``delta``: the snapshot to load instead of the current one: an
         Iceberg snapshot's id, the URI of an Iceberg metadata file (``metadata_location`` of a catalog), or a version
+    :param remove_deleted: remove the rows of objects that the bucket no longer has, if they are at most this share of
+        the loaded ones, such as ``5 %``. If more are gone, the task fails and removes none
     :param after_load: `AfterLoad`: delete, move or tag objects after their load; without it they stay as they are
     :param plan_only: load nothing: log and return what would be loaded, the statements for the table, and the first
         rows, see docs/preview.md. Returns the engine's `Preview` as a dictionary. The task does not defer
@@ -77,7 +79,7 @@ class S3ToClickHouseOperator(LoadOperator):
 
     template_fields = (
         *LoadOperator.template_fields, "source", "retry_failed", "suite", "on_failed_expectations", "after_load",
-        "modified_after", "inventory", "snapshot", "plan_only",
+        "modified_after", "inventory", "snapshot", "remove_deleted", "plan_only",
     )  # fmt: skip
     ui_color = "#fff4c2"
 
@@ -91,6 +93,7 @@ class S3ToClickHouseOperator(LoadOperator):
         suite: str = "",
         on_failed_expectations: OnFailedExpectations | Template = "fail",
         overlap_seconds: float | None = None,
+        remove_deleted: str = "",
         after_load: AfterLoad | None = None,
         modified_after: str = "",
         inventory: str = "",
@@ -107,6 +110,7 @@ class S3ToClickHouseOperator(LoadOperator):
         self.suite = suite
         self.on_failed_expectations = on_failed_expectations
         self.overlap_seconds = overlap_seconds
+        self.remove_deleted = remove_deleted
         self.after_load = after_load or AfterLoad()
         self.modified_after = modified_after
         self.inventory = inventory
@@ -193,6 +197,7 @@ class S3ToClickHouseOperator(LoadOperator):
             all_or_nothing=self.all_or_nothing,
             retry_failed=as_bool(self.retry_failed, "retry_failed"),
             overlap_seconds=self.overlap_seconds,
+            remove_deleted=self.remove_deleted,
             expectations=Expectations(self.suite, self.on_failed_expectations),
             after_load=self.after_load,
         )
@@ -225,7 +230,9 @@ class S3ToClickHouseOperator(LoadOperator):
         detail = {name: report[name] for name in ("rows", "rejected", "filtered", "handled", "left")}
         detail |= {**known_detail(report), "loader": self._loader, **({"verdict": verdict} if verdict else {})}
         if report["snapshot"]:
-            detail |= {name: report[name] for name in ("snapshot", "removed")}
+            detail["snapshot"] = report["snapshot"]
+        if report["snapshot"] or self.remove_deleted:
+            detail["removed"] = report["removed"]
         tables = ledger(self.clickhouse_conn_id)
         tables.create()
         row = {

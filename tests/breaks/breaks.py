@@ -404,6 +404,17 @@ BREAKS = (
         ),
     ),
     Break(
+        "load-deleted",
+        "any number of objects may be gone",
+        (
+            Edit(
+                f"{ENGINE}/transfer/publish/mirror.py",
+                "            if self.most_removed is not None:\n                self._check_share(gone)\n",
+                "",
+            ),
+        ),
+    ),
+    Break(
         "load-secrets",
         "without a named collection, ClickHouse gets the connection's keys in the endpoint",
         (

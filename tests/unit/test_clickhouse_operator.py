@@ -83,13 +83,20 @@ def test_arguments_reach_the_engine() -> None:
     request = made.request(AWS, **more)
     default = Request(Source("trips"), "d.t")
     for field in dataclasses.fields(Request):
-        assert (getattr(request, field.name) != getattr(default, field.name)) == (field.name != "table"), field.name
+        is_changed = getattr(request, field.name) != getattr(default, field.name)
+        # `overlap_seconds` refuses to remove rows
+        assert is_changed == (field.name not in ("table", "remove_deleted")), field.name
     for options in ("read", "table_options", "limits", "expectations"):
         for field in dataclasses.fields(getattr(request, options)):
             changed, unchanged = (getattr(getattr(r, options), field.name) for r in (request, default))
             assert (changed != unchanged) == (field.name != "upsert"), field.name  # `replace` refuses an upsert
     assert request.batches == Batches(bytes=11)
     assert Request.from_dict(json.loads(json.dumps(request.to_dict()))) == request
+
+
+def test_a_share_of_deleted_objects_reaches_the_engine() -> None:
+    made = operator(remove_deleted="5 %")
+    assert made.request(AWS, remove_deleted=made.remove_deleted).most_removed == 0.05
 
 
 def test_an_upsert_reaches_the_engine() -> None:

@@ -38,6 +38,7 @@ SPECIAL = {
     "table.ttl": "a + INTERVAL 30 DAY",
     "table.system_columns": ["_object", "_version"],
     "columns.mask": {"a": "sha256"},
+    "remove_deleted": "5 %",
 }
 GIVEN = {
     "csv.quote": "'",

@@ -71,6 +71,11 @@ class EventLoad:
             raise EventInputError(
                 "all_or_nothing: a queue of events has no end, so there is no 'all': leave the option out"
             )
+        if request.remove_deleted:
+            raise EventInputError(
+                "remove_deleted: a load of events lists no bucket, so it does not know which objects are gone: set it"
+                " in an S3ToClickHouseOperator"
+            )
         if request.source.in_aistore:
             raise EventInputError(
                 f"{request.source.bucket}: only S3 sends events: load it with S3ToClickHouseOperator"

@@ -1,9 +1,14 @@
-"""Makes a table equal to one snapshot of an Iceberg or Delta table, while other runs may load other snapshots."""
+"""Makes a table equal to its source: one snapshot of an Iceberg or Delta table, or the listed objects of a bucket.
+
+Rows of files that left the snapshot, and of objects that were deleted, are removed. Other runs may load other
+snapshots or objects meanwhile.
+"""
 
 from __future__ import annotations
 
 import logging
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from storeside.sql.answers import first_row
@@ -11,25 +16,32 @@ from storeside.transfer.base.errors import TransferInputError, TransferTransient
 from storeside.transfer.request.source import uri_of
 from storeside.transfer.state.loads import Loaded, Loads, Planned
 from storeside.transfer.state.lock import locked
+from storeside.transfer.state.small_plan import SELECTED
 from storeside.transfer.tables.table import Destination
 
 log = logging.getLogger(__name__)
 
 _FILES = "(SELECT key, etag FROM storeside.load_listings WHERE transfer = {transfer:String})"
-_MINE = "destination = {destination:String} AND bucket = {bucket:String} AND startsWith(key, {prefix:String})"
+_KEYS = "(SELECT key FROM storeside.load_listings WHERE transfer = {transfer:String})"
+_MINE = (
+    "destination = {destination:String} AND bucket = {bucket:String} AND startsWith(key, {prefix:String})"
+    " AND match(key, {regex:String})"
+)
 
 
 @dataclass(frozen=True)
 class Mirror:
-    """The files of a snapshot in the plan of a load, compared with the ledger.
+    """The files of a snapshot in the plan of a load, or the listed objects, compared with the ledger.
 
-    `files` is their number, and `since` the time of the ledger's server, in microseconds since the epoch, before the
-    snapshot was looked up.
+    `files` is the number of files or of objects that the keys select, and `since` the time of the ledger's server, in
+    microseconds since the epoch, before the snapshot was looked up or the listing began. `most_removed` is the
+    largest share, from 0 to 1, of the loaded objects whose rows may be removed; None for a snapshot.
     """
 
     loads: Loads
     files: int
     since: int
+    most_removed: float | None = None
 
     def check(self) -> None:
         """Raise TransferTransientError if another run has loaded another snapshot since ours was looked up.
@@ -54,22 +66,28 @@ class Mirror:
             )
 
     def gone(self) -> list[Loaded]:
-        """Return the loaded files of the table that are not in the snapshot."""
+        """Return the loaded files of the table that are not in the snapshot, or all loads of objects that are gone.
+
+        Objects that were loaded since the listing began are not gone: it need not have them.
+        """
         self._check_files()
+        gone = f"(key, version) NOT IN {_FILES}"
+        if self.most_removed is not None:
+            gone = f"key NOT IN {_KEYS} AND toUnixTimestamp64Micro(recorded_at) < {{since:Int64}}"
         rows = self.loads.client.query(
             "SELECT key, version, bytes, toFloat64(modified), load_id, rows, rejected, filtered"
             " FROM storeside.loads FINAL"
-            f" WHERE {_MINE} AND state = 'loaded' AND (key, version) NOT IN {_FILES}",
-            parameters=self.loads.parameters,
+            f" WHERE {_MINE} AND state = 'loaded' AND {gone}",
+            parameters={**self.loads.parameters, "since": self.since},
         ).result_rows
         self._check_files()
         return [Loaded(Planned(*row[:5]), row[5], row[6], filtered=row[7]) for row in rows]
 
     def _check_files(self) -> None:
-        """Raise TransferTransientError unless the plan still has the snapshot: without it, every file seems gone."""
-        found = first_row(self.loads.client.query(f"SELECT count() FROM {_FILES}", parameters=self.loads.parameters))[
-            0
-        ]
+        """Raise TransferTransientError unless the plan still has the listing: without it, every file seems gone."""
+        asked = {**self.loads.parameters, "modified_from": 0}
+        query = f"SELECT countIf({SELECTED}) FROM storeside.load_listings WHERE transfer = {{transfer:String}}"
+        found = first_row(self.loads.client.query(query, parameters=asked))[0]
         if found != self.files:
             raise TransferTransientError(
                 f"the plan of {self.loads.destination} has {found} of {self.files} files, because another try of this"
@@ -100,21 +118,41 @@ class Mirror:
                 " load rows twice: use on_overwrite='replace', which also removes the rows of these files"
             )
 
-    def remove_gone(self, destination: Destination | None) -> int:
-        """Remove the rows of files that are not in the snapshot; return the number of these files.
+    def _check_share(self, gone: Sequence[Loaded]) -> None:
+        """Raise TransferInputError if more objects are gone than the user allows."""
+        assert self.most_removed is not None  # noqa: S101 - not for a snapshot
+        keys = sorted({o.planned.key for o in gone})
+        query = f"SELECT uniqExact(key) FROM storeside.loads FINAL WHERE {_MINE} AND state = 'loaded'"
+        loaded = int(first_row(self.loads.client.query(query, parameters=self.loads.parameters))[0])
+        if len(keys) > self.most_removed * loaded:
+            source = self.loads.source
+            raise TransferInputError(
+                f"{len(keys)} of the {loaded} objects that are loaded from {uri_of(source.bucket, source.keys)} into"
+                f" {self.loads.destination} are gone ({len(keys) / loaded:.1%}), such as"
+                f" {', '.join(map(repr, keys[:3]))}, and remove_deleted allows {100 * self.most_removed:g} %: no row"
+                " was removed. If the objects were meant to be deleted, run the load once with a larger share"
+            )
 
-        Raises TransferTransientError, and removes nothing, unless all files of the snapshot are loaded.
+    def remove_gone(self, destination: Destination | None) -> int:
+        """Remove the rows of files or objects that are gone; return the number of these.
+
+        Raises TransferTransientError, and removes nothing, unless all files of a snapshot are loaded, and
+        TransferInputError if more objects are gone than the user allows.
         """
         if destination is None or not self.gone():
             return 0
         name, others = destination.name, destination.others
         with locked(destination.client, name, uuid.uuid4().hex[:8], "nothing", others) as hold:
-            self.check()
-            self._check_loaded()
+            if self.most_removed is None:
+                self.check()
+                self._check_loaded()
             gone = self.gone()
+            if self.most_removed is not None:
+                self._check_share(gone)
             # A run that is killed here leaves loads in doubt: the next run counts their rows and decides again.
             self.loads.record(gone, "publishing")
             destination.remove([o.planned for o in gone], hold)
             self.loads.record_replaced([o.planned for o in gone])
-        log.info("removed the rows of %d files of earlier snapshots from %s", len(gone), name)
+        what = "files of earlier snapshots" if self.most_removed is None else "deleted objects"
+        log.info("removed the rows of %d %s from %s", len(gone), what, name)
         return len(gone)

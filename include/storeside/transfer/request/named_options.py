@@ -53,6 +53,7 @@ NamedOptions = TypedDict(
     {
         "format": LoadFormat, "loader": Loader, "on_drift": OnDrift, "on_bad_rows": OnBadRows,
         "on_overwrite": OnOverwrite, "retry_failed": bool, "all_or_nothing": bool, "overlap_seconds": float,
+        "remove_deleted": str,
         "read.nested": Nested, "read.on_null_nested": OnNullNested, "read.strict_json": bool,
         "read.max_bad_rows": int, "read.sample_objects": int, "read.sample_bytes": int,
         "read.partition_columns": _Texts, "read.codes": Codes, "read.joined": bool, "csv.delimiter": str,

@@ -51,6 +51,17 @@ MANIFEST = "speech.manifest"
 _TEN_YEARS = 10 * 366 * 24 * 3600
 
 
+_SHARE = re.compile(r"(\d{1,3}(?:\.\d{1,6})?) ?%")
+
+
+def share_of(option: str, text: str) -> float:
+    """Return the number that a percentage such as ``5 %`` stands for. Raises TransferInputError."""
+    found = _SHARE.fullmatch(text.strip())
+    if found is None:
+        raise TransferInputError(f"{option} {text!r}: write a percentage, such as '5 %'")
+    return float(found[1]) / 100
+
+
 def require_table(name: str) -> None:
     """Raise TransferInputError unless the name has a database and a table."""
     if not re.fullmatch(r"[^.]+\.[^.]+", name):
@@ -84,6 +95,8 @@ class Request:
     :param limits: limits of one object
     :param expectations: a suite that checks the rows before they are published
     :param after_load: what happens to an object after its load
+    :param remove_deleted: the largest share of the loaded objects whose rows are removed because a listing no longer
+        has the objects, such as ``5 %``: if more are missing, the load fails and removes none. Empty keeps all rows
     :param create_database: create the database of a missing table if it does not exist, either
     """
 
@@ -103,6 +116,7 @@ class Request:
     limits: LoadLimits = field(default_factory=LoadLimits)
     expectations: Expectations = field(default_factory=Expectations)
     after_load: AfterLoad = field(default_factory=AfterLoad)
+    remove_deleted: str = ""
     create_database: bool = True
 
     def __post_init__(self) -> None:
@@ -118,6 +132,7 @@ class Request:
         self.after_load.check_source(self.source)
         self._check_lake()
         self._check_upsert()
+        self._check_remove_deleted()
         if self.source.in_aistore:
             self._check_aistore()
         elif self.source.only_by_worker and self.loader == "pull":
@@ -187,10 +202,37 @@ class Request:
         for option, sql in (("partition_by", options.partition_key), ("sharding_key", options.division)):
             self.upsert.require_of_key(option, sql)
 
+    def _check_remove_deleted(self) -> None:
+        if not self.remove_deleted:
+            return
+        if not 0 < share_of("remove_deleted", self.remove_deleted) <= 1:
+            raise TransferInputError(f"remove_deleted {self.remove_deleted!r}: write a share above 0 %, up to 100 %")
+        others = {
+            f"format {self.format!r}": (self.is_lake, "it removes the rows of files that left the table anyway"),
+            "after_load": (self.after_load.action in ("delete", "move"), "it deletes or moves the objects itself"),
+            "inventory": (bool(self.source.inventory), "it may be older than the loaded objects"),
+            "modified_after": (bool(self.source.modified_after), "older objects are not selected"),
+            "overlap_seconds": (self.overlap_seconds is not None, "the listing has only the newest keys"),
+            "upsert": (bool(self.upsert), "merges may have removed the rows that a deleted object replaced"),
+        }
+        for option, (given, why) in others.items():
+            if given:
+                raise TransferInputError(f"remove_deleted excludes {option}: {why}. Omit one of them")
+
+    @property
+    def most_removed(self) -> float:
+        """The largest share of the loaded objects whose rows may be removed, from 0 to 1."""
+        return share_of("remove_deleted", self.remove_deleted) if self.remove_deleted else 0.0
+
     @property
     def upsert(self) -> Upsert:
         """The option for rows that are changes of keys."""
         return self.table_options.upsert
+
+    @property
+    def is_mirrored(self) -> bool:
+        """Whether rows of objects go that the listing does not have."""
+        return self.is_lake or bool(self.remove_deleted)
 
     @property
     def is_lake(self) -> bool:

@@ -84,7 +84,7 @@ class Report(Unplanned):
     :param left: source objects that S3 refused to change
     :param left_objects: examples of these, as (key, reason)
     :param snapshot: id of the snapshot that the table now has, for an Iceberg or Delta table
-    :param removed: files of earlier snapshots whose rows were removed
+    :param removed: loads whose rows were removed: of files of earlier snapshots, or of deleted objects
     """
 
     listed: int
@@ -140,9 +140,9 @@ class Transfer:
             replaces=request.on_overwrite == "replace", options=request.digest,
             markers=request.markers,
         )  # fmt: skip
-        # The files of a snapshot, and the objects that an action is due for, are compared with the stored listing. A
-        # listing with an overlap begins where the ledger says.
-        is_compared = request.is_lake or bool(request.after_load)
+        # The files of a snapshot, objects that may be gone, and objects that an action is due for, are compared with
+        # the stored listing. A listing with an overlap begins where the ledger says.
+        is_compared = request.is_mirrored or bool(request.after_load)
         self.plan = Plan(self.loads, stores=is_compared or request.overlap_seconds is not None)
         self._preparation = Preparation(TableSetup(request, client, s3, self.plan, servers))
         self.started = time.time()
@@ -198,6 +198,9 @@ class Transfer:
         """
         form = self.request.form(prepared.format) if prepared.planned else None
         mirror = Mirror(self.loads, prepared.listed, prepared.since) if self.request.is_lake else None
+        remover = mirror if self.request.on_overwrite == "replace" else None
+        if self.request.remove_deleted:
+            remover = Mirror(self.loads, prepared.listed, prepared.since, self.request.most_removed)
         is_tidy = self._preparation.has_swept
         validation = self.validation or (validation_of(self.request) if prepared.planned else None)
         if self.request.source.by_url and not prepared.push:
@@ -219,9 +222,7 @@ class Transfer:
             is_tidy = is_tidy and not work.is_untidy
             if self.request.upsert:  # the load may have added columns
                 keep_view(existing(self.client, self.request.table, self.servers), self.request.upsert)
-        removed = 0
-        if mirror is not None and self.request.on_overwrite == "replace":
-            removed = mirror.remove_gone(look_up(self.client, self.request.table, self.servers))
+        removed = remover.remove_gone(look_up(self.client, self.request.table, self.servers)) if remover else 0
         totals = self.loads.last_totals(prepared.planned)
         failures = tuple(self.loads.failures(MOST_FAILURES)) if totals.failed else ()
         handled = self.source_actions.run(self._given)

@@ -47,8 +47,8 @@ class Prepared(Unplanned):
     """Format, loader and size of a plan, with which another process can continue; `bytes` counts planned objects.
 
     For a plan of an Iceberg or Delta table, `snapshot` is the id of its snapshot, `partitions` lists the columns with
-    values in keys, `columns` those of its files if other columns of files are ignored, and `since` is the time of the
-    ledger's server before the snapshot was looked up, in microseconds.
+    values in keys, and `columns` those of its files if other columns of files are ignored. `since` is the time of the
+    ledger's server before the snapshot was looked up or a listing began, in microseconds, if rows are to be removed.
     """
 
     format: str
@@ -75,6 +75,7 @@ class Preparation:
         self.client, self.s3, self.plan = table.client, table.s3, table.plan
         self.loads = table.plan.loads
         self._known = Unplanned()
+        self._since = 0
         self.has_swept = False  # whether this process has dropped what earlier tries had left
         self._destination: tuple[float, Destination] | None = None
 
@@ -106,6 +107,7 @@ class Preparation:
             return replace(
                 prepared,
                 known_bad=known.known_bad, known_failures=known.known_failures, ignored=self.plan.ignored,
+                since=self._since,
             )  # fmt: skip
         except DatabaseError as e:
             raise _usage(classify(e)) from e
@@ -126,7 +128,7 @@ class Preparation:
         if self.request.after_load:
             require_right([self.client, *(destination.others if destination else ())])
         # Loads that are settled here must not count as loads of another snapshot.
-        since = self._settle_and_ask_time(destination) if self.request.is_lake else 0
+        self._since = since = self._settle_and_ask_time(destination) if self.request.is_mirrored else 0
         is_whole, pulls = queries.at_once(lambda: self._list(objects), lambda: self.pulls)
         push = not pulls
         listed, planned, size = self.plan.make(
@@ -196,9 +198,7 @@ class Preparation:
         if destination is not None:
             snapshot.refuse_other_zones(destination)
         columns = [c.name for c in snapshot.stored] if snapshot.ignores_others else []
-        return replace(
-            prepared, snapshot=snapshot.id, partitions=snapshot.partitions, columns=columns, since=since
-        )  # fmt: skip
+        return replace(prepared, snapshot=snapshot.id, partitions=snapshot.partitions, columns=columns)
 
     def _check_number(self, planned: int) -> None:
         if self.request.at_once and planned > MOST_AT_ONCE:
