@@ -118,7 +118,8 @@ class Mailbox(Loading):
         queue = Queue(sqs or self.sqs, self.url)
         keys = request.pop("keys", "")
         s3 = request.pop("s3", None) or self.s3
-        source = Source(self.bucket, keys, collection="storeside_s3")
+        after = request.pop("modified_after", "")
+        source = Source(self.bucket, keys, collection="storeside_s3", modified_after=after)
         request = {"format": "jsonl", **request}
         run_id = request.pop("run_id", None) or f"run-{uuid.uuid4().hex[:8]}"
         return EventLoad(

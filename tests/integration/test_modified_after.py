@@ -55,12 +55,7 @@ def test_listings(loading: Loading, listed: dict[str, Any]) -> None:
 def test_events(mailbox: Mailbox) -> None:
     instant = old_and_new(mailbox)
     mailbox.arrive(2)
-    load = mailbox.events_load()
-    load.request = type(load.request)(
-        Source(mailbox.bucket, collection="storeside_s3", modified_after=instant), mailbox.table, "jsonl",
-        retry_failed=True,
-    )  # fmt: skip
-    found = load.run()
+    found = mailbox.drain(modified_after=instant)
     assert (found.loaded, found.skipped, found.deleted, found.dead) == (1, 1, 2, 0)
     assert mailbox.rows() == [(2,)]
     ((_, reason),) = mailbox.events()["old.jsonl", "ObjectCreated:Put"]

@@ -373,7 +373,7 @@ def test_a_failure_does_not_take_the_place_of_a_load_of_another_run(loading: Loa
 
 def test_a_listing_that_arrives_twice_is_refused(loading: Loading) -> None:
     loading.put({"0.csv": csv(0)})
-    transfer = loading.transfer("", format="csv", loader="pull")
+    transfer = loading.transfer("", format="csv", loader="pull", overlap_seconds=60.0)  # so that it is stored
     insert = transfer.loads.client.insert
 
     def twice(table: str, *args: Any, **kwargs: Any) -> Any:

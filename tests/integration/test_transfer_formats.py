@@ -187,7 +187,7 @@ def test_hostile_keys_load_exactly_their_own_rows(loading: Loading, loader: str)
     }
     report = loading.load("in/", loader=loader, format="csv", system_columns=("_object",))
     assert loading.reasons() == {}
-    assert report.loaded == len(listed)
+    assert (report.loaded, sum(report.ignored.values())) == (len(listed), 1)
     assert sorted(loading.rows("_object, n")) == sorted((key, n) for key, n in keys.items() if key in listed)
     assert len(listed) > len(HOSTILE) - 3
 
@@ -206,7 +206,7 @@ def test_system_columns(loading: Loading, loader: str) -> None:
 
 
 def test_patterns_choose_objects(loading: Loading) -> None:
-    loading.put({f"{a}/{b}.csv": f"n\n{a}{b}\n".encode() for a in range(3) for b in range(3)})
+    loading.put({f"{a}/{b}.csv": f"n\n{10 * a + b}\n".encode() for a in range(3) for b in range(3)})
     report = loading.load("{0..1}/[12]".replace("[12]", "{1,2}") + ".csv")
     assert (report.listed, report.skipped, report.loaded) == (4, 0, 4)
     assert [n for (n,) in loading.rows("n")] == [1, 2, 11, 12]

@@ -1300,6 +1300,7 @@ def test_markers_are_ignored_unless_the_keys_name_them(engine: Engine) -> None:
     kinds = {"_*": 3, ".*": 1, "*.crc": 1, "*.metadata": 1, "*_$folder$": 1}
     found, ignored = planned("in/")
     assert found == data
+    assert {key for key, *_ in listed if not Source("bucket", "in/").ignores(key)} == data  # the same without SQL
     assert {name: int(count) for name, count in ignored.items()} == kinds
     assert planned("in/_SUCCESS")[0] == {"in/_SUCCESS"}
     assert planned("in/*.crc")[0] == {"in/x.crc"}

@@ -308,11 +308,11 @@ def wild(key: str) -> bool:
 
 
 def matches(regex: str, key: str) -> bool:
-    """Return whether an expression that `pattern` returned matches a key, as ClickHouse's ``match`` does."""
+    """Return whether an expression of RE2 matches anywhere in a key, as ClickHouse's ``match`` does."""
     import re2
 
     # RE2 keeps the expressions that it has compiled. Keys that are not UTF-8 are bytes, too.
-    return re2.match(regex.encode("utf-8", "surrogateescape"), key.encode("utf-8", "surrogateescape")) is not None
+    return re2.search(regex.encode("utf-8", "surrogateescape"), key.encode("utf-8", "surrogateescape")) is not None
 
 
 def pattern(keys: str) -> str:
