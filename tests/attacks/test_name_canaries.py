@@ -71,7 +71,7 @@ class Canaries:
 def canaries(stack: Stack, aistore: Any, clickhouse: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Canaries]:
     for name, connection in airflow.connections(stack).items():
         monkeypatch.setenv(f"AIRFLOW_CONN_{name}", json.dumps(connection))
-    for module in ("aistore", "bucket_job", "prefetch", "shards"):
+    for module in ("operators.aistore", "bases.bucket_job", "operators.prefetch", "operators.shards"):
         monkeypatch.setattr(f"storeside.operators.{module}.ledger", lambda _: Ledger(clickhouse))
     found = Canaries(stack, aistore)
     yield found

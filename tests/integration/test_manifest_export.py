@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 # Name, channels, samples, share of silence, bandwidth and signal-to-noise ratio of recordings, and their run.
 RECORDINGS = [
     ("a/b c.wav", 1, 16_000, 0.25, 7_800.0, 31.5, "dag/1"),
-    ('odd?"\\ü*.wav', 1, 8_001, 0.0, None, None, "dag/2"),
+    ('odd"\\ü*.wav', 1, 8_001, 0.0, None, None, "dag/2"),
     ("two.wav", 2, 2**33, None, None, None, "dag/2"),
 ]
 Lines = list[dict[str, Any]]

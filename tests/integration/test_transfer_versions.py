@@ -148,11 +148,11 @@ def test_a_plan_that_is_made_again_never_lacks_its_objects(loading: Loading) -> 
 def test_a_load_that_another_process_has_ended_does_not_succeed(loading: Loading) -> None:
     """A deferred load runs again with the same plan, for example after its triggerer was killed at the end."""
     loading.put({"a.csv": csv(1), "b.csv": b"n\nx\n"})
-    transfer = loading.transfer(format="csv")
-    prepared = transfer.prepare()
-    assert transfer.run(prepared).failed == 1
+    first, other = (loading.transfer(format="csv", run_id=f"run/{loading.table}") for _ in range(2))
+    prepared = first.prepare()
+    assert first.run(prepared).failed == 1
     with pytest.raises(TransferTransientError, match="another process has ended this load"):
-        transfer.run(prepared)
+        other.run(prepared)
 
 
 def test_the_end_of_a_load_does_not_fail_it(loading: Loading) -> None:
@@ -186,8 +186,10 @@ def test_two_versions_of_an_object_in_a_listing_are_read_alone() -> None:
 def test_the_objects_of_a_batch_are_looked_up_by_their_keys(loading: Loading) -> None:
     """The ledger may have millions of other objects of the table."""
     loading.put({f"{n}.csv": csv(n) for n in range(3)})
-    transfer = loading.transfer(format="csv", batch_objects=1)
-    transfer.prepare()
+    planning, transfer = (
+        loading.transfer(format="csv", batch_objects=1, run_id=f"run/{loading.table}") for _ in range(2)
+    )
+    planning.prepare()
     asked: list[str] = []
     query = transfer.loads.client.query
     transfer.loads.client.query = lambda text, *a, **k: (asked.append(text), query(text, *a, **k))[1]
