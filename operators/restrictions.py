@@ -344,16 +344,16 @@ class Form:
     def check_limits(self, groups: Mapping[str, Any]) -> None:
         """Check options by name against those of the task's code in `groups`; see `named_options.raised`.
 
-        Raises OperatorInputError if the form raises a limit, and the Variable does not allow it.
+        Raises OperatorInputError if the form raises a limit, or lets the load remove rows of earlier loads, and the
+        Variable does not allow it.
         """
         from storeside.operators.shared import as_object
-        from storeside.transfer.request.named_options import raised
+        from storeside.transfer.request.named_options import REMOVING, raised
 
-        _check(self.value, (
-            (field.name, _OPTIONS, f"{name}={number}")
-            for field in self.fields if field.kind == "load options"
-            for name, number in raised(groups, as_object(field.value, field.name)).items()
-        ))  # fmt: skip
+        given = [(f.name, as_object(f.value, f.name)) for f in self.fields if f.kind == "load options"]
+        numbers = ((field, f"{n}={most}") for field, options in given for n, most in raised(groups, options).items())
+        removing = ((field, name) for field, options in given for name in REMOVING if options.get(name))
+        _check(self.value, ((field, _OPTIONS, wanted) for field, wanted in (*numbers, *removing)))
 
 
 def check_form(context: Context) -> Form:
@@ -428,7 +428,7 @@ def _with_actions(fields: Iterator[_Field]) -> Iterator[_Field]:
 def is_listed(names: str, name: str, patterns: Sequence[str]) -> bool:
     """Return whether a list of the Variable contains the name; the meaning of ``*`` depends on its key, `names`.
 
-    An entry ``name=number`` of the list of options contains all smaller numbers, too.
+    An entry ``name=number`` of the list of options contains all smaller numbers, too, and ``name`` itself no number.
     """
     if names == _OPTIONS:
         return any(_allows(entry, name) for entry in patterns)
@@ -439,7 +439,9 @@ def is_listed(names: str, name: str, patterns: Sequence[str]) -> bool:
 def _allows(entry: str, wanted: str) -> bool:
     option, _, most = entry.partition("=")
     name, _, number = wanted.partition("=")
-    return entry == "*" or (option == name and most.isdecimal() and int(number) <= int(most))
+    if entry in ("*", wanted):
+        return True
+    return option == name and most.isdecimal() and number.isdecimal() and int(number) <= int(most)
 
 
 def _listing(pattern: str, characters: str) -> str:

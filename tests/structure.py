@@ -25,7 +25,7 @@ _COMMENT = re.compile(r"#\s*(?:noqa\b[^#]*?-\s*)?(?!noqa\b|type:|fmt:)\w")
 FOLDERS = ("dags", "operators", "plugins", "include/storeside")
 # Arguments of a function or fields of a class that its fields construct, and places where there should be none.
 LIMITS = {
-    "most_arguments": 18,
+    "most_arguments": 19,
     "most_modules_in_a_folder": 25,
     "most_own_imports": 19,
     "any_clients": 0,

@@ -72,6 +72,8 @@ class S3ToClickHouseOperator(LoadOperator):
         Iceberg snapshot's id, the URI of an Iceberg metadata file (``metadata_location`` of a catalog), or a version
     :param remove_deleted: remove the rows of objects that the bucket no longer has, if they are at most this share of
         the loaded ones, such as ``5 %``. If more are gone, the task fails and removes none
+    :param replace_partition: replace the table's partition of this value by the rows of the objects that the keys
+        select, in one step, such as ``{{ ds }}``
     :param after_load: `AfterLoad`: delete, move or tag objects after their load; without it they stay as they are
     :param plan_only: load nothing: log and return what would be loaded, the statements for the table, and the first
         rows, see docs/preview.md. Returns the engine's `Preview` as a dictionary. The task does not defer
@@ -79,7 +81,8 @@ class S3ToClickHouseOperator(LoadOperator):
 
     template_fields = (
         *LoadOperator.template_fields, "source", "retry_failed", "suite", "on_failed_expectations", "after_load",
-        "modified_after", "inventory", "snapshot", "remove_deleted", "plan_only",
+        "modified_after", "inventory", "snapshot", "remove_deleted", "replace_partition",
+        "plan_only",
     )  # fmt: skip
     ui_color = "#fff4c2"
 
@@ -94,6 +97,7 @@ class S3ToClickHouseOperator(LoadOperator):
         on_failed_expectations: OnFailedExpectations | Template = "fail",
         overlap_seconds: float | None = None,
         remove_deleted: str = "",
+        replace_partition: str = "",
         after_load: AfterLoad | None = None,
         modified_after: str = "",
         inventory: str = "",
@@ -111,6 +115,7 @@ class S3ToClickHouseOperator(LoadOperator):
         self.on_failed_expectations = on_failed_expectations
         self.overlap_seconds = overlap_seconds
         self.remove_deleted = remove_deleted
+        self.replace_partition = replace_partition
         self.after_load = after_load or AfterLoad()
         self.modified_after = modified_after
         self.inventory = inventory
@@ -198,6 +203,7 @@ class S3ToClickHouseOperator(LoadOperator):
             retry_failed=as_bool(self.retry_failed, "retry_failed"),
             overlap_seconds=self.overlap_seconds,
             remove_deleted=self.remove_deleted,
+            replace_partition=self.replace_partition,
             expectations=Expectations(self.suite, self.on_failed_expectations),
             after_load=self.after_load,
         )
@@ -231,7 +237,7 @@ class S3ToClickHouseOperator(LoadOperator):
         detail |= {**known_detail(report), "loader": self._loader, **({"verdict": verdict} if verdict else {})}
         if report["snapshot"]:
             detail["snapshot"] = report["snapshot"]
-        if report["snapshot"] or self.remove_deleted:
+        if report["snapshot"] or self.remove_deleted or self.replace_partition:
             detail["removed"] = report["removed"]
         tables = ledger(self.clickhouse_conn_id)
         tables.create()

@@ -415,6 +415,17 @@ BREAKS = (
         ),
     ),
     Break(
+        "load-partition",
+        "the new rows appear before the old ones go",
+        (
+            Edit(
+                f"{ENGINE}/transfer/publish/publishing.py",
+                "if mirror is not None and mirror.partition:",
+                "if False:",
+            ),
+        ),
+    ),
+    Break(
         "load-secrets",
         "without a named collection, ClickHouse gets the connection's keys in the endpoint",
         (

@@ -289,7 +289,7 @@ def test_a_run_that_was_overtaken_by_a_newer_snapshot_publishes_and_removes_noth
     prepared = late.prepare()
     iceberg.delete("n = 2")
     iceberg.load(on_overwrite="replace")
-    with pytest.raises(TransferTransientError, match="another run has loaded another snapshot"):
+    with pytest.raises(TransferTransientError, match="another run has loaded another state"):
         late.run(prepared)
     assert iceberg.numbers() == [1, 3]
     assert iceberg.load(on_overwrite="replace").loaded == 0

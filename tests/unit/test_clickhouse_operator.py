@@ -85,7 +85,7 @@ def test_arguments_reach_the_engine() -> None:
     for field in dataclasses.fields(Request):
         is_changed = getattr(request, field.name) != getattr(default, field.name)
         # `overlap_seconds` refuses to remove rows
-        assert is_changed == (field.name not in ("table", "remove_deleted")), field.name
+        assert is_changed == (field.name not in ("table", "remove_deleted", "replace_partition")), field.name
     for options in ("read", "table_options", "limits", "expectations"):
         for field in dataclasses.fields(getattr(request, options)):
             changed, unchanged = (getattr(getattr(r, options), field.name) for r in (request, default))
@@ -94,9 +94,10 @@ def test_arguments_reach_the_engine() -> None:
     assert Request.from_dict(json.loads(json.dumps(request.to_dict()))) == request
 
 
-def test_a_share_of_deleted_objects_reaches_the_engine() -> None:
+def test_options_that_remove_rows_reach_the_engine() -> None:
     made = operator(remove_deleted="5 %")
     assert made.request(AWS, remove_deleted=made.remove_deleted).most_removed == 0.05
+    assert operator().request(AWS, replace_partition="2026-01-05").all_or_none
 
 
 def test_an_upsert_reaches_the_engine() -> None:

@@ -360,6 +360,20 @@ def test_the_variable_allows_higher_limits(variable: Any) -> None:
             load(options)
 
 
+@pytest.mark.parametrize("options", [{"remove_deleted": "5 %"}, {"replace_partition": "2026-01-05"}])
+def test_a_form_removes_rows_of_earlier_loads_only_if_the_variable_says_so(
+    variable: Any, options: dict[str, str]
+) -> None:
+    (name,) = options
+    with pytest.raises(AirflowFailException, match=f"'{name}' is not one of the options that forms may use: none"):
+        load(options)
+    variable({"options": [f"{name}=5", "limits.rows=1"]})
+    with pytest.raises(AirflowFailException, match=f"'{name}' is not one"):
+        load(options)
+    variable({"options": [name]})
+    load(options)
+
+
 def test_the_code_of_a_dag_states_what_its_form_may_lower() -> None:
     own = {"limits": LoadLimits(rows=10), "read": ReadOptions(sample_bytes=1 << 20), "batch_bytes": 1 << 31}
     load({"limits.rows": 9, "read.sample_bytes": 1 << 20, "batches.bytes": 1 << 31}, **own)

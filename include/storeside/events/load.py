@@ -71,9 +71,10 @@ class EventLoad:
             raise EventInputError(
                 "all_or_nothing: a queue of events has no end, so there is no 'all': leave the option out"
             )
-        if request.remove_deleted:
+        if request.is_mirrored and not request.is_lake:
+            option = "remove_deleted" if request.remove_deleted else "replace_partition"
             raise EventInputError(
-                "remove_deleted: a load of events lists no bucket, so it does not know which objects are gone: set it"
+                f"{option}: a load of events lists no bucket, so it does not know which objects are gone: set it"
                 " in an S3ToClickHouseOperator"
             )
         if request.source.in_aistore:

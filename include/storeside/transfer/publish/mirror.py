@@ -10,9 +10,12 @@ import logging
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
+from storeside.amounts import counted
 from storeside.sql.answers import first_row
 from storeside.transfer.base.errors import TransferInputError, TransferTransientError
+from storeside.transfer.publish.partition import Replacement, empty
 from storeside.transfer.request.source import uri_of
 from storeside.transfer.state.loads import Loaded, Loads, Planned
 from storeside.transfer.state.lock import locked
@@ -21,7 +24,7 @@ from storeside.transfer.tables.table import Destination
 
 log = logging.getLogger(__name__)
 
-_FILES = "(SELECT key, etag FROM storeside.load_listings WHERE transfer = {transfer:String})"
+_FILES = f"(SELECT key, etag FROM storeside.load_listings WHERE transfer = {{transfer:String}} AND {SELECTED})"
 _KEYS = "(SELECT key FROM storeside.load_listings WHERE transfer = {transfer:String})"
 _MINE = (
     "destination = {destination:String} AND bucket = {bucket:String} AND startsWith(key, {prefix:String})"
@@ -33,6 +36,8 @@ _MINE = (
 class Mirror:
     """The files of a snapshot in the plan of a load, or the listed objects, compared with the ledger.
 
+    With `partition`, the table's partition of this value is to have the rows of the listed objects and no others.
+
     `files` is the number of files or of objects that the keys select, and `since` the time of the ledger's server, in
     microseconds since the epoch, before the snapshot was looked up or the listing began. `most_removed` is the
     largest share, from 0 to 1, of the loaded objects whose rows may be removed; None for a snapshot.
@@ -42,6 +47,11 @@ class Mirror:
     files: int
     since: int
     most_removed: float | None = None
+    partition: str = ""
+
+    @property
+    def _parameters(self) -> dict[str, Any]:
+        return {**self.loads.parameters, "since": self.since, "modified_from": 0}
 
     def check(self) -> None:
         """Raise TransferTransientError if another run has loaded another snapshot since ours was looked up.
@@ -55,13 +65,13 @@ class Mirror:
                 " AND toUnixTimestamp64Micro(recorded_at) > {since:Int64}"
                 f" AND (state IN ('loaded', 'publishing') AND (key, version) NOT IN {_FILES}"
                 f" OR state = 'replaced' AND (key, version) IN {_FILES})",
-                parameters={**self.loads.parameters, "since": self.since},
+                parameters=self._parameters,
             )
         )[0]
         if count:
             source = self.loads.source
             raise TransferTransientError(
-                f"another run has loaded another snapshot of {uri_of(source.bucket, source.keys)}"
+                f"another run has loaded another state of {uri_of(source.bucket, source.keys)}"
                 f" into {self.loads.destination} meanwhile: the next try reads the current one"
             )
 
@@ -78,16 +88,25 @@ class Mirror:
             "SELECT key, version, bytes, toFloat64(modified), load_id, rows, rejected, filtered"
             " FROM storeside.loads FINAL"
             f" WHERE {_MINE} AND state = 'loaded' AND {gone}",
-            parameters={**self.loads.parameters, "since": self.since},
+            parameters=self._parameters,
         ).result_rows
         self._check_files()
         return [Loaded(Planned(*row[:5]), row[5], row[6], filtered=row[7]) for row in rows]
 
+    def replacement(self, destination: Destination) -> Replacement:
+        """Return the replacement of the partition, as the ledger is now; the caller holds the lock."""
+        rows = self.loads.client.query(
+            "SELECT key, version, bytes, toFloat64(modified), load_id FROM storeside.loads FINAL"
+            f" WHERE {_MINE} AND state = 'loaded' AND (key, version) IN {_FILES}",
+            parameters=self._parameters,
+        ).result_rows
+        gone = [o.planned for o in self.gone()]
+        return Replacement(destination, self.loads, self.partition, [Planned(*row) for row in rows], gone)
+
     def _check_files(self) -> None:
         """Raise TransferTransientError unless the plan still has the listing: without it, every file seems gone."""
-        asked = {**self.loads.parameters, "modified_from": 0}
-        query = f"SELECT countIf({SELECTED}) FROM storeside.load_listings WHERE transfer = {{transfer:String}}"
-        found = first_row(self.loads.client.query(query, parameters=asked))[0]
+        query = f"SELECT count() FROM {_FILES}"
+        found = first_row(self.loads.client.query(query, parameters=self._parameters))[0]
         if found != self.files:
             raise TransferTransientError(
                 f"the plan of {self.loads.destination} has {found} of {self.files} files, because another try of this"
@@ -100,7 +119,7 @@ class Mirror:
             self.loads.client.query(
                 f"SELECT count(), min(key) FROM {_FILES} WHERE (key, etag) NOT IN"
                 f" (SELECT key, version FROM storeside.loads FINAL WHERE {_MINE} AND state = 'loaded')",
-                parameters=self.loads.parameters,
+                parameters=self._parameters,
             )
         )
         if count:
@@ -123,7 +142,7 @@ class Mirror:
         assert self.most_removed is not None  # noqa: S101 - not for a snapshot
         keys = sorted({o.planned.key for o in gone})
         query = f"SELECT uniqExact(key) FROM storeside.loads FINAL WHERE {_MINE} AND state = 'loaded'"
-        loaded = int(first_row(self.loads.client.query(query, parameters=self.loads.parameters))[0])
+        loaded = int(first_row(self.loads.client.query(query, parameters=self._parameters))[0])
         if len(keys) > self.most_removed * loaded:
             source = self.loads.source
             raise TransferInputError(
@@ -139,10 +158,11 @@ class Mirror:
         Raises TransferTransientError, and removes nothing, unless all files of a snapshot are loaded, and
         TransferInputError if more objects are gone than the user allows.
         """
-        if destination is None or not self.gone():
+        if destination is None or (self.partition and not self.files) or not self.gone():
             return 0
-        name, others = destination.name, destination.others
-        with locked(destination.client, name, uuid.uuid4().hex[:8], "nothing", others) as hold:
+        name, others, owner = destination.name, destination.others, uuid.uuid4().hex[:8]
+        staging = empty(destination, self.loads.transfer, owner) if self.partition else "nothing"
+        with locked(destination.client, name, owner, staging, others) as hold:
             if self.most_removed is None:
                 self.check()
                 self._check_loaded()
@@ -151,8 +171,9 @@ class Mirror:
                 self._check_share(gone)
             # A run that is killed here leaves loads in doubt: the next run counts their rows and decides again.
             self.loads.record(gone, "publishing")
+            if self.partition and destination.count([o.planned for o in gone]):
+                self.replacement(destination).take(staging, [o.planned for o in gone], hold)
             destination.remove([o.planned for o in gone], hold)
             self.loads.record_replaced([o.planned for o in gone])
-        what = "files of earlier snapshots" if self.most_removed is None else "deleted objects"
-        log.info("removed the rows of %d %s from %s", len(gone), what, name)
+        log.info("removed the rows of %s that are gone from %s", counted(len(gone), "object"), name)
         return len(gone)

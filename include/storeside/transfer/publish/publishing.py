@@ -83,7 +83,7 @@ def publish(
             loads.record(new, "publishing")
             if has_bad:
                 destination.quarantine.add(staging, [o.planned for o in new if o.rejected], hold)
-            destination.take(part, staging)
+            _take(destination, part, staging, new, hold, mirror)
         except DatabaseError as e:
             if code_of(e) in _CHANGED:
                 # The record stays: another run may have loaded these objects, so the next publication counts rows.
@@ -94,6 +94,16 @@ def publish(
                 loads.forget_doubtful(loads.doubtful([o.planned for o in new]))
             raise
         _finish(destination, loads, new, older, hold)
+
+
+def _take(
+    destination: Destination, part: str, staging: str, new: Sequence[Loaded], hold: Hold, mirror: Mirror | None
+) -> None:
+    """Make the rows of these loads visible, which are in the table `part`: beside other rows, or as a partition."""
+    if mirror is not None and mirror.partition:
+        mirror.replacement(destination).take(staging, [o.planned for o in new], hold)
+    else:
+        destination.take(part, staging)
 
 
 def settle(destination: Destination, loads: Loads, doubtful: Sequence[Loaded], hold: Hold, s3: Any) -> set[int]:

@@ -46,6 +46,8 @@ _BY_CODE = ("table", "create_database")  # a separate argument, and a right
 # The arguments of an engine may refer to what belongs to other tables, such as the path of their replicas in Keeper:
 # like expressions, only code may contain them.
 _CHOICES = {"table.engine": ENGINES}
+# Options with which a load removes rows of other loads.
+REMOVING = ("remove_deleted", "replace_partition")
 _Texts = Sequence[str]
 # All options by name, as a type: `named_options` reads them from the groups, and a test compares both.
 NamedOptions = TypedDict(
@@ -53,7 +55,7 @@ NamedOptions = TypedDict(
     {
         "format": LoadFormat, "loader": Loader, "on_drift": OnDrift, "on_bad_rows": OnBadRows,
         "on_overwrite": OnOverwrite, "retry_failed": bool, "all_or_nothing": bool, "overlap_seconds": float,
-        "remove_deleted": str,
+        "remove_deleted": str, "replace_partition": str,
         "read.nested": Nested, "read.on_null_nested": OnNullNested, "read.strict_json": bool,
         "read.max_bad_rows": int, "read.sample_objects": int, "read.sample_bytes": int,
         "read.partition_columns": _Texts, "read.codes": Codes, "read.joined": bool, "csv.delimiter": str,

@@ -97,6 +97,8 @@ class Request:
     :param after_load: what happens to an object after its load
     :param remove_deleted: the largest share of the loaded objects whose rows are removed because a listing no longer
         has the objects, such as ``5 %``: if more are missing, the load fails and removes none. Empty keeps all rows
+    :param replace_partition: the value of the table's partition that the listed objects are to replace as a whole, in
+        one step, such as ``2026-01-05``; see `publish.partition`
     :param create_database: create the database of a missing table if it does not exist, either
     """
 
@@ -117,6 +119,7 @@ class Request:
     expectations: Expectations = field(default_factory=Expectations)
     after_load: AfterLoad = field(default_factory=AfterLoad)
     remove_deleted: str = ""
+    replace_partition: str = ""
     create_database: bool = True
 
     def __post_init__(self) -> None:
@@ -132,7 +135,7 @@ class Request:
         self.after_load.check_source(self.source)
         self._check_lake()
         self._check_upsert()
-        self._check_remove_deleted()
+        self._check_removal()
         if self.source.in_aistore:
             self._check_aistore()
         elif self.source.only_by_worker and self.loader == "pull":
@@ -202,10 +205,11 @@ class Request:
         for option, sql in (("partition_by", options.partition_key), ("sharding_key", options.division)):
             self.upsert.require_of_key(option, sql)
 
-    def _check_remove_deleted(self) -> None:
-        if not self.remove_deleted:
+    def _check_removal(self) -> None:
+        option = "replace_partition" if self.replace_partition else "remove_deleted"
+        if not (self.replace_partition or self.remove_deleted):
             return
-        if not 0 < share_of("remove_deleted", self.remove_deleted) <= 1:
+        if self.remove_deleted and not 0 < share_of("remove_deleted", self.remove_deleted) <= 1:
             raise TransferInputError(f"remove_deleted {self.remove_deleted!r}: write a share above 0 %, up to 100 %")
         others = {
             f"format {self.format!r}": (self.is_lake, "it removes the rows of files that left the table anyway"),
@@ -214,10 +218,13 @@ class Request:
             "modified_after": (bool(self.source.modified_after), "older objects are not selected"),
             "overlap_seconds": (self.overlap_seconds is not None, "the listing has only the newest keys"),
             "upsert": (bool(self.upsert), "merges may have removed the rows that a deleted object replaced"),
-        }
-        for option, (given, why) in others.items():
+            "remove_deleted": (
+                bool(self.replace_partition and self.remove_deleted), "it removes the rows of deleted objects anyway",
+            ),
+        }  # fmt: skip
+        for other, (given, why) in others.items():
             if given:
-                raise TransferInputError(f"remove_deleted excludes {option}: {why}. Omit one of them")
+                raise TransferInputError(f"{option} excludes {other}: {why}. Omit one of them")
 
     @property
     def most_removed(self) -> float:
@@ -232,7 +239,7 @@ class Request:
     @property
     def is_mirrored(self) -> bool:
         """Whether rows of objects go that the listing does not have."""
-        return self.is_lake or bool(self.remove_deleted)
+        return self.is_lake or bool(self.remove_deleted or self.replace_partition)
 
     @property
     def is_lake(self) -> bool:
@@ -284,8 +291,8 @@ class Request:
 
     @property
     def all_or_none(self) -> bool:
-        """Whether nothing is published if an object fails; this always holds for a table's snapshot."""
-        return self.all_or_nothing or self.is_lake
+        """Whether nothing is published if an object fails; this always holds for a snapshot and for a partition."""
+        return self.all_or_nothing or self.is_lake or bool(self.replace_partition)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the request as values that JSON can represent."""

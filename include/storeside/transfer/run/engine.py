@@ -197,10 +197,12 @@ class Transfer:
         QualityError when the suite cannot be loaded or applied.
         """
         form = self.request.form(prepared.format) if prepared.planned else None
-        mirror = Mirror(self.loads, prepared.listed, prepared.since) if self.request.is_lake else None
-        remover = mirror if self.request.on_overwrite == "replace" else None
-        if self.request.remove_deleted:
-            remover = Mirror(self.loads, prepared.listed, prepared.since, self.request.most_removed)
+        mirror = remover = None
+        if self.request.is_mirrored:
+            most = self.request.most_removed if self.request.remove_deleted else None
+            made = Mirror(self.loads, prepared.listed, prepared.since, most, self.request.replace_partition)
+            mirror = None if self.request.remove_deleted else made
+            remover = None if self.request.is_lake and self.request.on_overwrite == "append" else made
         is_tidy = self._preparation.has_swept
         validation = self.validation or (validation_of(self.request) if prepared.planned else None)
         if self.request.source.by_url and not prepared.push:

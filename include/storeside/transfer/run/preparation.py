@@ -21,6 +21,7 @@ from storeside.transfer.lakes.snapshots import Snapshot
 from storeside.transfer.publish.durability import require_right
 from storeside.transfer.publish.leftovers import settle_doubtful
 from storeside.transfer.publish.mirror import Mirror
+from storeside.transfer.publish.partition import require_partitions
 from storeside.transfer.request.object_format import Format
 from storeside.transfer.request.request import Request
 from storeside.transfer.request.source import Listed
@@ -125,6 +126,8 @@ class Preparation:
             self.loads.create if self.plan.needs_tables else lambda: None,
         )
         self.has_swept = True
+        if self.request.replace_partition:
+            require_partitions(destination, self.request.replace_partition, self.request.table_options.partition_key)
         if self.request.after_load:
             require_right([self.client, *(destination.others if destination else ())])
         # Loads that are settled here must not count as loads of another snapshot.

@@ -265,7 +265,7 @@ class Destination:
         engine = replace(self.distribution, database=STAGING, table=part)
         try:
             ledger.command(f"CREATE TABLE {whole} AS {STAGING}.{identifier(staging)} ENGINE = {engine.sql}")
-            self._insert(whole, staging, staging)
+            self.copy(f"{STAGING}.{identifier(staging)}", whole, staging)
         except DatabaseError as e:
             if code_of(e) == UNKNOWN_TABLE:
                 raise StaleError(f"{staging} cannot be divided between the shards: {plain(e)}") from e
@@ -294,12 +294,13 @@ class Destination:
                     settings={"query_id": queries.query_id(staging, time.time_ns())},
                 )
             else:
-                table._insert(table.quoted, part, staging)
+                table.copy(f"{STAGING}.{identifier(part)}", table.quoted, staging)
 
-    def _insert(self, into: str, source: str, staging: str) -> None:
+    def copy(self, source: str, into: str, staging: str, where: str = "") -> None:
+        """Copy rows between two tables with this table's columns, for the publication of `staging`."""
         names = ", ".join(identifier(c.name) for c in (*self.columns, Column(LOAD_ID, "UInt64")))
         self.client.command(
-            f"INSERT INTO {into} ({names}) SELECT {names} FROM {STAGING}.{identifier(source)}",
+            f"INSERT INTO {into} ({names}) SELECT {names} FROM {source} {where}",
             settings={**_INSERT, "query_id": queries.query_id(staging, time.time_ns())},
         )
 
