@@ -465,6 +465,14 @@ def out_of_range(column: str, kind: str) -> str:
     return f"column {column!r} has a number beyond the range of {kind}: change the column to String"
 
 
+def not_kept(column: str, kind: str) -> str:
+    """Return the reason for a text that a column of numbers would change, such as a code."""
+    return (
+        f"column {column!r} has a code, or a number that {kind} does not keep: change the column to String, or"
+        ' set read.codes to "number"'
+    )
+
+
 def classify(error: Any) -> TransferError:
     """Return our error for ClickHouse's error about an object that it read."""
     if isinstance(error, TransferError):

@@ -36,7 +36,8 @@ _NO_TEXTS = frozenset({*NUMBERS, "boolean"})
 # The types for which spaces alone are NULL, and String.
 _BLANKS: Types = ANY & ~of("Bool", "UUID") | TEXT
 # Every integer up to this one is a double.
-LARGEST_EXACT = 1 << 53
+_LARGEST_EXACT = 1 << 53
+_WHOLE = of("Int64", "UInt64", "Int128")
 # Levels of objects in JSON: a struct with more is no useful type.
 _DEEPEST = 14
 _DELIMITERS = (";", "\t", "|", ",")
@@ -202,7 +203,7 @@ def _no_list(values: Sequence[str]) -> str:
 
 
 def _whole_number(value: int) -> Types:
-    return _EXACT if 0 <= value <= LARGEST_EXACT else held(str(value))
+    return _EXACT if 0 <= value <= _LARGEST_EXACT else held(str(value))
 
 
 _EXACT = held("1")
@@ -371,17 +372,24 @@ def _other_delimiter(delimiter: str, count: int) -> LoadObjectError:
 
 
 def _refuse_no_header(names: Sequence[str], root: Place) -> None:
-    """Raise LoadObjectError if each name in the header has the form of the values below it."""
-    is_typed = False
+    """Raise LoadObjectError if each name in the header has the form of the values below it.
+
+    Integers are also names of columns. So a text above other texts counts as a value only if it is one of them, or if
+    another name is no integer and has the form of its column, such as a date.
+    """
+    is_typed = is_certain = has_text = False
     for name in names:
-        place = root.fields[name]
+        place, found = root.fields[name], held(name.strip())
         if name in ("", UNNAMED):
             continue
-        is_number_or_time = place.count > 0 and held(name.strip()) & place.types != TEXT
-        if not is_number_or_time and name not in (place.distinct or ()):
-            return
-        is_typed |= is_number_or_time
-    if is_typed:
+        if place.count > 0 and found & place.types != TEXT:
+            is_typed = True
+            is_certain |= found & _WHOLE == TEXT
+        elif name not in (place.distinct or ()):
+            if not place.count or place.types != TEXT:
+                return
+            has_text = True
+    if is_typed and (is_certain or not has_text):
         raise LoadObjectError(NO_HEADER.format(count=len(names)))
 
 

@@ -39,9 +39,8 @@ log = logging.getLogger(__name__)
 # ClickHouse 26.9 takes zeros after gzip for damage, which gzip itself leaves out.
 _INFLATING = "ZLIB_INFLATE_FAILED"
 _TWICE = TWICE.rpartition("}")[2]
-# How ClickHouse's error begins to quote a number with a fraction or an exponent in a column of integers, and the
-# reason for a float that may lack digits of an integer.
-_UNSURE = re.compile(r"before: '[.eE]|a number that Float64 does not keep")
+# How ClickHouse's error begins to quote a number with a fraction or an exponent in a column of integers.
+_UNSURE = re.compile(r"before: '[.eE]")
 _ROW = re.compile(r"\(row (\d{1,18})\)")
 
 

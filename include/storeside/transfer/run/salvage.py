@@ -66,7 +66,7 @@ def salvage(
     reading = replace(reading, form=replace(reading.form, csv=replace(reading.form.csv, skip_rows=0)))
     shift = 1 if header else 0
     count = 0
-    numbers, names = Numbers(reading.columns), Names(reading.columns)
+    numbers, names = Numbers(reading), Names(reading.columns)
 
     def send(block: list[Record], *, together: bool = True) -> int:
         nonlocal count

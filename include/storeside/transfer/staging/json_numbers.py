@@ -1,24 +1,29 @@
-"""Refuses texts that are no JSON numbers in columns of numbers, and numbers beyond a float's range.
+"""Refuses texts that are no JSON numbers in columns of numbers, and numbers that a float does not hold.
 
 ClickHouse 26.9 reads ``""`` as the integer 0, and ``"007"`` and ``"+7"`` as 7, also within arrays. It reads
-``1e-400`` as the float 0.
+``1e-400`` as the float 0, and ``9007199254740993`` as the float 9007199254740992.
 """
 
 from __future__ import annotations
 
+import json
 import math
 import re
 import struct
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from functools import cached_property
 from typing import Any
 
 import msgspec
 
 from storeside.sql.quoting import literal
-from storeside.transfer.base.errors import LoadObjectError, no_number, out_of_range
+from storeside.transfer.base.errors import LoadObjectError, no_number, not_kept, out_of_range
 from storeside.transfer.base.schema import Column, bare
+from storeside.transfer.formats.text_types import held, of
 from storeside.transfer.objects.strict_json import depth_of
+from storeside.transfer.statements.reading import Reading
+from storeside.transfer.types.conversion import elements_of, inexact, parts_of
 
 _BAD = '"(?:"|[+]|-?0[0-9])'
 _ANYWHERE = re.compile(_BAD.encode())
@@ -34,6 +39,20 @@ _FAR_HINTS = ("e-", "E-", "0" * 30)
 _DIGITS = "[0-9]*[.]?[0-9]+(?:[eE][-+]?[0-9]+)?"
 # The text before a number. Without it, the text of a UUID seems to have an exponent.
 _BEFORE = r"[:,\[ \t]-?[0-9.]*"
+# A number with more digits than every float returns, in a line, and in the value of a key or within a list.
+_LONG = "[0-9.]{16}"
+_KEY = r'"[ \t\r]*:'
+_LONG_VALUE = r'[ \t\r]*"?(-?[0-9][0-9.]{15,})(?:[^0-9.eE]|$)'
+# A name that JSON writes as it is, unless it has an escape.
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9_ .-]+")
+_DECIMAL = re.compile(r"-?[0-9]+(?:\.[0-9]*)?", re.ASCII)
+_LONG_ANYWHERE = re.compile(_LONG.encode())
+_FLOAT = "Float64"
+_FLOATS, _OF_JSON = of(_FLOAT), of(_FLOAT, "Int64", "UInt64")
+# In the place of a key: no name of a column has a zero byte.
+_IN_LIST, _ANY_KEY, _OF_JSON_TYPE = "\0list", "\0any", "\0JSON"
+# Characters of a number whose digits the engine does not compare.
+_SURELY_LOST = 40
 
 
 def _number_of(kind: str) -> str:
@@ -57,11 +76,40 @@ def _is_out_of_range(number: str, kind: str) -> bool:
     return math.isinf(value) or (not value and re.match("[^eE]*[1-9]", number) is not None)
 
 
-class Numbers:
-    """The columns of numbers that a load reads from JSON."""
+class _Text(str):
+    """The text of a JSON number."""
 
-    def __init__(self, columns: Iterable[Column]) -> None:
-        kinds = {c.name: _number_of(c.type) for c in columns}
+    __slots__ = ()
+
+
+def _is_lost(value: Any, kind: str) -> bool:
+    """Return whether a column of a type lacks digits of a number in a value that has `_Text` for numbers."""
+    kind = bare(kind)
+    if isinstance(value, dict):
+        if kind == "JSON":
+            return any(_is_lost(part, kind) for part in value.values())
+        if kind.startswith("Map("):
+            return any(_is_lost(part, parts_of(kind)[1][1]) for part in value.values())
+        kinds = elements_of(kind) if kind.startswith("Tuple(") else {}
+        return any(_is_lost(part, kinds.get(name, "")) for name, part in value.items())
+    if isinstance(value, list):
+        part = parts_of(kind)[0][1] if kind.startswith("Array(") else kind
+        return any(_is_lost(item, part) for item in value)
+    if kind == "JSON":
+        return isinstance(value, _Text) and _is_inexact(value, _OF_JSON)
+    return kind == _FLOAT and isinstance(value, str) and _is_inexact(value, _FLOATS)
+
+
+def _is_inexact(number: str, types: int) -> bool:
+    return _DECIMAL.fullmatch(number) is not None and not held(number) & types & ~of("String")
+
+
+class Numbers:
+    """The columns of numbers that a load reads from JSON; those of `reading.kept` refuse to lose digits."""
+
+    def __init__(self, reading: Reading) -> None:
+        self.kept = reading.kept
+        kinds = {c.name: _number_of(c.type) for c in reading.columns}
         self.names = [name for name, kind in kinds.items() if kind]
         self.floats = {name: kind for name, kind in kinds.items() if kind in _FAR}
         self._far = re.compile("|".join(sorted({_FAR[kind] for kind in self.floats.values()})).encode())
@@ -69,16 +117,20 @@ class Numbers:
     @property
     def condition(self) -> str:
         """The condition that a `line` may have such a value in one of the columns; the worker then decides."""
-        if not self.names:
-            return "0"
+        found = [self._condition_of_texts] if self.names else []
+        found += [self._condition_of_floats] if self.floats else []
+        found += [self._condition_of_digits] if self.kept else []
+        return f"({' OR '.join(found)})" if found else "0"
+
+    @property
+    def _condition_of_texts(self) -> str:
         hints = " OR ".join(
             f"position(line, {literal(hint)}) > 0" for hint in _HINTS
         )  # half of multiSearchAny's time
         raws = " OR ".join(
             f"match(JSONExtractRaw(line, {literal(name)}), {literal(_IN_VALUE)})" for name in self.names
         )
-        texts = f"if({hints}, startsWith(trimLeft(line), '[') OR {raws}, 0)"
-        return f"({texts} OR {self._condition_of_floats})" if self.floats else texts
+        return f"if({hints}, startsWith(trimLeft(line), '[') OR {raws}, 0)"
 
     @property
     def _condition_of_floats(self) -> str:
@@ -92,21 +144,31 @@ class Numbers:
         hints = " OR ".join(f"position(line, {literal(hint)}) > 0" for hint in _FAR_HINTS)
         return f"if({hints}, if({is_far}, startsWith(trimLeft(line), '[') OR {zeros}, 0), 0)"
 
+    @property
+    def _condition_of_digits(self) -> str:
+        """The condition that a float may lack digits of a number; JSONExtractRaw itself would round it."""
+        lost = [
+            f"arrayExists(x -> {fault}, extractAll(line, {literal(pattern)}))"
+            for pattern, fault in _searches(self.kept)
+        ]
+        return f"if(multiMatchAny(line, [{literal(_LONG)}]), {' OR '.join(lost)}, 0)"
+
     def fault(self, document: bytes) -> str:
         """Return which column has such a value in a document; empty if none has."""
         is_text = self.names and _ANYWHERE.search(document)
         is_far = self.floats and self._far.search(document)
-        if not (is_text or is_far):
+        is_long = self.kept and _LONG_ANYWHERE.search(document)
+        if not (is_text or is_far or is_long):
             return ""
         try:
             found = self._decoder.decode(document)
         except msgspec.MsgspecError:  # it is no object: the load refuses it
             return ""
-        return self._named(found)
+        return self._named(found) or (self._losing(found) if is_long else "")
 
     def checked(self, pieces: Iterable[bytes]) -> Iterator[bytes]:
         """Yield pieces of JSON Lines unchanged, after their check. Raises LoadObjectError with row and column."""
-        if not self.names:
+        if not (self.names or self.kept):
             yield from pieces
             return
         row, rest = 0, b""
@@ -133,8 +195,8 @@ class Numbers:
         return row, b"\n".join([*pending, rest])
 
     def _named(self, found: Any) -> str:
-        for number, name in enumerate(self.names):
-            raw = bytes(getattr(found, f"f{number}"))
+        for name in self.names:
+            raw = self._raw(found, name)
             if _AT_VALUE.search(raw):
                 return no_number(name)
             kind = self.floats.get(name, "")
@@ -142,10 +204,57 @@ class Numbers:
                 return out_of_range(name, kind)
         return ""
 
+    def _losing(self, found: Any) -> str:
+        for column in self.kept:
+            raw = self._raw(found, column.name)
+            with suppress(ValueError, RecursionError):  # the load refuses it
+                value = json.loads(raw or b"null", parse_int=_Text, parse_float=_Text)
+                if _is_lost(value, column.type):
+                    return not_kept(column.name, _FLOAT)
+        return ""
+
+    def _raw(self, found: Any, name: str) -> bytes:
+        return bytes(getattr(found, self._fields[name]))
+
+    @cached_property
+    def _fields(self) -> dict[str, str]:
+        names = dict.fromkeys([*self.names, *(c.name for c in self.kept)])
+        return {name: f"f{number}" for number, name in enumerate(names)}
+
     @cached_property
     def _decoder(self) -> msgspec.json.Decoder[Any]:
         fields: list[Any] = [
-            (f"f{number}", msgspec.Raw, msgspec.field(default=msgspec.Raw(), name=name))
-            for number, name in enumerate(self.names)
+            (field, msgspec.Raw, msgspec.field(default=msgspec.Raw(), name=name))
+            for name, field in self._fields.items()
         ]
         return msgspec.json.Decoder(msgspec.defstruct("Row", fields))
+
+
+def _searches(columns: Iterable[Column]) -> Iterator[tuple[str, str]]:
+    """Yield patterns of long numbers in a line, each with the condition that such an `x` may lose digits."""
+    names: set[str] = set()
+    for column in columns:
+        names |= _names_of_floats(column.name, column.type)
+    lost = f"length(x) > {_SURELY_LOST} OR {inexact('x')}"
+    if _OF_JSON_TYPE in names:
+        whole = " AND ".join(f"isNull(CAST(x, 'Nullable({kind})'))" for kind in ("Int64", "UInt64"))
+        yield rf"(?:{_KEY}|[\[,]){_LONG_VALUE}", f"{whole} AND ({lost})"
+    if keys := names - {_OF_JSON_TYPE, _IN_LIST}:
+        written = "|".join(map(re.escape, sorted(keys)))
+        # any other name may be written with escapes
+        key = rf'"(?:{written}|[^"]*\\[^"]*)' if all(map(_PLAIN_NAME.fullmatch, keys)) else ""
+        yield key + _KEY + _LONG_VALUE, lost
+    if _IN_LIST in names:
+        yield rf"[\[,]{_LONG_VALUE}", lost
+
+
+def _names_of_floats(name: str, kind: str) -> set[str]:
+    """Return the names of the keys of floats in a column, `_IN_LIST` for those in lists, and `_OF_JSON_TYPE`."""
+    kind = bare(kind)
+    if kind.startswith("Tuple("):
+        return {found for field, part in elements_of(kind).items() for found in _names_of_floats(field, part)}
+    if kind.startswith("Array("):
+        return _names_of_floats(_IN_LIST, parts_of(kind)[0][1])
+    if kind.startswith("Map("):
+        return _names_of_floats(_ANY_KEY, parts_of(kind)[1][1])
+    return {_OF_JSON_TYPE} if kind == "JSON" else {name} if kind == _FLOAT else set()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Sequence
 from contextlib import AbstractContextManager
 from itertools import count
 from typing import Any
@@ -12,7 +12,7 @@ from clickhouse_connect.driver.exceptions import OperationalError
 from storeside.aistore.buckets import common_prefix
 from storeside.transfer.base import queries
 from storeside.transfer.base.errors import GoneError, about, code_of
-from storeside.transfer.base.schema import Column, structure
+from storeside.transfer.base.schema import structure
 from storeside.transfer.base.watch import watched
 from storeside.transfer.objects.aistore_objects import changed
 from storeside.transfer.request.aistore_urls import fewer_readers
@@ -127,9 +127,9 @@ class Reader:
         options = settings(reading.form, **more, **dict(reading.settings))
         if self.work.is_strict and most:
             self._execute(table, statement, options, objects)
-            self._json.refuse(objects, Numbers(reading.columns))
+            self._json.refuse(objects, Numbers(reading))
         elif self.work.is_strict:
-            self._execute_and_check(table, statement, options, objects, how.compression, Numbers(reading.columns))
+            self._execute_and_check(table, statement, options, objects, how.compression, Numbers(reading))
         else:
             self._execute(table, statement, options, objects)
         return list(group.objects)
@@ -168,11 +168,11 @@ class Reader:
         size = sum(limits.bytes_of(o.size) for o in objects)
         return watched(self.client, query_id, rows=limits.rows * len(objects), size=size)
 
-    def check_json(self, table: str, objects: Sequence[Planned], columns: Iterable[Column]) -> None:
-        """Check JSON Lines objects with these columns if the request is strict. Raises LoadObjectError."""
-        if self.work.is_strict and objects:
-            numbers = Numbers(columns)
-            self._json.refuse(self._json.broken(self._check_id(table), objects, numbers), numbers)
+    def check_json(self, table: str, group: Group) -> None:
+        """Check the JSON Lines objects of a group if the request is strict. Raises LoadObjectError."""
+        if self.work.is_strict and group.planned:
+            numbers = Numbers(group.reading)
+            self._json.refuse(self._json.broken(self._check_id(table), group.planned, numbers), numbers)
 
     def first_row(self, table: str, o: Planned, reading: Reading, check: Check, compression: str) -> int | None:
         """Return the number of the first row of a text object that fails a check; None if there is none.

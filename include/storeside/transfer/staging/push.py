@@ -84,7 +84,7 @@ def push(
         reading = replace(reading, form=replace(form, csv=replace(form.csv, skip_rows=0)))  # `records` removes them
     body, encoding = _unparsed(content, form, strict=strict, tidy=tidy)
     if strict and form.has_documents:
-        body = Numbers(reading.columns).checked(body)
+        body = Numbers(reading).checked(body)
     if tidy or (form.is_text and content.archive):
         body = filter(None, body)
         if (first := next(body, None)) is None:

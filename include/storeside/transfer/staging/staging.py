@@ -184,7 +184,8 @@ class Staging:
             try:
                 queries.follow(self.client, query_id, self.work.stop)
                 groups = self.grouping.groups(some, self.destination, replace(USUAL, apart=True))
-                self.reader.check_json(table, some, [c for group in groups for c in group.reading.columns])
+                for group in groups:
+                    self.reader.check_json(table, group)
                 staged = Staged(table, [o for group in groups for o in group.objects], adopted=True)
                 self._check(staged)
             except (DatabaseError, OperationalError, LoadObjectError, TransferTransientError) as e:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from storeside.sql.quoting import identifier, literal
-from storeside.transfer.base.errors import DriftError, LoadObjectError, no_number, out_of_range
+from storeside.transfer.base.errors import DriftError, LoadObjectError, no_number, not_kept, out_of_range
 from storeside.transfer.base.schema import (
     FLOAT,
     INTEGERS,
@@ -26,7 +26,6 @@ from storeside.transfer.base.schema import (
 from storeside.transfer.formats.nulls import holds, keeps, refusal
 from storeside.transfer.formats.parquet import Nested, Shape
 from storeside.transfer.formats.registry import settings_of
-from storeside.transfer.formats.text_columns import LARGEST_EXACT
 from storeside.transfer.request.object_format import Format
 from storeside.transfer.request.options import REST, SYSTEM_COLUMNS, refuse_own
 from storeside.transfer.state.loads import LONG
@@ -38,15 +37,18 @@ from storeside.transfer.types.conversion import (
     beyond_years,
     clock_time,
     code,
+    code_in_list,
     converted,
     fits,
     guessed,
+    is_list,
     reading,
     whole,
 )
 
 _CODED = re.compile(r"U?Int\d+|Float64")  # the types whose values may be codes in CSV
-_FLOAT64 = re.compile("Float64")
+_LIST_OF_NUMBERS = re.compile(r"(?:Array\()+(?:Nullable\()?(?:U?Int\d+|Float64)\)+")
+_FLOATS = re.compile(r"JSON$|.*\bFloat64\b", re.DOTALL)  # the types that hold floats of JSON
 TWICE = "column {!r} has an object with a name twice"
 _STRING = re.compile(r"'(?:[^'\\]|\\.)*+'?", re.DOTALL)  # of a default's expression
 
@@ -68,8 +70,8 @@ def text_reading(
     `rest` lists columns of the objects that the table lacks; the load stores them in the column `_rest`. The values
     of `ignored` columns are read and not used. With `empty_nulls`, a NULL list, map or struct becomes empty if its
     column cannot be NULL. With `keeps_codes`, columns of numbers in CSV refuse codes, and floats in JSON refuse
-    integers that they do not hold; by default, those columns do that were inferred from text. With `exact`, these
-    floats and all integers of JSON are read as text, which integers need for numbers such as 5.0 and 1e3. With
+    numbers whose digits they do not hold (see `Reading.kept`); by default, those columns do that were inferred from
+    text. With `exact`, integers of JSON are read as text, which they need for numbers such as 5.0 and 1e3. With
     `names_once`, `JSON` columns refuse objects that may have a name twice. The numbers of `plain` objects need no
     checks, and their texts are valid; see `staging.proof`.
     """
@@ -79,23 +81,21 @@ def text_reading(
     columns, expressions, later = [], [], _later_defaults(destination, data)
     refusing = destination.inferred if keeps_codes is None else keeps_codes
     coded = _refusing_codes(form, data, False if plain else refusing)
-    if form.has_documents and not exact:
-        checks, as_text = [*map(_large, coded)], set[str]()
+    lists = _refusing_lists(form, destination, data, refusing)
+    if form.has_fields:
+        checks, as_text = [*map(_code, coded)], {c.name for c in coded}
+        checks += [check for c in lists for check in _of_list(c)]
     else:
-        whole = [c for c in data if form.has_documents and (INTEGERS.fullmatch(bare(c.type)) or c in coded)]
-        refused = map(_code if form.has_fields else _large_text, coded)
-        checks, as_text = [*refused, *map(_no_number, whole)], {c.name for c in (*coded, *whole)}
+        whole = [c for c in data if exact and INTEGERS.fullmatch(bare(c.type))]
+        checks, as_text = [*map(_no_number, whole)], {c.name for c in whole}
     for c in data:
         kind = "Nullable(String)" if c.name in as_text else reading(form, c.type, plain=plain)
         default = destination.defaults.get(c.name)
         if default is not None:  # for missing or NULL values
             kind = nullable(kind)
-        value, is_padded = identifier(c.name), form.has_fields
-        if empty_nulls and is_nested(kind) and not is_nullable(kind):
-            columns.append(Column(c.name, f"Variant({kind})"))
-            value = f"ifNull(variantElement({value}, {literal(kind)}), defaultValueOfTypeName({literal(kind)}))"
-        else:
-            columns.append(Column(c.name, kind))
+        is_padded = form.has_fields
+        column, value, kind = _read_as(c.name, kind, empty_nulls=empty_nulls, as_list=c in lists and form.is_native)
+        columns.append(column)
         if (clock := clock_time(form, value, c.type)) is not None:
             value, kind, fault = clock
             checks.append(Check(fault, f"column {c.name!r} has a value that is no date and time of {c.type}", c.name))
@@ -121,7 +121,22 @@ def text_reading(
     return Reading(
         form, tuple(columns), tuple(expressions), tuple(checks), partitions=in_keys(destination),
         settings=(*trimmed, *((("prefer_column_name_to_alias", 1),) if later else ())), defaults=tuple(later.items()),
+        kept=() if form.has_fields else tuple(coded),
     )  # fmt: skip
+
+
+def _read_as(name: str, kind: str, *, empty_nulls: bool, as_list: bool) -> tuple[Column, str, str]:
+    """Return a column of objects that is read as type `kind`, the expression for its value, and the value's type.
+
+    With `as_list`, it is the text of a list, which `_of_list` checks; see also `text_reading`.
+    """
+    value = identifier(name)
+    if as_list:
+        return Column(name, "String"), f"if(empty({value}), '[]', trimBoth({value}, ' \\t'))", "String"
+    if empty_nulls and is_nested(kind) and not is_nullable(kind):
+        made = f"ifNull(variantElement({value}, {literal(kind)}), defaultValueOfTypeName({literal(kind)}))"
+        return Column(name, f"Variant({kind})"), made, kind
+    return Column(name, kind), value, kind
 
 
 def _later_defaults(destination: Destination, columns: Sequence[Column]) -> dict[str, str]:
@@ -163,11 +178,29 @@ def whole_value(name: str, value: str, source: str, target: str, *, padded: bool
 
 
 def _refusing_codes(form: Format, data: Sequence[Column], those: Collection[str] | bool) -> list[Column]:
-    """Return the columns of numbers that refuse codes: all, none, or `those`; in JSON the columns of floats."""
+    """Return the columns of numbers that refuse codes: all, none, or `those`; in JSON those with floats."""
     if those is False:
         return []
-    kinds = _CODED if form.has_fields else _FLOAT64
-    return [c for c in data if kinds.fullmatch(bare(c.type)) and (those is True or c.name in those)]
+    is_one = _CODED.fullmatch if form.has_fields else _FLOATS.match
+    return [c for c in data if is_one(bare(c.type)) and (those is True or c.name in those)]
+
+
+def _refusing_lists(
+    form: Format, destination: Destination, data: Sequence[Column], those: Collection[str] | bool
+) -> list[Column]:
+    """Return the columns of lists of numbers in CSV that refuse codes, and are read as text for that."""
+    if not form.has_fields or those is False:
+        return []
+    found = (c for c in data if _LIST_OF_NUMBERS.fullmatch(c.type) and c.name not in destination.defaults)
+    return [c for c in found if those is True or c.name in those]
+
+
+def _of_list(column: Column) -> Iterator[Check]:
+    """Yield the checks of a column of lists that is read as text."""
+    value, name = f"trimBoth(ifNull({identifier(column.name)}, ''), ' \\t')", column.name
+    fault = f"notEmpty({value}) AND NOT {is_list(value)}"
+    yield Check(fault, f"column {name!r} has a value that {column.type} cannot hold whole", name)
+    yield _not_kept(column, code_in_list(value, column.type))
 
 
 def _code(column: Column) -> Check:
@@ -175,29 +208,8 @@ def _code(column: Column) -> Check:
     return _not_kept(column, code(identifier(column.name), bare(column.type)))
 
 
-def _large(column: Column) -> Check:
-    """Return the check for floats that may lack digits of a JSON integer: `_large_text` then decides."""
-    return _not_kept(column, _is_large(identifier(column.name)))
-
-
-def _large_text(column: Column) -> Check:
-    """Return the check for integers that a float does not hold, in a column of JSON that is read as text."""
-    value = identifier(column.name)
-    return _not_kept(column, f"{_is_large(f'toFloat64OrNull({value})')} AND {code(value, 'Float64')}")
-
-
-def _is_large(value: str) -> str:
-    return f"ifNull(abs({value}) >= {LARGEST_EXACT}, 0)"
-
-
 def _not_kept(column: Column, fault: str) -> Check:
-    name, kind = column.name, bare(column.type)
-    return Check(
-        fault,
-        f"column {name!r} has a code, or a number that {kind} does not keep: change the column to String, or"
-        ' set read.codes to "number"',
-        name,
-    )
+    return Check(fault, not_kept(column.name, bare(column.type)), column.name)
 
 
 def _no_number(column: Column) -> Check:
@@ -400,6 +412,9 @@ def settings(form: Format, **more: Any) -> dict[str, Any]:
         "insert_allow_materialized_columns": 1,  # the load id is one
         "insert_null_as_default": 0,
         "input_format_null_as_default": 0,
+        # Texts in JSON columns stay texts: ClickHouse 26.9 makes 2024-03-01 of "2024-02-30", and today of "12:00".
+        "input_format_try_infer_dates": 0,
+        "input_format_try_infer_datetimes": 0,
         "insert_deduplicate": 0,
         "optimize_on_insert": 0,
         "use_hive_partitioning": 0,

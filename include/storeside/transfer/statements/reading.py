@@ -92,6 +92,7 @@ class Reading:
     :param defaults: expressions over the table's values, for columns that are NULL
     :param together: whether the same check of many columns runs as one, whose error does not name the column: see
         `TOGETHER`
+    :param kept: columns of JSON, with the table's types, whose floats refuse to lose digits; see `Numbers`
     """
 
     form: Format
@@ -108,6 +109,7 @@ class Reading:
     hides: bool = False
     defaults: tuple[tuple[str, str], ...] = ()
     together: bool = False
+    kept: tuple[Column, ...] = ()
 
     @property
     def hides_virtual(self) -> bool:

@@ -52,6 +52,11 @@ PARSED = f"DateTime64({_MICROSECONDS}, 'UTC')"
 # A date with a time that a date can hold; ClickHouse ignores any time after a date.
 _MIDNIGHT = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}[ T]00:00(:00(\.0*)?)?$"
 _DECIMAL = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
+# A number with a plus, or with a zero before another digit, within a list.
+CODE_IN_LIST = r"(?:^|[\[,:{(])[ \t]*(?:[+]|[+-]?0[0-9])"
+# A list of numbers, or of lists.
+_ITEM = r"(-?[0-9.]+(e[-+]?[0-9]+)?|null|nan|-?inf|-?infinity)?"
+_LIST = rf"(?i)^\[([ \t]*[\[\]]*[ \t]*{_ITEM}[ \t]*[\[\]]*[ \t]*(,|\]$))+$"
 # The first and the last second of the years 0 to 9999, since 1970.
 _YEARS = (-62_167_219_200, 253_402_300_799)
 # Texts of a moment of which ClickHouse guesses a part: the year, the date, or the order of day and month: it is day
@@ -313,10 +318,29 @@ def code(text: str, b: str) -> str:
     is_code = f"({text} >= '00' AND {text} < '0:' OR {text} < '0' AND match({text}, '^([+]|-0[0-9])'))"
     if b != "Float64":
         return is_code
+    is_long = f"length({text}) > {_FLOAT_DIGITS['Float64']} AND match({text}, '^-?[0-9]*[.]?[0-9]*$')"
+    return f"({is_code} OR if({is_long}, {inexact(text)}, 0))"
+
+
+def code_in_list(text: str, kind: str) -> str:
+    """Return the condition that a list of numbers of type `kind` does not keep a number in its text; see `code`."""
+    is_code = f"match({text}, {literal(CODE_IN_LIST)})"
+    if "Float64" not in kind:
+        return is_code
+    long = r"[\[,][ \t]*(-?[0-9.]{16,})(?:[^0-9.eE]|$)"
+    return f"({is_code} OR arrayExists(x -> {inexact('x')}, extractAll({text}, {literal(long)})))"
+
+
+def is_list(text: str) -> str:
+    """Return the condition that a text has the form of a list of numbers, also of a list of such lists."""
+    return f"(match({text}, {literal(_LIST)}) AND countSubstrings({text}, '[') = countSubstrings({text}, ']'))"
+
+
+def inexact(text: str) -> str:
+    """Return the condition that a Float64 has other digits than a number without an exponent, or very many."""
     decimal = f"Nullable(Decimal({_MOST_DIGITS}, {_MOST_DIGITS // 2}))"
     same = f"CAST(toString(toFloat64OrNull({text})), '{decimal}') = CAST({text}, '{decimal}')"
-    is_long = f"length({text}) > {_FLOAT_DIGITS['Float64']} AND match({text}, '^-?[0-9]*[.]?[0-9]*$')"
-    return f"({is_code} OR if({is_long}, NOT ifNull({same}, 0), 0))"
+    return f"NOT ifNull({same}, 0)"
 
 
 def beyond_range(text: str, b: str) -> str:
