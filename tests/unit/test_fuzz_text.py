@@ -112,6 +112,9 @@ MOMENT, LIST, STRUCT = "Nullable(DateTime64(6))", "Array(Nullable(Int64))", "Nul
     (MOMENT, "2024-01-02 10:00:00.1234567", "2024-01-02 10:00:00.123456", False),
     ("Nullable(Bool)", "true", "true", True), ("Nullable(Bool)", "1", "true", False),
     (LIST, "[1, 2]", "[1,2]", True), (LIST, "[007]", "[7]", False), (LIST, parsed("[1, null]"), "[1,null]", True),
+    ("JSON", parsed('{"x": [1, {"y": null}], "z": null}'), '{"x":[1,{}]}', True),
+    ("JSON", parsed('{"x": 0.12345678901234567890}'), '{"x":0.12345678901234568}', False),
+    ("JSON", parsed('{"x": "2024-02-30"}'), '{"x":"2024-03-01"}', False), ("JSON", parsed('{"x": 1}'), "{}", False),
     (STRUCT, parsed('{"x": 1}'), '{"x":1}', True), (STRUCT, parsed('{"x": 1, "y": 2}'), '{"x":1}', False),
 ])  # fmt: skip
 def test_values_are_compared_by_the_type_of_their_column(kind: str, source: object, loaded: str, same: bool) -> None:

@@ -77,6 +77,50 @@ def test_codes_after_the_sample_are_refused_in_a_table_with_rows(reading: Statem
     reading.cases(cases, folder="more/", format="csv", loader=loader)
 
 
+@pytest.mark.parametrize(("text", "kind"), [
+    ("[1,2]", "Array(Nullable(Int64))"), ("[1.5,null]", "Array(Nullable(Float64))"),
+    ("[[1],[]]", "Array(Array(Nullable(Int64)))"),
+    ("[-1,9223372036854775808]", "Array(Nullable(Int128))"), ("{'a':1.5}", "Map(String, Nullable(Float64))"),
+    ("['2024-02-30']", "Array(Nullable(String))"), ("['1/2/2024']", "Array(Nullable(String))"),
+    *((text, "Nullable(String)") for text in (
+        "[007]", "[+7]", "[9007199254740993,1.5]", "[0.12345678901234567890]", "[.]",
+        "{'a':9007199254740993,'b':1.5}",
+    )),
+])  # fmt: skip
+def test_lists_in_the_sample_keep_their_values(reading: Statements, text: str, kind: str) -> None:
+    reading.put({"a.csv": f'id;v\n1;"{text}"\n'.encode()})
+    reading.load(csv=Csv(";"))
+    assert reading.reasons() == {}
+    assert reading.types()["v"] == kind
+    ((found,),) = reading.rows("toString(v)")
+    assert found.lower() == text
+
+
+@pytest.mark.parametrize("csv", [Csv(";"), Csv(";", quote="'")])
+@pytest.mark.parametrize("loader", LOADERS)
+def test_codes_in_lists_after_the_sample_are_refused(reading: Statements, loader: str, csv: Csv) -> None:
+    reading.put({"a.csv": b"i;f\n[1,2];[[1.5]]\n"})
+    reading.load(loader=loader, csv=csv)
+    code, whole = "has a code, or a number that Array", "has a value that Array"
+    rows = {"i": "[3];[]\n{};[]\n", "f": "[3];[]\n[3];{}\n"}
+    row = "row 1, " if csv.is_native else ""
+    cases: dict[str, Loaded | Refused] = {
+        f"{column}{n}": Refused(f"i;f\n{rows[column].format(text)}".encode(), f"{row}column {column!r} {reason}")
+        for n, (column, text, reason) in enumerate([
+            ("i", "[007]", code), ("i", "[1, +7]", code), ("i", "[-01]", code), ("f", "[[1],[00.5]]", code),
+            ("f", "[[9007199254740993]]", code), ("f", "[[0.12345678901234567890]]", code),
+            ("i", "x", whole), ("i", "[1", whole), ("i", "[1,a]", whole), ("f", "[[1]", whole),
+        ])
+    }  # fmt: skip
+    cases["exact"] = Loaded(
+        b"i;f\n[3, -4];[[0.5,0.30000000000000004],[]]\n[];[[null]]\n",
+        [([3, -4], [[0.5, 0.30000000000000004], []]), ([], [[None]])],
+    )  # fmt: skip
+    if csv.is_native:
+        cases["empty"] = Loaded(b"i;f\n;\n [5] ;[]\n", [([], []), ([5], [])])
+    reading.cases(cases, folder="more/", loader=loader, format="csv", csv=csv)
+
+
 BEYOND = {"Float64": ("1e400", " -1E400 ", "1e-400", "9" * 400, f"0.{'0' * 400}1"), "Float32": ("1e39", "-1e-46")}
 WITHIN = {"Float64": ("1e300", "1e-320", "0e9", "0.00"), "Float32": ("1e38", "1e-40", "0e99")}
 

@@ -77,11 +77,26 @@ def test_floats_that_were_inferred_refuse_integers_that_they_do_not_hold(reading
     reason = "row 1, column 'f' has a code, or a number that Float64 does not keep: change the column to String"
     cases: dict[str, Loaded | Refused] = {
         f"refused{n}": Refused(f'{{"f": 1}}\n{{"f": {text}}}\n'.encode(), reason)
-        for n, text in enumerate(("9007199254740993", "-18446744073709551615", "9" * 38, "9007199254740993.5"))
-    }
+        for n, text in enumerate((
+            "9007199254740993", "-18446744073709551615", "9" * 38, "9007199254740993.5", '"9007199254740993"',
+            "0.12345678901234567890", f"0.5{'0' * 40}1",
+        ))
+    }  # fmt: skip
     cases["exact"] = Loaded(
-        b'{"f": 1000000000000000000, "i": 5.0}\n{"f": 1e300}\n{"f": -9007199254740992}\n{"f": 0.1}\n{"f": null}\n',
-        [(1e18, 5), (1e300, None), (-(2.0**53), None), (0.1, None), (None, None)],
+        b'{"f": 1000000000000000000, "i": 5.0}\n{"f": 1e300}\n{"f": -9007199254740992}\n{"f": 0.1}\n{"f": null}\n'
+        b'{"f": 0.30000000000000004}\n{"f": 0.12345678901234567e0}\n{"f": 100.00000000000000000}\n'
+        b'{"i": 9007199254740993}\n',
+        [
+            (1e18, 5),
+            (1e300, None),
+            (-(2.0**53), None),
+            (0.1, None),
+            (None, None),
+            (0.30000000000000004, None),
+            (0.12345678901234567, None),
+            (100.0, None),
+            (None, 9007199254740993),
+        ],
     )
     cases["beyond"] = Refused(b'{"f": 1e300}\n{"f": 1e400}\n', "row 1, column 'f' has a number beyond the range")
     cases["text"] = Refused(b'{"f": 1e300}\n{"f": ""}\n', "column 'f'")
@@ -95,6 +110,52 @@ def test_floats_that_were_inferred_refuse_integers_that_they_do_not_hold(reading
     assert report.rejected == 1
     lenient = Loaded(good, rows, "f")
     reading.cases({"lenient": lenient}, folder="l/", loader=loader, format="jsonl", strict_json=False)
+
+
+NESTED = b'{"a": [1.5], "t": {"x": 1.5, "i": 1, "l": [{"y": 0.5}]}, "s": "", "a\\"b": 1.5}\n'
+
+
+@pytest.mark.parametrize("loader", LOADERS)
+def test_floats_in_lists_and_structs_that_were_inferred_keep_their_digits(reading: Statements, loader: str) -> None:
+    reading.put({"a.jsonl": NESTED})
+    reading.load(loader=loader)
+    refused = {
+        "list": ("a", '{"a": [0.5, 9007199254740993]}'), "fraction": ("a", '{"a": [0.12345678901234567890]}'),
+        "struct": ("t", '{"t": {"x": 9007199254740993}}'), "deep": ("t", '{"t": {"l": [{"y":9007199254740993}]}}'),
+        "escaped": ("a", '{"\\u0061": [9007199254740993]}'), "quoted": ("a", '{"a": ["9007199254740993"]}'),
+        "lines": ("t", '{"t":\n{"x":\n9007199254740993}}'), "quote": ('a"b', '{"a\\"b": 9007199254740993}'),
+    }  # fmt: skip
+    cases: dict[str, Loaded | Refused] = {
+        name: Refused(
+            f'{{"a": [1]}}\n{document}\n'.encode(), f"row 1, column {column!r} has a code, or a number that"
+        )
+        for name, (column, document) in refused.items()
+    }
+    exact = b'{"s": "9007199254740993, \\" 0.12345678901234567890", "t": {"i": 9007199254740993,'
+    exact += b' "x": 0.30000000000000004}}\n'
+    cases["exact"] = Loaded(exact, [({"x": 0.30000000000000004, "i": 9007199254740993, "l": []},)], "t")
+    reading.cases(cases, folder="more/", loader=loader, format="jsonl")
+
+
+@pytest.mark.parametrize("loader", LOADERS)
+def test_columns_of_json_keep_digits_and_texts(reading: Statements, loader: str) -> None:
+    reading.put({"a.jsonl": b'{"j": {"x": 1}}\n'})
+    reading.load(loader=loader, nested="json")
+    texts = ("2024-02-30", "2024-01-01T10:00:00+02:00", "12:00", "1/2/2024", "20240101", "1700000000", "007")
+    cases: dict[str, Loaded | Refused] = {
+        f"text{n}": Loaded(
+            f'{{"j": {{"x": "{text}", "l": ["{text}"]}}}}\n'.encode(), [(text, text)],
+            "toString(j.x), arrayElement(j.l.:`Array(Nullable(String))`, 1)",
+        )
+        for n, text in enumerate(texts)
+    }  # fmt: skip
+    for n, number in enumerate(("0.12345678901234567890", "123456789012345678901234567890")):
+        cases[f"refused{n}"] = Refused(
+            f'{{"j": {{"x": [{{"y": {number}}}]}}}}\n'.encode(), "row 0, column 'j' has a code"
+        )
+    exact = b'{"j": {"x": 9007199254740993, "l": [18446744073709551615, -1]}}\n'
+    cases["exact"] = Loaded(exact, [("9007199254740993",)], "toString(j.x)")
+    reading.cases(cases, folder="more/", loader=loader, format="jsonl", nested="json")
 
 
 def test_numbers_without_a_fraction_beside_bad_rows(reading: Statements) -> None:

@@ -182,6 +182,8 @@ REFUSED = {
         "values where the names of columns are expected: set csv.n",
     ),
     "no header with text": ("1,x\n2,x\n3,y\n", "set csv.names to the names of its 2 columns"),
+    "no header with other texts": ("1,Ann,2024-01-01\n2,Bob,2024-01-02\n", "names of its 3 columns"),
+    "no header with a fraction": ("Ann,20.5\nBob,21.5\n", "names of its 2 columns"),
     "semicolon": ("id;name;amount\n1;x;1,50\n2;y;2,75\n", "set csv.delimiter to ';'"),
     "pipe": ('id|name\n1|x\n2|"a|b"\n', r"set csv.delimiter to '\|'"),
     "tab": ("id\tname\n1\tx\n", "set csv.delimiter to a tab"),
@@ -197,7 +199,7 @@ def test_csv_without_clear_columns_is_refused_with_a_remedy(name: str) -> None:
 
 @pytest.mark.parametrize("text", [
     "country,1960,1961\nFR,1.5,2\nDE,1,2\n", "a,b,c\n1,2,3,\n4,5,6\n", "name\nx|y\nz\n", "a,b\nx,y\n", "n,5\nx,y\n",
-    "a;b\n1;2\n3\n", "x\n\n5\n",
+    "a;b\n1;2\n3\n", "x\n\n5\n", "name,2024-01-01\nAnn,5\n", "id,2024-01-01\n1,2024-01-02\n", "name,1.5\nAnn,x\n",
 ])  # fmt: skip
 def test_ordinary_headers_and_rows(text: str) -> None:
     csv(text)

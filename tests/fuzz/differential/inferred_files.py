@@ -19,7 +19,7 @@ from tests.fuzz.differential.inferred_rules import parsed
 # Columns of a file. Files whose columns get the same types share a load, so there are few shapes.
 _SHAPES = (
     *((kind,) for kind in text_values.KINDS), ("small", "number"), ("text", "date"), ("code", "integer"),
-    ("small", "text", "moment"), ("small", "boolean"),
+    ("small", "text", "moment"), ("small", "boolean"), ("small", "numbers"),
 )  # fmt: skip
 _NAMES = ("a", "b", "c")
 # The most orders of the rows of one file that are tried.
@@ -92,8 +92,10 @@ def _csv(rng: random.Random, number: int, family: str) -> File:
     is_unclear = False
     if fault == "no header":
         kind = rng.choice(("small", "number", "date"))
-        table = [[_plain(rng, kind) for _ in shape] for _ in range(count)]
-        names = [_plain(rng, kind) for _ in shape]
+        some = [kind if kind == "small" else rng.choice((kind, "name")) for _ in shape]
+        some[0] = kind
+        table = [[_plain(rng, kind) for kind in some] for _ in range(count)]
+        names = [_plain(rng, kind) for kind in some]
         is_unclear = len(set(names)) == len(names)
     elif fault == "other delimiter":
         other = rng.choice([d for d in ",;|\t" if d != delimiter])
@@ -130,6 +132,8 @@ def _plain(rng: random.Random, kind: str) -> str:
     """Return a value whose form is certain."""
     if kind == "number":
         return f"{rng.randrange(1000)}.{rng.randrange(1, 10)}"
+    if kind == "name":
+        return "".join(rng.choices("abcdefghij", k=8))
     return text_values.small(rng) if kind == "small" else f"20{rng.randrange(10, 99)}-0{rng.randrange(1, 10)}-11"
 
 
@@ -172,7 +176,10 @@ _JSON_SHAPES = (
     *((kind,) for kind in ("small", "integer", "number", "code", "date", "moment", "boolean", "text", "identifier")),
     ("small", "array"), ("small", "object"), ("small", "mixed"), ("small", "text", "number"),
 )  # fmt: skip
-_NUMBERS = ("5.0", "-0.0", "1E5", "1e-05", "2.5e+3", "1.50", "0", "-1", "100", "1e0", "0.1", "3.14159265358979")
+_NUMBERS = (
+    "5.0", "-0.0", "1E5", "1e-05", "2.5e+3", "1.50", "0", "-1", "100", "1e0", "0.1", "3.14159265358979",
+    "0.12345678901234567890", "9007199254740993", "0.30000000000000004", "100000.00000000000000000",
+)  # fmt: skip
 
 
 def _json(rng: random.Random, number: int) -> File:
@@ -182,9 +189,14 @@ def _json(rng: random.Random, number: int) -> File:
     count = rng.randrange(12, 20) if fault == "late" else rng.randrange(1, 7)
     separators = rng.choice((":", ": ", " : "))
     options: dict[str, Any] = {"format": "jsonl"}
+    if "object" in shape:
+        options["nested"] = rng.choice(("tuple", "tuple", "json", "string"))
     documents = [_document(rng, makers, separators) for _ in range(count)]
     if fault == "late":
-        plain = dict.fromkeys(makers, lambda rng: _plain(rng, "small"))
+        early = rng.choice(("small", "number"))
+        wraps = {"array": "[{}]", "object": '{{"x": {}, "y": "a"}}'}
+        forms = {name: wraps.get(kind, "{}") for name, kind in zip(_NAMES, shape, strict=False)}
+        plain = {name: _formatted(form, early) for name, form in forms.items()}
         documents[:10] = [_document(rng, plain, separators) for _ in range(10)]
         options["sample_bytes"] = _SHORT_SAMPLE
     if fault == "bad row":
@@ -201,6 +213,11 @@ def _json(rng: random.Random, number: int) -> File:
         number, "jsonl", "", tuple(document + end for document in documents), "",
         tuple(sorted(options.items())), fault != "late", read=_read_json,
     )  # fmt: skip
+
+
+def _formatted(form: str, kind: str) -> text_values.Maker:
+    """Return a maker of texts with a plain value."""
+    return lambda rng: form.format(_plain(rng, kind))
 
 
 def _json_maker(rng: random.Random, kind: str) -> text_values.Maker:

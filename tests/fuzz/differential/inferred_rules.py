@@ -46,6 +46,8 @@ def is_same(kind: str, source: Any, loaded: str | None) -> bool:
 
     `source` is a text of CSV, or a value as `parsed` returns it. `loaded` is what `shown` selects.
     """
+    if bare(kind) == "JSON":
+        return _is_object_same(source, None if loaded is None else parsed(loaded))
     if is_nested(kind) and loaded is not None:
         return _is_nested_same(kind, source, parsed(loaded))
     return _is_scalar_same(bare(kind), source, loaded)
@@ -54,6 +56,18 @@ def is_same(kind: str, source: Any, loaded: str | None) -> bool:
 def is_nested(kind: str) -> bool:
     """Return whether a type is that of lists or structs."""
     return bare(kind).startswith(("Array(", "Tuple("))
+
+
+def _is_object_same(source: Any, loaded: Any) -> bool:
+    """Return whether a value of a JSON column, which has no NULLs in objects, is the same."""
+    if isinstance(source, dict) and isinstance(loaded, dict):
+        given = {name: value for name, value in source.items() if value not in (None, {})}
+        return given.keys() == loaded.keys() and all(_is_object_same(v, loaded[n]) for n, v in given.items())
+    if isinstance(source, list) and isinstance(loaded, list):
+        return len(source) == len(loaded) and all(_is_object_same(a, b) for a, b in zip(source, loaded, strict=True))
+    if isinstance(source, Number) and isinstance(loaded, Number):
+        return any(_is_number_same(kind, source, loaded) for kind in ("Int64", "Float64"))
+    return type(source) is type(loaded) and bool(source == loaded)
 
 
 def _is_nested_same(kind: str, source: Any, loaded: Any) -> bool:

@@ -120,21 +120,22 @@ def identifier(rng: random.Random) -> str:
 
 
 def numbers(rng: random.Random) -> str:
-    """Return an array of numbers, as JSON; rarely with a code."""
-    items = [rng.choice((small, small, integer, number, code))(rng) for _ in range(rng.randrange(4))]
+    """Return a list of numbers, as programs write it; rarely with a code."""
+    kinds = (small,) if rng.random() < 0.5 else (small, small, integer, number, code)
+    items = [rng.choice(kinds)(rng) for _ in range(rng.randrange(4))]
     return f"[{','.join(items)}]"
 
 
 Maker = Callable[[random.Random], str]
 KINDS: dict[str, Maker] = {
     "small": small, "integer": integer, "number": number, "code": code, "date": date, "moment": moment,
-    "boolean": boolean, "text": text, "identifier": identifier,
+    "boolean": boolean, "text": text, "identifier": identifier, "numbers": numbers,
 }  # fmt: skip
 # Kinds whose values often share a column.
 NEIGHBOURS = {
     "small": ("integer", "number", "code"), "integer": ("number", "code"), "number": ("integer", "code"),
     "date": ("moment",), "moment": ("date",), "boolean": ("small",), "identifier": ("text",), "code": ("small",),
-    "text": ("small", "date"),
+    "text": ("small", "date"), "numbers": ("code", "text"),
 }  # fmt: skip
 
 

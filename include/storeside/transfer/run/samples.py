@@ -19,6 +19,7 @@ from storeside.transfer.formats.encoding import refuse_encoding
 from storeside.transfer.formats.registry import MESSAGES, TEXTS, TYPED
 from storeside.transfer.formats.text_columns import Place
 from storeside.transfer.formats.text_lines import with_line
+from storeside.transfer.formats.text_lists import listed
 from storeside.transfer.formats.text_rows import LONGEST_ROW
 from storeside.transfer.objects.content import Content
 from storeside.transfer.objects.members import about_member, members_of
@@ -27,7 +28,7 @@ from storeside.transfer.request.object_format import Csv, Format, format_of
 from storeside.transfer.request.request import Request
 from storeside.transfer.staging.private import quiet
 from storeside.transfer.tables.storable import refuse_unstorable
-from storeside.transfer.types.inference import NoTypeError, listed, merge
+from storeside.transfer.types.inference import NoTypeError, merge
 
 if TYPE_CHECKING:
     from clickhouse_connect.driver.client import Client

@@ -45,6 +45,8 @@ _KEY = r'"[ \t\r]*:'
 _LONG_VALUE = r'[ \t\r]*"?(-?[0-9][0-9.]{15,})(?:[^0-9.eE]|$)'
 # A name that JSON writes as it is, unless it has an escape.
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_ .-]+")
+# Characters that a field of msgspec's structs cannot have in its name.
+_NO_FIELD = re.compile(r'[\\"\x00-\x1f]')
 _DECIMAL = re.compile(r"-?[0-9]+(?:\.[0-9]*)?", re.ASCII)
 _LONG_ANYWHERE = re.compile(_LONG.encode())
 _FLOAT = "Float64"
@@ -214,7 +216,7 @@ class Numbers:
         return ""
 
     def _raw(self, found: Any, name: str) -> bytes:
-        return bytes(getattr(found, self._fields[name]))
+        return bytes(found.get(name, b"") if isinstance(found, dict) else getattr(found, self._fields[name]))
 
     @cached_property
     def _fields(self) -> dict[str, str]:
@@ -227,6 +229,8 @@ class Numbers:
             (field, msgspec.Raw, msgspec.field(default=msgspec.Raw(), name=name))
             for name, field in self._fields.items()
         ]
+        if any(map(_NO_FIELD.search, self._fields)):
+            return msgspec.json.Decoder(dict[str, msgspec.Raw])
         return msgspec.json.Decoder(msgspec.defstruct("Row", fields))
 
 

@@ -198,9 +198,9 @@ def _refusing_lists(
 def _of_list(column: Column) -> Iterator[Check]:
     """Yield the checks of a column of lists that is read as text."""
     value, name = f"trimBoth(ifNull({identifier(column.name)}, ''), ' \\t')", column.name
+    yield _not_kept(column, code_in_list(value, column.type))
     fault = f"notEmpty({value}) AND NOT {is_list(value)}"
     yield Check(fault, f"column {name!r} has a value that {column.type} cannot hold whole", name)
-    yield _not_kept(column, code_in_list(value, column.type))
 
 
 def _code(column: Column) -> Check:
