@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.orc
 import pytest
 
+from storeside.transfer.request.column_options import Columns
 from tests.avro_files import avro
 from tests.statements import Statements
 from tests.transfers import Loaded, Refused, parquet
@@ -90,3 +91,16 @@ def test_avro_is_refused_too(reading: Statements, loader: str) -> None:
     reading.put({"bad.avro": avro(schema, [{"t": LAST_BAD["10000-01-01"] * 1_000_000}])})
     assert reading.load(loader=loader).failed == 1
     assert "outside the years 0 to 9999" in reading.reasons()["bad.avro"]
+
+
+@pytest.mark.parametrize("days", [2_932_897, -719_529])
+@pytest.mark.parametrize("loader", ["pull", "push"])
+def test_a_day_outside_the_years_has_a_remedy_that_helps(reading: Statements, loader: str, days: int) -> None:
+    content = parquet({"id": [1], "d": pa.array([days], pa.int32()).cast(pa.date32())})
+    reading.put({"a.parquet": content})
+    reading.load(loader=loader, on_drift="widen")
+    assert reading.reasons()["a.parquet"].endswith("correct the date, or leave out the column")
+    other = reading.another()
+    other.put({"a.parquet": content})
+    other.load(loader=loader, chosen=Columns(drop=("d",)))
+    assert other.rows() == [(1,)]

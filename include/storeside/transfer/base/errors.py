@@ -210,6 +210,8 @@ _REMEDIES = {
     436: "add the value to the enum in the schema, or correct the type of the field",
     444: "it is damaged, or `format`, schema or message are not those of the object",
 }
+# How ClickHouse says that Parquet has a day outside the years 0 to 9999.
+_BEYOND_DATES = "out of allowed Date32 range"
 _MOST = 600
 _EXAMINED = 2048  # characters of a part in which patterns are looked for
 # Characters examined at both ends of a long error, which may quote an unknown column's name of any length.
@@ -364,6 +366,8 @@ def shown(name: str) -> str:
 
 def remedy(text: str, error: BaseException) -> str:
     """Return the text of an error with a remedy for the user, if ClickHouse's code determines one."""
+    if _BEYOND_DATES in text:  # no type of ClickHouse holds it
+        return f"{text}: correct the date, or leave out the column"
     found = _REMEDIES.get(code_of(_cause(error)), "") or damage.remedy_of(text)
     return f"{text}: {found}" if found else text
 

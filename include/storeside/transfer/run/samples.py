@@ -51,8 +51,10 @@ def recognise(request: Request, contents: Sequence[Content]) -> tuple[Format, li
     name = request.format
     if name == "auto":
         if not found:
-            such = f", such as {contents[0].key!r}" if contents else ""
-            raise TransferInputError(f"no sampled object shows its format{such}: set `format`")
+            key = next(iter(reasons or (content.key for content in contents)), "")
+            such, why = f", such as {key!r}" if key else "", reasons.get(key, "")
+            clear = "set `format`" if not why or why.endswith("set `format`") else why
+            raise TransferInputError(f"no sampled object shows its format{such}: {clear}")
         name = Counter(form for _, form in found).most_common(1)[0][0]
     if name == "tsv" and request.format == "auto" and request.read.csv.delimiter != Csv.delimiter:
         name = "csv"  # with the delimiter of the request
@@ -138,7 +140,8 @@ def _of_most(
     if not kept:
         key, reason = next(iter(reasons.items()))
         such = f"no sampled object can be read as {form.name}, such as {key!r}: {reason}"
-        raise TransferInputError(such if form.is_text else f"{such}: create {request.table} yourself")
+        helps = key in taken and not form.is_text
+        raise TransferInputError(f"{such}: create {request.table} yourself" if helps else such)
     return together(kept)
 
 
