@@ -53,8 +53,9 @@ def recognise(request: Request, contents: Sequence[Content]) -> tuple[Format, li
         if not found:
             key = next(iter(reasons or (content.key for content in contents)), "")
             such, why = f", such as {key!r}" if key else "", reasons.get(key, "")
-            clear = "set `format`" if not why or why.endswith("set `format`") else why
-            raise TransferInputError(f"no sampled object shows its format{such}: {clear}")
+            if why and not why.endswith("set `format`"):
+                raise TransferInputError(f"no sampled object can be read{such}: {why}")
+            raise TransferInputError(f"no sampled object shows its format{such}: set `format`")
         name = Counter(form for _, form in found).most_common(1)[0][0]
     if name == "tsv" and request.format == "auto" and request.read.csv.delimiter != Csv.delimiter:
         name = "csv"  # with the delimiter of the request
