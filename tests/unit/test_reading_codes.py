@@ -117,7 +117,7 @@ def test_codes_in_lists_after_the_sample_are_refused(reading: Statements, loader
         [([3, -4], [[0.5, 0.30000000000000004], []]), ([], [[None]])],
     )  # fmt: skip
     if csv.is_native:
-        cases["empty"] = Loaded(b"i;f\n;\n [5] ;[]\n", [([], []), ([5], [])])
+        cases["empty"] = Loaded(b"i;f\n; \n [5] ;[]\n", [([], []), ([5], [])])
     reading.cases(cases, folder="more/", loader=loader, format="csv", csv=csv)
 
 

@@ -132,7 +132,8 @@ def _read_as(name: str, kind: str, *, empty_nulls: bool, as_list: bool) -> tuple
     """
     value = identifier(name)
     if as_list:
-        return Column(name, "String"), f"if(empty({value}), '[]', trimBoth({value}, ' \\t'))", "String"
+        text = f"trimBoth({value}, ' \\t')"
+        return Column(name, "String"), f"if(empty({text}), '[]', {text})", "String"
     if empty_nulls and is_nested(kind) and not is_nullable(kind):
         made = f"ifNull(variantElement({value}, {literal(kind)}), defaultValueOfTypeName({literal(kind)}))"
         return Column(name, f"Variant({kind})"), made, kind
