@@ -32,9 +32,13 @@ unexport PYTHONDONTWRITEBYTECODE
 export QUERY
 export UV_NO_PROGRESS := 1
 
+# Lists the targets in the groups that lines with ##@ begin: with ~ those of benchmarks, with !~ the others.
+LIST = awk '/^\#\#@ / {group = substr($$0, 5)} \
+	/^[a-z0-9-]+:.*\#\# / && $$1 $(1) /^bench-/ {if (group) print "\n" group ":"; group = ""; name = $$1; \
+	sub(/:$$/, "", name); sub(/.*\#\# /, ""); printf "  %-16s %s\n", name, $$0}' $(firstword $(MAKEFILE_LIST))
 .PHONY: help
-help: ## list the targets
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+help:
+	@echo "make TARGET [NAME=value ...]"; $(call LIST,!~)
 
 .PHONY: install
 install: $(STAMP)
@@ -57,10 +61,7 @@ $(STAMP): requirements.lock $(addprefix include/storeside/transformers/native/,p
 		echo "note: without the native audio library, audio is transcoded 5 to 9 times slower. $${why#error: }; then run $(PYTHON) -m storeside.transformers.native.build" >&2; }
 	@echo "$(CURDIR)" > $@
 
-.PHONY: wheel
-wheel: $(UV) ## build the Python package for an existing Airflow installation into dist/
-	@rm -rf dist && $(UV) build --quiet --wheel --out-dir dist . && ls dist/*.whl
-
+##@ Try it
 .PHONY: demo
 demo: $(STAMP) ## transcode speech in a real storage cluster and load it; INPUT=folder with your own audio
 	@$(STACK) demo $(if $(INPUT),--input "$(INPUT)") $(if $(COUNT),--count $(COUNT))
@@ -85,6 +86,14 @@ status: $(STAMP) ## show the state of the stack's processes
 sql: $(STAMP) ## open a SQL prompt in the stack's ClickHouse; QUERY="SELECT 1" runs one statement; ARGS=--json
 	@$(STACK) sql $(ARGS) $(if $(QUERY),"$$QUERY")
 
+.PHONY: upload
+upload: $(STAMP) ## upload a file or a folder into the stack's S3, and create a missing bucket; FROM=folder TO=s3://bucket/prefix
+	@$(STACK) upload "$(FROM)" "$(TO)"
+
+.PHONY: airflow
+airflow: $(STAMP) ## run Airflow's command with the stack's settings; ARGS="dags list"
+	@lines="$$($(STACK) env)"; eval "$$lines"; $(VENV)/bin/airflow $(ARGS)
+
 .PHONY: restart
 restart: $(STAMP) ## restart one process of the stack; COMPONENT=name from status
 	@$(STACK) restart "$(COMPONENT)"
@@ -92,6 +101,11 @@ restart: $(STAMP) ## restart one process of the stack; COMPONENT=name from statu
 .PHONY: logs
 logs: $(STAMP) ## show the stack's logs; COMPONENT=name shows one of them
 	@$(STACK) logs $(COMPONENT)
+
+##@ Use it
+.PHONY: wheel
+wheel: $(UV) ## build the Python package for an existing Airflow installation into dist/
+	@rm -rf dist && $(UV) build --quiet --wheel --out-dir dist . && ls dist/*.whl
 
 .PHONY: doctor
 doctor: $(STAMP) ## test every connection and permission, from AIRFLOW_CONN_* or of the running stack; ARGS="--read-only"
@@ -117,6 +131,7 @@ doctor: $(STAMP) ## test every connection and permission, from AIRFLOW_CONN_* or
 compose-up: .env ## build changed images and start the whole stack in containers; docker compose down stops it
 	@docker compose up --build --wait --detach
 
+##@ Test it
 # Most tests with servers wait for them, so that three workers use two cores. Files with Airflow, which one worker
 # runs, take the longest and start first; the tests without servers fill the gaps.
 FOLDERS := tests/e2e tests/integration tests/attacks tests/unit
@@ -212,6 +227,11 @@ verify: $(STAMP) ## run all targets that prove the product, for hours, and write
 .PHONY: audit
 audit: $(STAMP) | $(UV) ## list known vulnerabilities of the pinned packages, except those in docs/advisories.txt
 	@$(PYTHON) -m tests.audit $(UV)
+
+##@ Measure it
+.PHONY: help-bench
+help-bench: ## list the single benchmarks
+	@$(call LIST,~)
 
 .PHONY: bench-transform
 bench-transform: $(STAMP) ## compare transcoding with the published method, a client and the limit; ARGS="--rounds 5"
@@ -313,6 +333,7 @@ bench-airflow: $(STAMP) ## trigger 40 and 200 loads within a minute; ARGS="--run
 bench: $(STAMP) ## run all benchmarks and write docs/benchmarks.md; ARGS="transfer events" selects some
 	@$(PYTHON) -m tests.benchmarks.report $(ARGS)
 
+##@ Change it
 .PHONY: lint
 lint: $(STAMP) ## run ruff, mypy, the checks of imports, spelling, style of prose and structure, and the tests of these and other tools
 	@$(VENV)/bin/ruff check .

@@ -2,25 +2,99 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from airflow.api_fastapi.core_api.security import GetUserDep
-from fastapi import APIRouter, HTTPException, Response
+from fastapi import APIRouter, HTTPException, Query, Response
 from fastapi.responses import StreamingResponse
 
 from storeside.pages import destinations, downloads, movement, objects, quality, queues
 from storeside.pages.downloads import PART, moment
 from storeside.pages.movement import Movement
 from storeside.pages.quality import Verdict
+from storeside.pages.storage import Target
 from storeside.pages.tables import At, Page, Tables
+from storeside.plugins.pages import etls, overview, storage
 from storeside.plugins.pages.access import TablesDep, may_read_runs
 from storeside.plugins.pages.movement import chosen_stage
+from storeside.plugins.pages.overview import Row as Pipeline
 
 router = APIRouter()
 T = TypeVar("T")
 Row = dict[str, Any]
+
+# Columns of ETLs.
+_ETL = (
+    "connection", "etl", "state", "image", "communication", "used_by", "health", "objects", "bytes_in", "bytes_out",
+    "errors", "problem",
+)  # fmt: skip
+
+
+@router.get("/overview.csv")
+def of_pipelines(tables: TablesDep, user: GetUserDep, dag: str = "") -> Response:
+    """Send the pipelines. What could not be read is empty."""
+    missing: dict[str, str] = {}
+    columns: dict[str, Callable[[Pipeline], Any]] = {
+        "pipeline": lambda row: row.pipeline.dag,
+        "paused": lambda row: row.latest.is_paused,
+        "last_run": lambda row: row.latest.runs[-1].run if row.latest.runs else "",
+        "last_state": lambda row: row.latest.runs[-1].state if row.latest.runs else "",
+        "last_success": lambda row: moment(row.latest.succeeded),
+        "objects": lambda row: row.pipeline.objects,
+        "bytes": lambda row: row.pipeline.bytes,
+        "failed_objects": lambda row: "" if "failures" in missing else row.pipeline.failed,
+        "waiting": lambda row: row.pipeline.waiting if row.pipeline.queues else "",
+        "lag_seconds": lambda row: row.pipeline.oldest_seconds if row.pipeline.queues else "",
+        "dead_letters": lambda row: row.pipeline.dead if row.pipeline.queues else "",
+        "needs_attention": lambda row: "; ".join(one.text for one in row.attention),
+    }
+    return _sent("overview", tables, lambda _: Page(overview.rows_of(tables, user, dag, missing)), columns)
+
+
+@router.get("/etls.csv")
+def of_etls(tables: TablesDep, user: GetUserDep) -> Response:
+    """Send the ETLs that tasks of the visitor's DAGs use, and the problem of each cluster that does not answer."""
+    return _sent("etls", tables, lambda _: Page(list(_etls(etls.clusters_of(tables, user)))), _columns({}, *_ETL))
+
+
+def _etls(clusters: Sequence[etls.Cluster]) -> Iterator[Row]:
+    for cluster in clusters:
+        if cluster.problem:
+            yield {**dict.fromkeys(_ETL, ""), "connection": cluster.conn_id, "problem": cluster.problem}
+        for etl, uses in cluster.etls:
+            yield {
+                "connection": cluster.conn_id,
+                "etl": etl.name,
+                "state": etl.state,
+                "image": etl.image,
+                "communication": etl.communication,
+                "used_by": "; ".join(f"{use.run_id} {use.task_id}" for use in uses),
+                "health": "; ".join(f"{target}: {state}" for target, state in etl.health),
+                "objects": etl.objects,
+                "bytes_in": etl.bytes_in,
+                "bytes_out": etl.bytes_out,
+                "errors": "; ".join(f"{name}: {why}" for name, why in etl.errors),
+                "problem": "",
+            }
+
+
+@router.get("/storage.csv")
+def of_targets(tables: TablesDep, conn_id: Annotated[str, Query(max_length=250)] = "") -> Response:
+    """Send the targets of a cluster to users who may read all DAGs."""
+    columns: dict[str, Callable[[Target], Any]] = {
+        "target": lambda t: t.id,
+        "state": lambda t: t.state,
+        "fullest_disk_percent": lambda t: t.percent if t.disks else "",
+        "used": lambda t: t.used if t.disks else "",
+        "free": lambda t: t.free if t.disks else "",
+        "disks": lambda t: len(t.disks) or "",
+        "alerts": lambda t: "; ".join(t.alerts),
+        "problem": lambda t: t.problem,
+        "remedy": lambda t: t.remedy,
+    }
+    return _sent("storage", tables, lambda _: Page(list(storage.cluster_of(tables, conn_id).targets)), columns)
 
 
 @router.get("/movement.csv")

@@ -40,16 +40,21 @@ class Cluster:
 @router.get("/etls")
 def overview(request: Request, tables: TablesDep, user: GetUserDep) -> Response:
     """Show the ETLs that tasks of the visitor's DAGs use; visitors who may read all DAGs also see the others."""
-    uses = [use for use in etls.uses(tables) if may_read_runs(user, use.dag)]
-    states = tasks.states(uses)
-    uses = [use for use in uses if states.get((use.run_id, use.task_id)) not in tasks.OVER | {None}]
-    conn_ids = dict.fromkeys([*(use.conn_id for use in uses), AIStoreHook.default_conn_name])
-    clusters = [_cluster(conn_id, uses, tables.dags is None) for conn_id in list(conn_ids)[:_MOST_CLUSTERS]]
+    clusters = clusters_of(tables, user)
     shown = {(use.dag, use.run) for cluster in clusters for _, using in cluster.etls for use in using}
     return render(
         request, "etls.html", title="ETLs", clusters=clusters, started_by=started_by(list(shown)),
         all_dags=tables.dags is None, may_read_logs=_may_read_logs(tables, user),
     )  # fmt: skip
+
+
+def clusters_of(tables: Tables, user: Any) -> list[Cluster]:
+    """Return the clusters of running tasks with their ETLs, as far as the visitor may see them."""
+    uses = [use for use in etls.uses(tables) if may_read_runs(user, use.dag)]
+    states = tasks.states(uses)
+    uses = [use for use in uses if states.get((use.run_id, use.task_id)) not in tasks.OVER | {None}]
+    conn_ids = dict.fromkeys([*(use.conn_id for use in uses), AIStoreHook.default_conn_name])
+    return [_cluster(conn_id, uses, tables.dags is None) for conn_id in list(conn_ids)[:_MOST_CLUSTERS]]
 
 
 @router.get("/etl-log")

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from airflow.api_fastapi.core_api.security import GetUserDep
 from fastapi import APIRouter, Request, Response
 
 from storeside.pages import overview
 from storeside.pages.overview import Pipeline
+from storeside.pages.tables import Tables
 from storeside.plugins.pages import runs
 from storeside.plugins.pages.access import TablesDep, may_read_runs
 from storeside.plugins.pages.render import query, render, span
@@ -42,20 +44,25 @@ class Row:
 def pipelines(request: Request, tables: TablesDep, user: GetUserDep, dag: str = "") -> Response:
     """Show all pipelines, those that need attention first."""
     missing: dict[str, str] = {}
+    rows = rows_of(tables, user, dag, missing)
+    half_failed = overview.partial_runs(tables, dag, missing)
+    return render(
+        request, "overview.html", title="Overview", rows=rows, dag=dag, days=overview.DAYS,
+        failure_days=overview.FAILURE_DAYS, needing=sum(bool(row.attention) for row in rows),
+        missing=missing, state_of=partial(_state, half_failed),
+    )  # fmt: skip
+
+
+def rows_of(tables: Tables, user: Any, dag: str, missing: dict[str, str]) -> list[Row]:
+    """Return all pipelines, those that need attention first. `missing` gets the parts that could not be read."""
     recorded = {pipeline.dag: pipeline for pipeline in overview.pipelines(tables, dag, missing)}
     known = {
         name: found
         for name, found in runs.latest(list(recorded), dag, tables.dags).items()
         if may_read_runs(user, name)
     }
-    half_failed = overview.partial_runs(tables, dag, missing)
     rows = [_row(recorded.get(name, Pipeline(name)), known.get(name, Latest())) for name in {**recorded, **known}]
-    rows.sort(key=lambda row: (not row.attention, row.pipeline.dag.lower()))
-    return render(
-        request, "overview.html", title="Overview", rows=rows, dag=dag, days=overview.DAYS,
-        failure_days=overview.FAILURE_DAYS, needing=sum(bool(row.attention) for row in rows),
-        missing=missing, state_of=partial(_state, half_failed),
-    )  # fmt: skip
+    return sorted(rows, key=lambda row: (not row.attention, row.pipeline.dag.lower()))
 
 
 def _state(half_failed: Collection[tuple[str, str]], run: Run) -> str:

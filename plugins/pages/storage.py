@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from airflow.api_fastapi.core_api.security import GetUserDep
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, HTTPException, Query, Request, Response
 
 from storeside.operators.hooks.aistore import AIStoreHook
 from storeside.pages import movement, storage
@@ -35,14 +35,32 @@ def overview(
         for one in running
         if (key := (one.run_id, one.task_id)) in states and key not in replaced and states[key] in tasks.OVER
     ]
-    known = sorted({AIStoreHook.default_conn_name, *(_conn_ids(tables) if tables.dags is None else ())})
-    chosen = conn_id if conn_id in known else AIStoreHook.default_conn_name
+    known, chosen = _connections(tables, conn_id)
     state, problem = _cluster(chosen) if tables.dags is None else (None, "")
     return render(
         request, "storage.html", title="Storage", state=state, problem=problem, known=known,
         stuck=stuck[:_MOST_STUCK], of_job={one.detail["job"]: one for one in running if one.detail.get("job")},
         conn_id=chosen, all_dags=tables.dags is None, full=storage.FULL,
     )  # fmt: skip
+
+
+def cluster_of(tables: Tables, conn_id: str) -> State:
+    """Return the cluster of a connection. Raises HTTPException for others than users who may read all DAGs.
+
+    Raises UnavailableError if the cluster does not answer.
+    """
+    if tables.dags is not None:
+        raise HTTPException(403, "the cluster holds data of all DAGs: its state is for users who may read all DAGs")
+    state, problem = _cluster(_connections(tables, conn_id)[1])
+    if state is None:
+        raise UnavailableError(problem)
+    return state
+
+
+def _connections(tables: Tables, conn_id: str) -> tuple[list[str], str]:
+    """Return the connections that the visitor may choose, and the chosen one."""
+    known = sorted({AIStoreHook.default_conn_name, *(_conn_ids(tables) if tables.dags is None else ())})
+    return known, conn_id if conn_id in known else AIStoreHook.default_conn_name
 
 
 def _cluster(conn_id: str) -> tuple[State | None, str]:

@@ -108,7 +108,7 @@ def ours(bench: Bench, module: str, table: str, *more: str, **variables: str) ->
         **variables,
     }
     command = [sys.executable, "-m", "tests.benchmarks.event_runs", module, f"s3://{BUCKET}/", table]
-    command += ["--format", "csv", "--loader", "pull", "--collection", "storeside_s3", *more]
+    command += ["--format", "csv", "--set", "loader=pull", "--collection", "storeside_s3", *more]
     before = measure.cpu_seconds(bench.servers)
     done = subprocess.run(command, cwd=CHECKOUT, env=given, check=False, capture_output=True, text=True)
     servers = measure.cpu_seconds(bench.servers) - before

@@ -112,8 +112,8 @@ def run(stack: Stack, number: int, count: int, kills: int) -> None:
         client.put_object(Bucket=BUCKET, Key=key, Body=content)
     command = [
         *(sys.executable, "-m", "storeside.transfer", f"s3://{BUCKET}/", TABLE, "--collection", "storeside_s3"),
-        *("--format", "parquet", "--batch-objects", "10", "--run-id", "upsert"),
-        *("--upsert-key", "id", "--upsert-version", "version", "--upsert-deleted", "op"),
+        *("--format", "parquet", "--set", "batches.objects=10", "--run-id", "upsert"),
+        *("--set", "upsert.key=id", "--set", "upsert.version=version", "--set", "upsert.deleted=op"),
     ]
     began = time.monotonic()
     failed = load_with_kills(command, environment(stack), kills, 8, lambda: kill_clickhouse(stack))

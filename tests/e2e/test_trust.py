@@ -286,6 +286,7 @@ def test_no_page_shows_a_secret(
         ("/objects.csv", {"bucket": str(audio)}, "speech.wav"), ("/queues.csv", queue, "event"),
         ("/loads.csv", {"text": "bad", **where}, "bad.csv.gz"), ("/quality.csv", {}, "expect_x"),
         ("/tables.csv", {}, "data.marked"),
+        ("/overview.csv", {}, "s3_to_clickhouse"), ("/etls.csv", {}, "connection"), ("/storage.csv", {}, "target"),
     ]  # fmt: skip
     with_etl = {"/etl-log"}  # shows what a transformer writes
     assert {path for path, _, _ in pages} == {path for method, path in ROUTES if method == "get"} - with_etl

@@ -107,10 +107,10 @@ def test_the_command_loads_from_s3_and_from_aistore(secure: Stack, tmp_path: Pat
     kept = {key: value for key, value in os.environ.items() if key != "AWS_CA_BUNDLE"}
     variables = {**kept, **clients.clients_environment(secure)}
     table = f"data.{name.replace('-', '_')}"
-    reads = ["--loader", "pull", "--collection"]
+    reads = ["--set", "loader=pull", "--collection"]
     for source, options in (
         (f"s3://{name}/a", [*reads, "storeside_s3"]),
-        (f"s3://{name}/c", ["--loader", "push"]),
+        (f"s3://{name}/c", ["--set", "loader=push"]),
         (f"ais://{name}/", ["--collection", "storeside_aistore"]),
     ):
         command = [sys.executable, "-m", "storeside.transfer", source, table, *options, "--json"]

@@ -506,14 +506,14 @@ def test_kill_9_of_worker_and_engine_at_random(anywhere: Loading, objects: int, 
         *(sys.executable, "-m", "storeside.transfer", f"s3://{loading.bucket}/", loading.table),
         *("--collection", "storeside_s3", "--run-id", unique("run")),
         *("--format", "parquet" if form == "zip" else "csv"),
-        *("--batch-objects", str(max(5, objects // 100))),
+        *("--set", f"batches.objects={max(5, objects // 100)}"),
     ]
     killed = 0
     deadline = time.monotonic() + 1500
     while True:
         assert time.monotonic() < deadline
         loader = ("pull", "push")[killed % 2]
-        worker = subprocess.Popen([*command, "--loader", loader], cwd=CHECKOUT, env=loading.variables())
+        worker = subprocess.Popen([*command, "--set", f"loader={loader}"], cwd=CHECKOUT, env=loading.variables())
         if killed < kills:
             time.sleep(chance.uniform(1.5, 4))  # the kill comes at a random time; Python's start takes a second of it
             killed += 1

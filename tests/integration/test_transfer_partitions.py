@@ -117,5 +117,5 @@ def test_names_may_be_one_text() -> None:
 
 def test_the_command_takes_names() -> None:
     parser = transfer_arguments("storeside.transfer", "")
-    given = parser.parse_args(["s3://bucket/t/", "data.t", "--partition-columns", "year,month"])
+    given = parser.parse_args(["s3://bucket/t/", "data.t", "--set", "read.partition_columns=year,month"])
     assert request(given).read.partition_columns == ("year", "month")

@@ -147,7 +147,7 @@ def test_a_killed_preview_leaves_only_tables_that_are_swept(loading: Loading) ->
     loading.put({f"{n}.csv": b"n\n" + b"1\n" * 100 for n in range(50)})
     before = state(loading)
     started = subprocess.Popen(
-        arguments(loading, "--sample-objects", "50"), env=variables(loading), stdout=subprocess.DEVNULL,
+        arguments(loading, "--set", "read.sample_objects=50"), env=variables(loading), stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )  # fmt: skip
     names = f"SELECT name FROM system.tables WHERE database = '{STAGING}' AND startsWith(name, 'load_{PREVIEWS}')"

@@ -156,8 +156,8 @@ def test_many_changes_out_of_order_and_twice_with_kills(loading: Loading) -> Non
     loading.put(dict(upsert.objects(made, 6)))
     command = [
         *(sys.executable, "-m", "storeside.transfer", f"s3://{loading.bucket}/", loading.table),
-        *("--collection", "storeside_s3", "--batch-objects", "2", "--run-id", unique("run")),
-        *("--upsert-key", "id", "--upsert-version", "version", "--upsert-deleted", "op"),
+        *("--collection", "storeside_s3", "--set", "batches.objects=2", "--run-id", unique("run")),
+        *("--set", "upsert.key=id", "--set", "upsert.version=version", "--set", "upsert.deleted=op"),
     ]
     assert upsert.load_with_kills(command, loading.variables(), 2, 1, loading.kill_engine) > 0
     rows = loading.query(f"SELECT id, version, value FROM {loading.table}_current")

@@ -10,8 +10,8 @@ import shlex
 import pytest
 
 from storeside import __main__ as storeside
-from storeside.commands.transform import Lines
 from storeside.stack.settings import CHECKOUT, default_folder
+from storeside.transfer.printing import Lines, log_format
 
 PLACES = ["s3://bucket/prefix", "db.table"]
 BUCKETS = ["ais://a", "ais://b"]
@@ -106,11 +106,12 @@ def test_progress_changes_one_line_of_a_terminal(
     is_terminal: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("sys.stderr.isatty", lambda: is_terminal)
-    monkeypatch.setattr("storeside.commands.transform._LINE_SECONDS", 3600)
-    lines = Lines()
-    lines("1 of 9 objects")
-    monkeypatch.setattr("storeside.commands.transform._LINE_SECONDS", 0)
-    lines("2 of 9 objects")
-    lines.end()
+    monkeypatch.setattr("storeside.transfer.printing._LINE_SECONDS", 3600)
+    monkeypatch.setenv("COLUMNS", "15")
+    with Lines() as lines:
+        lines("1 of 9 objects and more")
+        monkeypatch.setattr("storeside.transfer.printing._LINE_SECONDS", 0)
+        lines("2 of 9 objects")
+        assert log_format() == ("\r\x1b[K%(message)s" if is_terminal else "%(message)s")
     shown = "\r\x1b[K1 of 9 objects\r\r\x1b[K2 of 9 objects\r\r\x1b[K" if is_terminal else "2 of 9 objects\n"
     assert capsys.readouterr().err == shown

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -230,3 +231,24 @@ def test_open_is_a_choice_of_up(checkout: Path) -> None:
     assert "stack up" in (default := make(checkout, "--dry-run", "up").stdout)
     assert "--open" not in default
     assert "--open" in make(checkout, "--dry-run", "up", OPEN="1").stdout
+
+
+# help
+
+
+def test_targets_are_listed_in_groups_and_benchmarks_apart(checkout: Path) -> None:
+    (checkout.parent / "bin" / "awk").symlink_to(shutil.which("awk") or "")
+    usual, benchmarks = make(checkout, "help").stdout, make(checkout, "help-bench").stdout
+    assert re.findall(r"^\S.*:$", usual, re.MULTILINE) == [
+        "Try it:",
+        "Use it:",
+        "Test it:",
+        "Measure it:",
+        "Change it:",
+    ]
+    listed = {name for text in (usual, benchmarks) for name in re.findall(r"^  (\S+) ", text, re.MULTILINE)}
+    described = re.findall(r"^([a-z]\S*):.* ## ", (CHECKOUT / "Makefile").read_text(), re.MULTILINE)
+    assert sorted(listed) == sorted(described)
+    assert {"k8s-test", "upload", "help-bench", "bench"} <= set(re.findall(r"^  (\S+) ", usual, re.MULTILINE))
+    assert not re.search("^  bench-", usual, re.MULTILINE)
+    assert set(re.findall(r"^  (\S+)", benchmarks, re.MULTILINE)) == {n for n in described if n.startswith("bench-")}

@@ -128,6 +128,11 @@ def test_a_form_and_a_command_set_the_same_options() -> None:
     assert with_options(REQUEST, parsed(texts)) == WANTED
 
 
+def test_lists_are_separated_by_commas_or_json() -> None:
+    assert parsed(["columns.drop=email,phone"]) == {"columns.drop": ["email", "phone"]}
+    assert parsed(['csv.null_values=["", "n,a"]']) == {"csv.null_values": ["", "n,a"]}
+
+
 def test_the_command_reads_options() -> None:
     parser = cli.transfer_arguments("storeside.transfer", "x")
     found = cli.request(parser.parse_args(["s3://trips", "data.trips", "--delimiter=;", "--set=csv.quote='"]))
@@ -174,7 +179,7 @@ def test_invalid_options_name_the_option_and_the_remedy(options: dict[str, Any],
     [
         ("limits.rows", "option 'limits.rows': write NAME=VALUE"),
         ("limits.rows=many", "option limits.rows 'many': write a whole number, as JSON"),
-        ("csv.names=a,b", "option csv.names 'a,b': write a list of strings"),
+        ("csv.names=[a", "option csv.names '\\[a': write a list of strings"),
     ],
 )
 def test_invalid_texts_name_the_option_and_the_remedy(text: str, error: str) -> None:

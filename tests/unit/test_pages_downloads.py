@@ -13,7 +13,9 @@ from fastapi.testclient import TestClient
 from storeside.pages import downloads
 from storeside.pages.tables import At, Page, UnavailableError, write_cursor
 from storeside.plugins.pages import downloads as routes
+from storeside.plugins.pages import etls, storage
 from tests.unit.test_pages import QUEUE, Airflow, Tables, airflow, is_query, pages, tables  # noqa: F401 (fixtures)
+from tests.unit.test_pages_overview import Client, cluster  # noqa: F401 (a fixture)
 
 
 def read(content: bytes | str) -> list[list[str]]:
@@ -187,3 +189,66 @@ def test_an_error_before_the_first_row_is_a_page_and_a_later_one_breaks_the_down
         client.get("/objects.csv")
     answer = pages.get("/objects.csv")
     assert (answer.status_code, "no answer" in answer.text) == (503, True)
+
+
+def rows_of(pages: TestClient, path: str) -> list[dict[str, str]]:  # noqa: F811
+    answer = pages.get(path)
+    assert answer.status_code == 200, answer.text
+    head, *rows = read(answer.text)
+    return [dict(zip(head, row, strict=True)) for row in rows]
+
+
+def test_pipelines_can_be_downloaded(
+    pages: TestClient,  # noqa: F811
+    tables: Tables,  # noqa: F811
+    airflow: Airflow,  # noqa: F811
+) -> None:
+    for name, state in (("good", "success"), ("broken", "failed")):
+        airflow.runs(state, name)
+        airflow.has("copy", state, dag=name)
+    first, second = rows_of(pages, "/overview.csv")
+    assert (first["pipeline"], first["last_state"], first["needs_attention"]) == (
+        "broken",
+        "failed",
+        "The last run failed",
+    )
+    assert (first["last_success"], bool(second["last_success"])) == ("", True)
+    assert (second["pipeline"], second["failed_objects"], second["waiting"], second["needs_attention"]) == (
+        "good", "0", "", "",
+    )  # fmt: skip
+    assert [row["pipeline"] for row in rows_of(pages, "/overview.csv?dag=goo")] == ["good"]
+    assert '<a href="/storeside/overview.csv?dag=goo" download' in pages.get("/overview?dag=goo").text
+
+
+def test_etls_and_targets_can_be_downloaded(
+    pages: TestClient,  # noqa: F811
+    tables: Tables,  # noqa: F811
+    cluster: Client,  # noqa: F811
+) -> None:
+    rows = {row["etl"]: row for row in rows_of(pages, "/etls.csv")}
+    assert rows["wav-1"]["health"] == "t1: running; t2: running"
+    assert (rows["other-2"]["state"], rows["other-2"]["objects"]) == ("unhealthy", "7")
+    assert '<a href="/storeside/etls.csv?" download' in pages.get("/etls").text
+    first, second = rows_of(pages, "/storage.csv")
+    assert (first["target"], first["state"], first["used"], first["disks"]) == ("t1", "ready", "750000", "2")
+    assert second["alerts"] == "rebalances; a disk is faulty"
+    assert '<a href="/storeside/storage.csv?conn_id=aistore_default" download' in pages.get("/storage").text
+    tables.dags = frozenset({"d"})
+    assert rows_of(pages, "/etls.csv") == [], "no task of these DAGs uses them"
+    assert pages.get("/storage.csv").status_code == 403
+
+
+def test_a_cluster_that_does_not_answer_is_no_empty_list(
+    pages: TestClient,  # noqa: F811
+    tables: Tables,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def silent(_: str) -> Any:
+        raise UnavailableError("no answer")
+
+    for module in (etls, storage):
+        monkeypatch.setattr(module, "aistore", silent)
+    assert [(row["connection"], row["problem"]) for row in rows_of(pages, "/etls.csv")] == [
+        ("aistore_default", "no answer")
+    ]
+    assert pages.get("/storage.csv").status_code == 503

@@ -108,14 +108,17 @@ def test_texts_without_a_name_are_refused(text: str) -> None:
 
 def test_the_command_takes_options() -> None:
     parser = transfer_arguments("storeside.transfer", "")
-    options = ["--select=a", "--select=b,c", "--rename=a=x", "--cast=b,c=Decimal(9,2)", "--mask=a=sha256"]
-    found = request(parser.parse_args(["s3://bucket/", "d.t", *options, "--column", "x=String"]))
+    options = [
+        '--set=columns.select=["a", "b,c"]', '--set=columns.rename={"a": "x"}',
+        '--set=columns.cast={"b,c": "Decimal(9,2)"}', '--set=columns.mask={"a": "sha256"}', "--column=x=String",
+    ]  # fmt: skip
+    found = request(parser.parse_args(["s3://bucket/", "d.t", *options]))
     assert found.read.columns == Columns(
         ("a", "b,c"), rename={"a": "x"}, cast={"b,c": "Decimal(9,2)"}, mask={"a": "sha256"}
     )
     assert found.table_options == TableOptions({"x": "String"})
-    with pytest.raises(TransferInputError, match="--mask 'a': write NAME=MASK"):
-        request(parser.parse_args(["s3://bucket/", "d.t", "--mask", "a"]))
+    with pytest.raises(TransferInputError, match=r"option columns.mask 'a': write an object with string values"):
+        request(parser.parse_args(["s3://bucket/", "d.t", "--set=columns.mask=a"]))
 
 
 JSON = Format("jsonl")

@@ -12,12 +12,16 @@ from clickhouse_connect.driver.exceptions import DatabaseError
 from storeside.operators.bases.selecting import POLICIES
 from storeside.transfer.__main__ import main, say_what_is_missing, status
 from storeside.transfer.base.errors import TransferInputError, is_without_collection
+from storeside.transfer.base.queries import being_read
 from storeside.transfer.cli import add_on_nothing, end_without, request, transfer_arguments
 from storeside.transfer.printing import report_text
 from storeside.transfer.request.request import Request
 from storeside.transfer.request.source import Source
+from storeside.transfer.run.batch_threads import describe
 from storeside.transfer.run.engine import Report
+from storeside.transfer.run.preparation import Prepared
 from storeside.transfer.run.pulling import clickhouse_reads
+from storeside.transfer.state.loads import Totals
 from tests.statements import Engine
 from tests.transfers import request_of
 
@@ -132,7 +136,22 @@ def test_the_number_of_objects_that_are_not_named_is_told(capsys: pytest.Capture
 
 
 def test_the_sample_is_chosen() -> None:
-    found = made("--sample-objects", "50", "--sample-bytes", "4096")
+    found = made("--set=read.sample_objects=50", "--set=read.sample_bytes=4096")
     assert (found.read.sample_objects, found.read.sample_bytes) == (50, 4096)
     with pytest.raises(TransferInputError, match="sample_bytes 0: needs to be 1 or more"):
-        made("--sample-bytes", "0")
+        made("--set=read.sample_bytes=0")
+
+
+def test_a_line_of_progress_has_rate_and_remaining_time() -> None:
+    """What statements have read of unpublished objects counts, so that a load of one large object progresses, too."""
+    plan = Prepared("csv", False, listed=4, planned=4, bytes=100_000_000)
+    done = Totals(2, 1, rows=1_000, rejected=0, bytes=20_000_000)
+    assert describe(done, (500, 5_000_000), plan, 10.0) == (
+        "3 of 4 objects, 1 failed, 25.0 MB of 100.0 MB, 2.5 MB/s, 30 s to go; 1,500 rows"
+    )
+    assert describe(Totals(0, 0, 0, 0, 0), (0, 0), plan, 0.5) == "0 of 4 objects, 0 B of 100.0 MB; 0 rows"
+
+
+def test_statements_that_fill_no_table_of_the_load_are_not_its_progress() -> None:
+    """The statement runs in ClickHouse's engine in this process."""
+    assert being_read(Engine(), "load_0") == (0, 0)

@@ -79,7 +79,7 @@ def test_the_columns_of_a_key(sql: str, names: set[str]) -> None:
 
 def test_commands_forms_and_triggers_have_the_option() -> None:
     parser = cli.transfer_arguments("storeside.transfer", "x")
-    flags = ["--upsert-key", "id, part", "--upsert-version", "v", "--upsert-deleted", "op"]
+    flags = ["--set=upsert.key=id, part", "--set=upsert.version=v", "--set=upsert.deleted=op"]
     assert cli.request(parser.parse_args(["s3://trips", "data.trips", *flags])).upsert == CHANGES
     assert not cli.request(parser.parse_args(["s3://trips", "data.trips"])).upsert
     options = {"upsert.key": ["id", "part"], "upsert.version": "v", "upsert.deleted": "op"}

@@ -29,7 +29,7 @@ from storeside.transfer.cli import (
     ledger,
     run_of,
 )
-from storeside.transfer.printing import report_text, say_objects
+from storeside.transfer.printing import Lines, report_text, say_objects
 from storeside.transform.bucket_job import BucketJob
 from storeside.transform.naming import Naming
 from storeside.transform.state import Options, Phase
@@ -42,9 +42,8 @@ _EXAMPLE = "storeside transform s3://calls/2026/ ais://calls-16k --param sample_
 _CODES = """1 if objects failed, now or before; 2 if the transform cannot finish; 130 after Ctrl-C;
 99 with --on-nothing skip and no object"""
 _AUDIO = "audio_transcode"
-# Seconds between two requests for the state of AIStore's job, and between two lines of progress outside a terminal.
+# Seconds between two requests for the state of AIStore's job.
 _POLL_SECONDS = 1.0
-_LINE_SECONDS = 10.0
 _STALL_SECONDS = 300.0
 
 
@@ -135,14 +134,12 @@ def _transform(given: argparse.Namespace) -> int:
         for name, count in job.preview().items():
             print(f"{name.replace('_', ' ')}  {count:,}")
         return 0
-    lines = Lines()
     try:
-        state = follow(job, lines)
+        with Lines() as show:
+            state = follow(job, show)
     except KeyboardInterrupt:
-        lines.end()
         print("stopped; results that exist stay: run the command again to continue", file=sys.stderr)
         return 130
-    lines.end()
     summary = job.finish(state)
     if given.json:
         print(report_text(summary, as_json=True))
@@ -205,27 +202,6 @@ def follow(job: BucketJob, show: Callable[[str], None]) -> State:
             print(f"job {state.job_id}: {progress.error}; missing objects are tried again", file=sys.stderr)
         state = job.advance(state, progress.seconds)
     return state
-
-
-class Lines:
-    """Shows progress on stderr: on a terminal in one line that changes, elsewhere as a line every few seconds."""
-
-    def __init__(self) -> None:
-        self._is_terminal = sys.stderr.isatty()
-        self._last = time.monotonic()
-
-    def __call__(self, text: str) -> None:
-        """Show a line, or leave it out."""
-        if self._is_terminal:
-            print(f"\r\x1b[K{text}", end="\r", file=sys.stderr, flush=True)
-        elif time.monotonic() - self._last >= _LINE_SECONDS:
-            self._last = time.monotonic()
-            print(text, file=sys.stderr, flush=True)
-
-    def end(self) -> None:
-        """Clear the line that changes."""
-        if self._is_terminal:
-            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
 
 def _say(summary: Summary) -> None:

@@ -185,6 +185,13 @@ def _sql(options: argparse.Namespace) -> int:
     return sql.run(_load(options.folder), options.statement, as_json=options.json)
 
 
+def _upload(options: argparse.Namespace) -> int:
+    from storeside.stack.upload import upload
+
+    print(upload(s3.of_stack("s3", _load(options.folder)), options.source.expanduser(), options.to))
+    return 0
+
+
 def _restart(options: argparse.Namespace) -> int:
     stack = _load(options.folder)
     supervisor = Supervisor(stack)
@@ -350,6 +357,10 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("statement", nargs="?", default="", help="default: standard input, or a prompt")
     command.add_argument("--json", action="store_true", help="print rows as JSON")
     command.set_defaults(run=_sql)
+    command = commands.add_parser("upload", help="upload a file or a folder into the stack's S3")
+    command.add_argument("source", type=Path, help="file or folder")
+    command.add_argument("to", help="s3://bucket/prefix; a missing bucket is created")
+    command.set_defaults(run=_upload)
     command = commands.add_parser("restart", help="stop one component, start it again and wait until it is healthy")
     command.add_argument("component", help="a component that 'status' lists")
     command.set_defaults(run=_restart)

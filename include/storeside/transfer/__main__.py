@@ -31,7 +31,7 @@ from storeside.transfer.cli import (
     servers,
     transfer_arguments,
 )
-from storeside.transfer.printing import report_text, say_objects
+from storeside.transfer.printing import Lines, report_text, say_objects
 
 if TYPE_CHECKING:
     from storeside.transfer.request.request import Request
@@ -53,7 +53,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "storeside load", "Loads the objects of a bucket into a table of ClickHouse, each exactly once.",
         f"{S3_SOURCE}; or the same with ais://", example=_EXAMPLE, codes=_CODES,
     )  # fmt: skip
-    parser.add_argument("--all-or-nothing", action="store_true", help="publish all objects in one step, or none")
     parser.add_argument(
         "--preview", action="store_true",
         help="load nothing: print what would be loaded, the table's statements, and the first rows",
@@ -96,8 +95,7 @@ def _transfer(given: argparse.Namespace) -> int:
     wanted = replace(
         wanted,
         source=replace(wanted.source, inventory=given.inventory, snapshot=given.snapshot),
-        all_or_nothing=given.all_or_nothing,
-        retry_failed=given.retry_failed,
+        retry_failed=given.retry_failed or wanted.retry_failed,
     )
     if given.preview:
         return _preview(wanted, given)
@@ -112,7 +110,9 @@ def _transfer(given: argparse.Namespace) -> int:
     if given.accept_failed:
         transfer.loads.create()
         return _accepted(transfer.loads.accept(given.accept_failed), given.accept_failed)
-    report = transfer.run(transfer.prepare())
+    prepared = transfer.prepare()
+    with Lines() as show:
+        report = transfer.run(prepared, show)
     print(report_text(report, as_json=given.json))
     if report.verdict and not given.json:
         print(f"expectations: {shown(report.verdict['summary'])}")

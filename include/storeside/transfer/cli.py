@@ -7,7 +7,7 @@ import logging
 import os
 import sys
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -18,14 +18,13 @@ from storeside.errors import StoresideError
 from storeside.sql.answers import whole_answers
 from storeside.sql.inserts import lean_inserts
 from storeside.transfer.base.errors import TransferInputError, plain
+from storeside.transfer.printing import log_format
 from storeside.transfer.request.after_load import ACTIONS, AfterLoad
-from storeside.transfer.request.column_options import MASKS, Columns
 from storeside.transfer.request.named_options import parsed, with_options
 from storeside.transfer.request.object_format import Csv, MessageSchema
-from storeside.transfer.request.options import SYSTEM_COLUMNS, Batches, Expectations, ReadOptions, TableOptions
+from storeside.transfer.request.options import Expectations, ReadOptions, TableOptions
 from storeside.transfer.request.request import CHOICES, Request
 from storeside.transfer.request.source import Source, in_aistore, place_of
-from storeside.transfer.request.upsert import Upsert
 from storeside.transfer.tables.servers import Servers, address
 
 # A group of arguments in the help.
@@ -68,20 +67,14 @@ def end_without(what: str, on_nothing: str) -> int:
     return {"succeed": 0, "skip": 99, "fail": 1}[on_nothing]
 
 
-# The meaning of options and of their choices.
+# Choices that have an argument of their own. All other options are set by name, with --set.
 _WHAT = {
     "format": "format of the objects, found out from them by auto",
-    "loader": "pull: ClickHouse reads the objects; push: this process reads them; auto: pull if ClickHouse can",
     "on_drift": "columns that the table lacks: fail the object; add them; widen also widens types; rest keeps their"
     " values in the column _rest",
     "on_bad_rows": "a row that cannot be read: fail its object; skip and count the row; keep also stores it in"
     " <table>_rejected",
     "on_overwrite": "rows of an object's earlier versions: append keeps them, replace replaces them",
-    "nested": "nested values of JSON become",
-    "on_null_nested": "a NULL list, map or struct that its column cannot hold: refuse the object; empty stores an"
-    " empty one",
-    "codes": "numbers such as 007 in columns of numbers: refuse them, read them as number; auto refuses them in"
-    " columns that the load has inferred",
 }
 
 
@@ -109,7 +102,7 @@ def transfer_arguments(
     :param codes: see `ending`
     """
     parser = argparse.ArgumentParser(
-        prog=command, usage="%(prog)s [OPTION ...] SOURCE TABLE", formatter_class=Help,
+        prog=command, usage="%(prog)s [OPTION ...] SOURCE TABLE", formatter_class=Help, allow_abbrev=False,
         description=description.partition("\n")[0],
         epilog=ending(example, codes),
     )  # fmt: skip
@@ -125,81 +118,34 @@ def transfer_arguments(
         help="load only objects that were last modified then or later: 2026-01-01T00:00:00Z",
     )  # fmt: skip
     run.add_argument(
-        "--batch-objects", type=int, default=Batches.objects, metavar="N",
-        help="maximum number of objects that are published in one step; default: %(default)s",
-    )  # fmt: skip
-    run.add_argument(
         "--set", action="append", default=[], metavar="NAME=VALUE",
-        help="any other option, such as limits.rows=1000 (docs/transfer/arguments.md lists them); may be repeated",
+        help="any other option by its name, such as columns.drop=email or limits.rows=1000; may be repeated."
+        " docs/transfer/arguments.md lists them",
     )  # fmt: skip
     run.add_argument("--json", action="store_true", help="print the report as JSON")
     run.add_argument("--run-id", default="", metavar="ID", help="name of the run; a run of the same name continues")
     return parser
 
 
-def _add_choices(group: Group, options: type[Any], fields: Mapping[str, Sequence[str]]) -> None:
-    """Add an argument for each field of options, with its choices in the help."""
-    for name, choices in fields.items():
-        group.add_argument(
-            _option(name), choices=choices, default=getattr(options, name), metavar=name.rpartition("_")[2].upper(),
-            help=f"{_WHAT[name]} ({', '.join(choices)}); default: %(default)s",
-        )  # fmt: skip
-
-
 def _add_reading(group: Group) -> None:
-    _add_choices(group, Request, CHOICES)
-    _add_choices(group, ReadOptions, ReadOptions.CHOICES)
-    group.add_argument("--delimiter", default=",", metavar="TEXT", help="delimiter of CSV; default: %(default)s")
-    group.add_argument(
-        "--names", default="", metavar="NAME,...", help="comma-separated column names for CSV without a header"
-    )
-    group.add_argument("--schema", default="", metavar="FILE", help="file with the .proto schema of Protobuf objects")
-    group.add_argument(
-        "--message", default="", metavar="NAME", help="name of the message in the schema that is a row"
-    )
-    group.add_argument(
-        "--partition-columns", default="", metavar="NAME,...",
-        help="comma-separated columns with values in keys: year=2024/x",
-    )  # fmt: skip
-    for option, value, what in (
-        ("select", "NAME", "load only this column of the objects"),
-        ("drop", "NAME", "do not load this column"),
-        ("rename", "NAME=NEW", "name of a column in the table"),
-        ("cast", "NAME=TYPE", "type that a column's values are converted to"),
-        ("mask", "NAME=MASK", f"load a mask instead of the column's values: {', '.join(MASKS)}"),
-    ):
-        group.add_argument(f"--{option}", action="append", default=[], metavar=value, help=f"{what}; may be repeated")
-    for name, default, what in (
-        ("sample_objects", ReadOptions.sample_objects, "number of objects sampled to infer format and columns"),
-        ("sample_bytes", ReadOptions.sample_bytes, "bytes read of each sampled text object"),
-    ):
+    for name, what in _WHAT.items():
+        choices = CHOICES[name]
         group.add_argument(
-            _option(name), type=int, default=default, metavar="N", help=f"{what}; default: %(default)s"
-        )
-    group.add_argument(
-        "--no-strict-json", dest="strict_json", action="store_false", help="leave JSON Lines to ClickHouse's parser"
-    )
+            _option(name), choices=choices, default=getattr(Request, name), metavar=name.rpartition("_")[2].upper(),
+            help=f"{what} ({', '.join(choices)}); default: %(default)s",
+        )  # fmt: skip
+    group.add_argument("--delimiter", default=",", metavar="TEXT", help="delimiter of CSV; default: %(default)s")
+    group.add_argument("--schema", default="", metavar="FILE", help="file with the .proto schema of Protobuf objects")
 
 
 def _add_table(group: Group) -> None:
     group.add_argument(
         "--order-by", default="tuple()", metavar="EXPR", help="ORDER BY of a new table; default: %(default)s"
     )
-    group.add_argument("--partition-by", default="", metavar="EXPR", help="PARTITION BY of a new table")
     group.add_argument(
         "--column", action="append", default=[], metavar="NAME=TYPE",
         help="type to use instead of the inferred one; may be repeated",
     )  # fmt: skip
-    group.add_argument(
-        "--system-column", action="append", default=[], choices=list(SYSTEM_COLUMNS), metavar="NAME",
-        help=f"column that the load adds: {', '.join(SYSTEM_COLUMNS)}; may be repeated",
-    )  # fmt: skip
-    for part, what in (
-        ("key", "comma-separated columns that identify a row: the rows are changes, see docs/transfer/upsert.md"),
-        ("version", "column that orders the changes of a key"),
-        ("deleted", "column that marks deletions"),
-    ):
-        group.add_argument(f"--upsert-{part}", default="", metavar="NAME", help=what)
 
 
 def _add_access(group: Group) -> None:
@@ -239,7 +185,7 @@ def _add_checks(group: Group) -> None:
 
 def quiet_logging() -> None:
     """Show the engine's log, and only errors of client libraries."""
-    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    logging.basicConfig(level=logging.INFO, format=log_format())
     for client in ("clickhouse_connect", "botocore", "urllib3"):
         logging.getLogger(client).setLevel(logging.ERROR)
 
@@ -250,9 +196,6 @@ def _option(name: str) -> str:
 
 def request(given: argparse.Namespace) -> Request:
     """Return the request of parsed arguments. Raises TransferInputError for invalid arguments."""
-    columns, rename, cast, mask = (
-        _named(option, getattr(given, option)) for option in ("column", "rename", "cast", "mask")
-    )
     stated = Request(
         replace(
             given_source(given.source, given.collection),
@@ -262,25 +205,9 @@ def request(given: argparse.Namespace) -> Request:
             requester_pays=given.requester_pays,
         ),
         given.table,
-        **{name: getattr(given, name) for name in CHOICES},
-        read=ReadOptions(
-            csv=Csv(given.delimiter, names=tuple(filter(None, given.names.split(",")))),
-            strict_json=given.strict_json,
-            sample_objects=given.sample_objects,
-            sample_bytes=given.sample_bytes,
-            schema=MessageSchema(_text_of(given.schema), given.message),
-            partition_columns=tuple(given.partition_columns.split(",")),
-            columns=Columns(tuple(given.select), tuple(given.drop), rename, cast, mask),
-            **{name: getattr(given, name) for name in ReadOptions.CHOICES},
-        ),
-        table_options=TableOptions(
-            columns,
-            tuple(given.system_column),
-            order_by=given.order_by,
-            partition_by=given.partition_by,
-            upsert=Upsert(tuple(given.upsert_key.split(",")), given.upsert_version, given.upsert_deleted),
-        ),
-        batches=Batches(objects=given.batch_objects),
+        **{name: getattr(given, name) for name in _WHAT},
+        read=ReadOptions(csv=Csv(given.delimiter), schema=MessageSchema(_text_of(given.schema))),
+        table_options=TableOptions(_named("column", given.column), order_by=given.order_by),
         expectations=Expectations(given.suite, given.on_failed_expectations),
         after_load=AfterLoad(given.after_load, given.move_to, _named("tag", given.tag), given.after_load_rejected),
     )
@@ -299,7 +226,7 @@ def _named(option: str, texts: Sequence[str]) -> dict[str, str]:
     """Return the values of an option by column. Raises TransferInputError."""
     pairs = dict(text.partition("=")[::2] for text in texts)
     if wrong := [name for name in pairs if not (name and pairs[name])]:
-        value = {"rename": "NEW", "mask": "MASK", "tag": "VALUE"}.get(option, "TYPE")
+        value = {"column": "TYPE", "tag": "VALUE"}[option]
         raise TransferInputError(f"--{option} {wrong[0]!r}: write NAME={value}")
     return pairs
 

@@ -1,17 +1,55 @@
-"""Formats the report that a command prints: as a table of its numbers, or as one JSON object."""
+"""What a command prints: its report, as a table of numbers or as one JSON object, and lines of progress."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 import sys
+import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Self
 
 from storeside.amounts import counted, size
 
 # Fields whose names are no plain words.
 _NAMES = {"known_bad": "failed before"}
+# Seconds between two lines of progress outside a terminal.
+_LINE_SECONDS = 10.0
+# Goes to the start of a terminal's line, and clears it.
+_CLEAR = "\r\x1b[K"
+
+
+class Lines:
+    """Shows progress on stderr: on a terminal in one line that changes, elsewhere as a line every few seconds.
+
+    The line is cleared when the context ends.
+    """
+
+    def __init__(self) -> None:
+        self._is_terminal = sys.stderr.isatty()
+        self._last = time.monotonic()
+
+    def __call__(self, text: str) -> None:
+        """Show a line, or leave it out. The width of a terminal cuts it off: a longer line would not be cleared."""
+        if self._is_terminal:
+            width = shutil.get_terminal_size().columns - 1
+            print(f"{_CLEAR}{text[:width]}", end="\r", file=sys.stderr, flush=True)
+        elif time.monotonic() - self._last >= _LINE_SECONDS:
+            self._last = time.monotonic()
+            print(text, file=sys.stderr, flush=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._is_terminal:
+            print(_CLEAR, end="", file=sys.stderr, flush=True)
+
+
+def log_format() -> str:
+    """Return the format of log lines on stderr: on a terminal, each replaces the line of progress."""
+    return f"{_CLEAR if sys.stderr.isatty() else ''}%(message)s"
 
 
 def report_text(report: Any, *, as_json: bool) -> str:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from clickhouse_connect.driver.exceptions import DatabaseError, OperationalError
 
+from storeside.sql.answers import first_row
 from storeside.transfer.base.errors import TransferCancelled, TransferTransientError
 
 if TYPE_CHECKING:
@@ -58,6 +59,18 @@ def running(client: Client, tables: str) -> dict[str, int]:
         parameters={"prefix": filling(tables)},
     ).result_rows
     return {query_id: read for query_id, read in rows}
+
+
+def being_read(client: Client, tables: str) -> tuple[int, int]:
+    """Return the rows and the bytes of objects that running statements have read to fill tables with this prefix."""
+    found = client.query(
+        "SELECT sum(read_rows), sum(ProfileEvents['ReadBufferFromS3Bytes']"
+        " + ProfileEvents['ReadWriteBufferFromHTTPBytes'])"
+        " FROM system.processes WHERE startsWith(query_id, {prefix:String})",
+        parameters={"prefix": filling(tables)},
+    )
+    rows, size = first_row(found)
+    return int(rows), int(size)
 
 
 def kill(client: Client, tables: str, *, wait: bool) -> None:

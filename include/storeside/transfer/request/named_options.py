@@ -140,9 +140,10 @@ def _kind(hint: Any) -> str:
 
 
 def parsed(texts: Sequence[str]) -> dict[str, Any]:
-    """Return the options of texts such as ``limits.rows=1000``; all values but those of texts are JSON.
+    """Return the options of texts such as ``limits.rows=1000``.
 
-    Raises TransferInputError for a text that is no option.
+    Values are JSON, except texts, and lists that commas separate: ``columns.drop=email,phone``. Raises
+    TransferInputError for a text that is no option.
     """
     found = {}
     for text in texts:
@@ -151,10 +152,19 @@ def parsed(texts: Sequence[str]) -> dict[str, Any]:
             raise TransferInputError(f"option {text!r}: write NAME=VALUE")
         option = _option(name)
         try:
-            found[name] = value if option.kind == "string" else json.loads(value)
+            found[name] = _value(option.kind, value)
         except ValueError as e:
             raise TransferInputError(f"option {name} {value!r}: {_wanted(option)}, as JSON") from e
     return found
+
+
+def _value(kind: str, text: str) -> Any:
+    """Return the value of a text. Raises ValueError if it is not JSON."""
+    if kind == "string":
+        return text
+    if kind == "array" and not text.lstrip().startswith("["):
+        return text.split(",")
+    return json.loads(text)
 
 
 def require_option(name: str, value: Any) -> Option:

@@ -35,7 +35,8 @@ log = logging.getLogger(__name__)
 
 # The result of each batch: an error, or its unpublished staging tables.
 Outcomes = queue.SimpleQueue[BaseException | list[tuple[BatchLoad, Staged]]]
-REPORT_SECONDS, _TICK_SECONDS = 5.0, 0.5
+# Seconds between two lines of progress in the log, and between two that a caller shows.
+_LOG_SECONDS, _SHOW_SECONDS, _TICK_SECONDS = 5.0, 1.0, 0.5
 _LISTED_AT_ONCE = 5000  # plans with up to this number of objects are read in one query
 
 
@@ -53,8 +54,8 @@ class BatchThreads:
         self.validation = validation
         self.left = left
 
-    def load(self, progress: Callable[[], str]) -> None:
-        """Load the batches, and log the line of `progress` every few seconds.
+    def load(self, progress: Callable[[], str], show: Callable[[str], None] | None = None) -> None:
+        """Load the batches. `show` gets the line of `progress` each second; without it, the log every few seconds.
 
         Raises LeftError when `left` is set, and the first error of a batch.
         """
@@ -75,17 +76,18 @@ class BatchThreads:
             ).start()
         kept: list[tuple[BatchLoad, Staged]] = []
         done, reported = 0, time.monotonic()
+        tell, seconds = (show, _SHOW_SECONDS) if show else (log.info, _LOG_SECONDS)
         while done < len(batches):
             if self.left.is_set():
                 work.stop.set()
                 raise LeftError("this process ends, and ClickHouse continues")
+            if time.monotonic() - reported >= seconds:
+                reported = time.monotonic()
+                with suppress(OperationalError):  # a missing line of progress does no harm
+                    tell(progress())
             try:
                 outcome = outcomes.get(timeout=_TICK_SECONDS)
             except queue.Empty:
-                if time.monotonic() - reported >= REPORT_SECONDS:
-                    reported = time.monotonic()
-                    with suppress(OperationalError):  # a missing line of progress does no harm
-                        log.info("%s", progress())
                 continue
             if isinstance(outcome, BaseException):
                 raise outcome
@@ -153,13 +155,16 @@ def _listed(failures: Sequence[tuple[str, str]]) -> str:
     return "; ".join(f"{shown(key)}: {reason}" for key, reason in failures)
 
 
-def describe(totals: Totals, reading: int, prepared: Prepared, seconds: float) -> str:
-    """Return a line of progress; `reading` is the number of rows being read now."""
+def describe(totals: Totals, reading: tuple[int, int], prepared: Prepared, seconds: float) -> str:
+    """Return a line of progress; `reading` has the rows and the bytes of objects that statements are reading now."""
+    rows, read = reading
     done = totals.loaded + totals.failed
-    share = totals.bytes / prepared.bytes if prepared.bytes else 0.0
+    read = min(totals.bytes + read, prepared.bytes)
+    share = read / prepared.bytes if prepared.bytes else 0.0
     text = (
         f"{done:,} of {counted(prepared.planned, 'object')}{others((totals.failed, 'failed'))},"
-        f" {counted(totals.rows, 'row')} (and {reading:,} being read),"
-        f" {size(totals.bytes)} of {size(prepared.bytes)}{byte_rate(totals.bytes, seconds)}"
+        f" {size(read)} of {size(prepared.bytes)}{byte_rate(read, seconds)}"
     )
-    return f"{text}, {seconds / share - seconds:.0f} s to go" if share and seconds > 0 else text
+    if share and seconds > 0:
+        text += f", {seconds / share - seconds:.0f} s to go"
+    return f"{text}; {counted(totals.rows + rows, 'row')}"

@@ -26,7 +26,7 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -189,8 +189,10 @@ class Transfer:
         self._given = None if objects is None else [o.key for o in objects]
         return self._preparation.prepare(objects)
 
-    def run(self, prepared: Prepared) -> Report:
+    def run(self, prepared: Prepared, show: Callable[[str], None] | None = None) -> Report:
         """Load the planned objects; return when every object is loaded or recorded as failed.
+
+        `show` gets a line of progress each second; without it, the log has one every few seconds.
 
         Raises TransferCancelled when the transfer is stopped, and TransferTransientError when a server stays
         unavailable: a new run continues after both. Raises ExpectationsError when rows break expectations, and
@@ -215,7 +217,7 @@ class Transfer:
                 recent=self._preparation.recent, mirror=mirror,
             )  # fmt: skip
             try:
-                BatchThreads(work, prepared, validation, self._left).load(lambda: self.progress(prepared))
+                BatchThreads(work, prepared, validation, self._left).load(lambda: self.progress(prepared), show)
             except LeftError:
                 raise
             except BaseException:
@@ -244,7 +246,7 @@ class Transfer:
     def progress(self, prepared: Prepared) -> str:
         """Return one line: done of total, rate and remaining time."""
         totals = self.loads.totals()
-        reading = sum(queries.running(self.client, queries.tables_of(self.id)).values())
+        reading = queries.being_read(self.client, queries.tables_of(self.id))
         return describe(totals, reading, prepared, time.time() - self.started)
 
     def cancel(self) -> None:

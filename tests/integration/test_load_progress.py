@@ -1,0 +1,22 @@
+"""`storeside load` shows its progress while ClickHouse reads."""
+
+from __future__ import annotations
+
+import pytest
+
+from storeside.transfer.__main__ import main
+from tests.transfers import Loading, environment
+
+
+def test_the_command_shows_lines_of_progress(
+    loading: Loading, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("storeside.transfer.run.batch_threads._SHOW_SECONDS", 0)
+    monkeypatch.setattr("storeside.transfer.printing._LINE_SECONDS", 0)
+    loading.put({f"{n}.csv": b"n\n1\n" for n in range(2)})
+    for name, value in environment(loading.stack).items():
+        monkeypatch.setenv(name, value)
+    assert main([f"s3://{loading.bucket}/", loading.table, "--collection", "storeside_s3"]) == 0
+    said = capsys.readouterr()
+    assert " of 2 objects, " in said.err
+    assert "loaded   2" in said.out
