@@ -34,7 +34,7 @@ _ETL = (
 
 @router.get("/overview.csv")
 def of_pipelines(tables: TablesDep, user: GetUserDep, dag: str = "") -> Response:
-    """Send the pipelines. What could not be read is empty."""
+    """Send the pipelines. A number that could not be read is empty."""
     missing: dict[str, str] = {}
     columns: dict[str, Callable[[Pipeline], Any]] = {
         "pipeline": lambda row: row.pipeline.dag,

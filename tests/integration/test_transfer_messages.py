@@ -245,7 +245,7 @@ def test_the_command_reads_a_schema_from_a_file(loading: Loading, tmp_path: Path
     (tmp_path / "trip.proto").write_text(PROTO)
     command = [
         sys.executable, "-m", "storeside.transfer", f"s3://{loading.bucket}/", loading.table, "--format", "protobuf",
-        "--schema", str(tmp_path / "trip.proto"), "--set", "schema.message=Trip",
+        "--schema", str(tmp_path / "trip.proto"), "--message", "Trip",
     ]  # fmt: skip
     subprocess.run(command, env=loading.variables(), check=True)
     assert stored(loading) == [row_of(trip(7))]

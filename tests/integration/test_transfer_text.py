@@ -124,7 +124,9 @@ def test_the_row_of_a_faulty_value_is_found_without_reading_the_rest(
     loading.create("n UInt8, s String")
     loading.put({"a.csv": gzip.compress(content, 1) if compressed else content})
     loading.load(format="csv", s3=client)
-    assert loading.reasons() == {"a.csv": f"row {faulty}, column 's' has invalid UTF-8"}
+    assert loading.reasons() == {
+        "a.csv": f"row {faulty}, column 's' has invalid UTF-8: set csv.encoding to the object's"
+    }
     assert set(ranges) == {"bytes=0-9"}
     loading.clickhouse.command("SYSTEM FLUSH LOGS")
     ((read,),) = loading.query(

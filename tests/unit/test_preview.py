@@ -238,7 +238,7 @@ def test_text_and_values_for_xcom() -> None:
     assert len(json.dumps(values)) < 25_000
     assert values["texts"] == [["n", "n/a", "Int64"]]
     empty = preview_text(Preview(source="s3://trips/", table="data.trips", problem="no bucket")).splitlines()
-    assert empty[-1] == "the load would fail: no bucket"
+    assert empty[1:] == ["the load would fail: no bucket"], "an error of the planning leaves the numbers unknown"
     nothing = preview_text(Preview(source="s3://a/", table="d.t", planned=1, loader="push", seconds=None))
     assert "no speed of a load is recorded" in nothing
 

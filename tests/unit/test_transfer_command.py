@@ -143,7 +143,7 @@ def test_the_sample_is_chosen() -> None:
 
 
 def test_a_line_of_progress_has_rate_and_remaining_time() -> None:
-    """What statements have read of unpublished objects counts, so that a load of one large object progresses, too."""
+    """Bytes of unpublished objects count, too: a load of one large object progresses."""
     plan = Prepared("csv", False, listed=4, planned=4, bytes=100_000_000)
     done = Totals(2, 1, rows=1_000, rejected=0, bytes=20_000_000)
     assert describe(done, (500, 5_000_000), plan, 10.0) == (

@@ -67,7 +67,7 @@ def end_without(what: str, on_nothing: str) -> int:
     return {"succeed": 0, "skip": 99, "fail": 1}[on_nothing]
 
 
-# Choices that have an argument of their own. All other options are set by name, with --set.
+# Choices with an argument. All other options are set by name, with --set.
 _WHAT = {
     "format": "format of the objects, found out from them by auto",
     "on_drift": "columns that the table lacks: fail the object; add them; widen also widens types; rest keeps their"
@@ -136,6 +136,9 @@ def _add_reading(group: Group) -> None:
         )  # fmt: skip
     group.add_argument("--delimiter", default=",", metavar="TEXT", help="delimiter of CSV; default: %(default)s")
     group.add_argument("--schema", default="", metavar="FILE", help="file with the .proto schema of Protobuf objects")
+    group.add_argument(
+        "--message", default="", metavar="NAME", help="name of the message in the schema that is a row"
+    )
 
 
 def _add_table(group: Group) -> None:
@@ -206,7 +209,7 @@ def request(given: argparse.Namespace) -> Request:
         ),
         given.table,
         **{name: getattr(given, name) for name in _WHAT},
-        read=ReadOptions(csv=Csv(given.delimiter), schema=MessageSchema(_text_of(given.schema))),
+        read=ReadOptions(csv=Csv(given.delimiter), schema=MessageSchema(_text_of(given.schema), given.message)),
         table_options=TableOptions(_named("column", given.column), order_by=given.order_by),
         expectations=Expectations(given.suite, given.on_failed_expectations),
         after_load=AfterLoad(given.after_load, given.move_to, _named("tag", given.tag), given.after_load_rejected),

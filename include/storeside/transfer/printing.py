@@ -1,4 +1,4 @@
-"""What a command prints: its report, as a table of numbers or as one JSON object, and lines of progress."""
+"""Output of commands: the report, as a table of numbers or as one JSON object, and lines of progress."""
 
 from __future__ import annotations
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from clickhouse_connect.driver.exceptions import DatabaseError
 
+from storeside.amounts import counted
 from storeside.transfer.base import queries
 from storeside.transfer.base.errors import (
     DIFFERENT_STRUCTURE,
@@ -118,7 +119,9 @@ def settle(destination: Destination, loads: Loads, doubtful: Sequence[Loaded], h
     hold.check()
     whole = [o for o in doubtful if _is_whole(o, found, destination)]
     other = [o for o in doubtful if not _is_whole(o, found, destination)]
-    log.info("%d loads with an interrupted publication are in the table, %d are not", len(whole), len(other))
+    log.info(
+        "an earlier publication was interrupted: %s in the table, %d not", counted(len(whole), "object"), len(other)
+    )
     if partial := [o.planned for o in other if o.planned.load_id in found]:
         destination.remove(partial, hold)
     destination.quarantine.remove([o.planned for o in other if o.planned.load_id not in found], hold)

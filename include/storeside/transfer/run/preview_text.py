@@ -41,7 +41,8 @@ def _lines(found: Preview) -> Iterator[str]:
     before = others(
         (found.listed - found.planned - found.known_bad, "loaded before"), (found.known_bad, "failed for good before")
     )
-    yield f"objects: {found.listed:,} match, {found.planned:,} to load ({size(found.bytes)}){before}"
+    if found.listed or not found.problem:  # an error of the planning leaves the numbers unknown
+        yield f"objects: {found.listed:,} match, {found.planned:,} to load ({size(found.bytes)}){before}"
     yield from (f"failed before: {shown(str(key))}: {reason}" for key, reason in found.known_failures)
     if found.ignored:
         yield "ignored markers: " + ", ".join(f"{count} of {kind}" for kind, count in found.ignored.items())

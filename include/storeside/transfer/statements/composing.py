@@ -105,7 +105,8 @@ def text_reading(
         expressions.append((c.name, f"ifNull({made}, CAST({default}, {literal(c.type)}))" if at_once else made))
         checks += whole_value(c.name, value, kind, target, padded=is_padded)  # an invalid text is no missing value
         checks += [] if plain else _in_range(form, c, as_text)
-    checks += [valid_text(c.name) for c in data if bare(c.type) == "String" and not plain]
+    remedy = ": set csv.encoding to the object's" if form.has_fields else ""
+    checks += [valid_text(c.name, remedy) for c in data if bare(c.type) == "String" and not plain]
     checks += [check for c in columns if names_once and (check := _twice(c))]
     if rest:
         columns += rest if form.is_native else [Column(c.name, "Nullable(String)") for c in rest]
@@ -253,10 +254,10 @@ def _in_range(form: Format, column: Column, as_text: Collection[str]) -> list[Ch
     return [Check(fault, out_of_range(column.name, kind), column.name)]
 
 
-def valid_text(name: str) -> Check:
-    """Return the check for invalid UTF-8: ClickHouse accepts any bytes in a String."""
+def valid_text(name: str, remedy: str = "") -> Check:
+    """Return the check for invalid UTF-8: ClickHouse accepts any bytes in a String. Its reason ends with `remedy`."""
     valid = f"isValidUTF8(assumeNotNull({identifier(name)}))"  # an empty text for NULL
-    return Check(f"NOT {valid}", f"column {name!r} has invalid UTF-8", name)
+    return Check(f"NOT {valid}", f"column {name!r} has invalid UTF-8{remedy}", name)
 
 
 def typed_reading(
