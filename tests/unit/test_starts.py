@@ -70,9 +70,9 @@ def work(modules: list[str]) -> set[str]:
     return {part for part in WORK for name in names if name == part or name.startswith(f"{part}.")}
 
 
-@pytest.mark.parametrize("module", ["storeside.transfer", "storeside.events"])
-def test_help_imports_no_client_and_nothing_that_works(module: str) -> None:
-    modules = command(module, "--help")
+@pytest.mark.parametrize("name", ["load", "events", "hsds-export", "hsds-import"])
+def test_help_imports_no_client_and_nothing_that_works(name: str) -> None:
+    modules = command("storeside", name, "--help")
     assert packages(modules) & (HEAVY | {"botocore", "urllib3", "msgspec"}) == set()
     assert work(modules) == set()
     assert len(ours(modules)) <= 50

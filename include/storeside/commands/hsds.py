@@ -11,19 +11,18 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
 from storeside.hsds.client import Client, Server
 from storeside.hsds.errors import HsdsCancelled, HsdsInputError
-from storeside.hsds.export import Compression, Export, Exporter
-from storeside.hsds.imports import Import, Importer
-from storeside.hsds.mapping import LAYOUTS
-from storeside.hsds.sources import LAYOUTS as TABLE_LAYOUTS
 from storeside.transfer.cli import Help, aws, ending, exit_code, run_of
 from storeside.transfer.printing import report_text
 
 if TYPE_CHECKING:
     from types import FrameType
+
+    from storeside.hsds.export import Exporter
+    from storeside.hsds.imports import Importer
 
 _CODES = "2 if it cannot finish, 130 after Ctrl-C; with the same --run-id, the next run continues"
 _EXPORT = "storeside hsds-export /home/ada/weather.h5 /2026/temperature s3://weather/temperature"
@@ -46,13 +45,18 @@ def export(arguments: Sequence[str]) -> int:
     parser.add_argument("destination", metavar="DESTINATION", help="s3://bucket/prefix, of this export alone")
     parser.add_argument("--selection", default="", help="hyperslab such as '0:1000, :'; default: everything")
     parser.add_argument(
-        "--layout", choices=LAYOUTS, default="long",
-        help="long: a row per element; wide: a row per first index, a column per second; array: arrays in rows",
+        "--layout", default="long", metavar="LAYOUT",
+        help="long: a row per element; wide: a row per first index, a column per second; array: arrays in rows;"
+        " default: %(default)s",
     )  # fmt: skip
-    parser.add_argument("--compression", choices=get_args(Compression), default="zstd", help="default: %(default)s")
+    parser.add_argument(
+        "--compression", default="zstd", metavar="NAME", help="zstd, lz4, snappy, gzip or none; default: %(default)s"
+    )
     given = _parsed(parser, arguments)
 
     def work(client: Client) -> Exporter:
+        from storeside.hsds.export import Export, Exporter
+
         scheme, _, path = given.destination.partition("://")
         bucket, _, prefix = path.partition("/")
         if scheme != "s3":
@@ -81,13 +85,16 @@ def import_(arguments: Sequence[str]) -> int:
         "--source-dataset", default="", metavar="PATH", help="dataset in the HDF5 file; default: DATASET"
     )
     parser.add_argument(
-        "--layout", choices=TABLE_LAYOUTS, default="table",
-        help="Parquet becomes: table: compound elements; wide: rows of columns of one type; array: a column's lists",
+        "--layout", default="table", metavar="LAYOUT",
+        help="Parquet becomes: table: compound elements; wide: rows of columns of one type; array: a column's lists;"
+        " default: %(default)s",
     )  # fmt: skip
     parser.add_argument("--gzip", type=int, default=0, metavar="LEVEL", help="compression in HSDS; default: none")
     given = _parsed(parser, arguments)
 
     def work(client: Client) -> Importer:
+        from storeside.hsds.imports import Import, Importer
+
         wanted = Import(
             given.source, given.domain, given.dataset, source_path=given.source_dataset, layout=given.layout,
             gzip=given.gzip, workers=given.workers,
