@@ -83,7 +83,8 @@ class BatchThreads:
                 raise LeftError("this process ends, and ClickHouse continues")
             if time.monotonic() - reported >= seconds:
                 reported = time.monotonic()
-                with suppress(OperationalError):  # a missing line of progress does no harm
+                # a missing line of progress does no harm: rows that are read now may take the memory for the question
+                with suppress(DatabaseError, OperationalError):
                     tell(progress())
             try:
                 outcome = outcomes.get(timeout=_TICK_SECONDS)
