@@ -14,25 +14,29 @@ from botocore.exceptions import ClientError
 from pyarrow import orc
 
 from storeside.transfer.request.object_format import Csv
+from storeside.transfer.request.source import Source
+from storeside.transfer.run.looking import Look
+from storeside.transfer.state.loads import Planned
 from tests import statements
+from tests.avro_files import avro, record
 from tests.fuzz.differential.thrift import footer_of, with_footer
 from tests.shards import tar
 from tests.statements import Statements
-from tests.transfers import jsonl, parquet
+from tests.transfers import jsonl, parquet, request_of
 
 pytestmark = pytest.mark.parametrize("loader", ["pull", "push"])
 
 TABLE = pa.table({"id": [1, 2], "s": [{"a": 1}, {"a": None}], "l": [[1], []]})
 
 
-def columnar(form: str) -> bytes:
+def columnar(form: str, table: pa.Table = TABLE) -> bytes:
     sink = io.BytesIO()
     if form == "orc":
-        orc.write_table(TABLE, sink)
+        orc.write_table(table, sink)
         return sink.getvalue()
     make = pa.ipc.new_file if form == "arrow" else pa.ipc.new_stream
-    with make(sink, TABLE.schema) as writer:
-        writer.write_table(TABLE)
+    with make(sink, table.schema) as writer:
+        writer.write_table(table)
     return sink.getvalue()
 
 
@@ -114,6 +118,65 @@ def test_an_object_without_row_groups_is_loaded_with_no_row(reading: Statements,
     alone = reading.another()
     alone.put({"a.parquet": sink.getvalue(), "b.parquet": sink.getvalue()})
     assert alone.load(loader=loader).loaded == 2
+
+
+NOTHING = pa.table({})
+WITHOUT_COLUMNS = {
+    "parquet": (parquet(NOTHING), parquet(TABLE)),
+    "orc": (columnar("orc", NOTHING), columnar("orc")),
+    "arrow": (columnar("arrow", NOTHING), columnar("arrow")),
+    "arrows": (columnar("arrows", NOTHING), columnar("arrows")),
+    "avro": (avro(record(), [{}]), avro(record(n="long"), [{"n": 1}, {"n": 2}])),
+    "tar": (tar([("a.parquet", parquet(NOTHING))]), tar([("a.parquet", parquet(TABLE))])),
+}
+
+
+@pytest.mark.parametrize("form", WITHOUT_COLUMNS)
+def test_objects_without_columns_fail_alone(reading: Statements, loader: str, form: str) -> None:
+    """As pandas writes an empty data frame. More of them than a sample has come first."""
+    nothing, rows = WITHOUT_COLUMNS[form]
+    reading.put({f"{name}.{form}": nothing for name in "abcdef"} | {f"g.{form}": rows})
+    report = reading.load(loader=loader)
+    assert (report.loaded, report.failed, report.rows) == (1, 6, 2)
+    assert all("it has no columns" in reason for reason in reading.reasons().values())
+
+
+@pytest.mark.parametrize("form", OBJECTS)
+def test_damaged_objects_do_not_use_up_the_sample(reading: Statements, loader: str, form: str) -> None:
+    content, options = OBJECTS[form]
+    reading.put({f"{name}.{form}": b"\0\1" + content[2 : len(content) // 2] for name in "abcdef"})
+    reading.put({f"g.{form}": content})
+    report = reading.load(loader=loader, **options)
+    assert (report.loaded, report.failed, report.rows) == (1, 6, 2)
+
+
+def test_archived_objects_of_events_do_not_fail_for_good(
+    reading: Statements, loader: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each has its own kind of failure, also beside a damaged one."""
+
+    def get_object(self: statements.Objects, *, Key: str, **_: Any) -> Any:
+        if Key == "c.csv":
+            return {"Body": io.BytesIO(b"\0\1"), "ETag": '""'}
+        answer: Any = {"Error": {"Code": "InvalidObjectState"}, "ResponseMetadata": {"HTTPStatusCode": 403}}
+        raise ClientError(answer, "GetObject")
+
+    monkeypatch.setattr(statements.Objects, "get_object", get_object)
+    for names in ("ab", "abc"):
+        planned = [Planned(f"{name}.csv", "v", 2, 0.0, number) for number, name in enumerate(names)]
+        ledger = statements.Ledger(reading.client, "t", planned)
+        recorded: dict[str, str] = {}
+        monkeypatch.setattr(
+            ledger, "record_failed",
+            lambda failed, to=recorded, ledger=ledger: [
+                (to.update({o.key: kind}), ledger._done([o])) for o, kind, _ in failed
+            ],
+        )  # fmt: skip
+        request = request_of(Source(reading.bucket), reading.table, loader=loader)
+        look = Look(request, reading.client, statements.Objects(reading.folder), ledger)  # type: ignore[arg-type]
+        assert look.found(True, given=True) is None
+        expected = dict.fromkeys(("a.csv", "b.csv"), "access") | ({"c.csv": "object"} if "c" in names else {})
+        assert recorded == expected
 
 
 def without_a_chunk(content: bytes) -> bytes:

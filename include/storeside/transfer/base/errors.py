@@ -121,6 +121,7 @@ OVERWRITTEN = "it was overwritten after it was listed; the next run loads the ne
 DENIED = "S3 denies access to it (403): allow s3:GetObject on it"
 ARCHIVED = "it is archived (S3: InvalidObjectState): restore it, and the next run loads it"
 BUSY = "it cannot be read at the moment"
+NO_COLUMNS = "it has no columns, like a file of a data frame without columns: write its columns, or leave it out"
 
 # https://github.com/ClickHouse/ClickHouse/blob/master/src/Common/ErrorCodes.cpp
 NO_SUCH_COLUMN = 16

@@ -23,7 +23,7 @@ from storeside.transfer.objects.content import Content, content_of
 from storeside.transfer.objects.streams import CHUNK
 from storeside.transfer.request.object_format import Format
 from storeside.transfer.request.request import Request
-from storeside.transfer.run.samples import DeniedSamplesError, NoRowsError, columns_of, recognise
+from storeside.transfer.run.samples import NoRowsError, SamplesError, columns_of, recognise
 from storeside.transfer.state.loads import Loaded, Planned
 from storeside.transfer.state.plan import Plan
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# Maximum number of sampled objects when the first samples have no rows.
+# Maximum number of sampled objects when the first ones show no format or no columns.
 MOST_SAMPLED = 200
 # Objects without rows that are recorded at a time.
 _RECORDED = 100_000
@@ -102,7 +102,7 @@ class Look:
     @staticmethod
     def _may_tell_more(error: TransferInputError, size: int) -> bool:
         """Return whether a larger sample than one of `size` objects may have what the objects of this one lack."""
-        return size < MOST_SAMPLED and isinstance(error, NoRowsError | DeniedSamplesError)
+        return size < MOST_SAMPLED and isinstance(error, SamplesError)
 
     def _of_empty(self, with_columns: bool) -> tuple[Format, list[Column]] | None:
         """Return the format of empty objects for a table, where they may replace versions with rows."""
@@ -142,7 +142,9 @@ class Look:
                 f"another run publishes {len(objects)} of the objects, such as {objects[0].key!r}: the next try"
                 " finds their outcome"
             ) from error
-        self.plan.loads.record_failed((o, kind_of(error), str(error)) for o in objects)
+        passing = error.passing if isinstance(error, SamplesError) else {}
+        errors = ((o, passing.get(o.key, error)) for o in objects)
+        self.plan.loads.record_failed((o, kind_of(e), str(e)) for o, e in errors)
 
 
 def _is_without_rows(content: Content, form: Format, *, fits: bool) -> bool:

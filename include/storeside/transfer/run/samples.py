@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from clickhouse_connect.driver.exceptions import DatabaseError
 
-from storeside.transfer.base.errors import LoadObjectError, TransferInputError, is_transient, plain
+from storeside.transfer.base.errors import NO_COLUMNS, LoadObjectError, TransferInputError, is_transient, plain
 from storeside.transfer.base.schema import Column
 from storeside.transfer.formats.csv_text import FIRST_ROW
 from storeside.transfer.formats.encoding import refuse_encoding
@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+# The errors of objects that may be readable later, by key.
+Passing = Mapping[str, LoadObjectError]
+
 _HEAD = 1 << 12
 # How many times as large as asked for a sample of text becomes, one after the other, until it has a row.
 _GROWTHS = (1, 4, 16)
@@ -47,15 +50,15 @@ def recognise(request: Request, contents: Sequence[Content]) -> tuple[Format, li
     """
     if request.has_kind("messages"):  # no content shows these
         return request.form(request.format), [*contents]
-    found, blank, reasons = _found(request, contents)
+    found, blank, reasons, passing = _found(request, contents)
     name = request.format
     if name == "auto":
         if not found:
             key = next(iter(reasons or (content.key for content in contents)), "")
             such, why = f", such as {key!r}" if key else "", reasons.get(key, "")
             if why and not why.endswith("set `format`"):
-                raise TransferInputError(f"no sampled object can be read{such}: {why}")
-            raise TransferInputError(f"no sampled object shows its format{such}: set `format`")
+                raise SamplesError(f"no sampled object can be read{such}: {why}", passing)
+            raise SamplesError(f"no sampled object shows its format{such}: set `format`", passing)
         name = Counter(form for _, form in found).most_common(1)[0][0]
     if name == "tsv" and request.format == "auto" and request.read.csv.delimiter != Csv.delimiter:
         name = "csv"  # with the delimiter of the request
@@ -66,16 +69,20 @@ def recognise(request: Request, contents: Sequence[Content]) -> tuple[Format, li
     reasons |= {content.key: f"it is {KNOWN[form].title} file" for content, form in found}
     if reasons and not fitting:
         key, reason = next(iter(reasons.items()))
-        raise TransferInputError(f"no sampled object can be read as {wanted.name}, such as {key!r}: {reason}")
+        raise SamplesError(f"no sampled object can be read as {wanted.name}, such as {key!r}: {reason}", passing)
     return wanted, fitting
 
 
 def _found(
     request: Request, contents: Sequence[Content]
-) -> tuple[list[tuple[Content, str]], list[Content], dict[str, str]]:
-    """Return the objects with their formats, those without content, and why the others cannot be read, by key."""
+) -> tuple[list[tuple[Content, str]], list[Content], dict[str, str], Passing]:
+    """Return the objects with their formats, those without content, and why the others cannot be read, by key.
+
+    The errors of those that may be readable later are the last part.
+    """
     found: list[tuple[Content, str]] = []
-    blank, reasons, denied = [], {}, []
+    blank, reasons = [], {}
+    passing: dict[str, LoadObjectError] = {}
     for content in contents:
         try:
             if head := content.sample(_HEAD):
@@ -84,7 +91,7 @@ def _found(
                 blank.append(content)
         except LoadObjectError as e:
             reasons[content.key] = str(e)
-            denied += [content.key] if not e.kind.is_final else []
+            passing |= {} if e.kind.is_final else {content.key: e}
         except TransferInputError as e:
             if request.format == "auto":
                 reasons[content.key] = str(e)
@@ -92,9 +99,10 @@ def _found(
                 found.append((content, request.format))
     for key, reason in reasons.items():
         log.warning("%r cannot be sampled: %s", key, reason)
-    if denied and len(denied) == len(contents):
-        raise DeniedSamplesError(f"no sampled object can be read, such as {denied[0]!r}: {reasons[denied[0]]}")
-    return found, blank, reasons
+    if passing and len(passing) == len(contents):
+        key, error = next(iter(passing.items()))
+        raise SamplesError(f"no sampled object can be read, such as {key!r}: {error}", passing)
+    return found, blank, reasons, passing
 
 
 def columns_of(client: Client, request: Request, form: Format, contents: Sequence[Content]) -> list[Column]:
@@ -120,10 +128,12 @@ def _of_most(
 ) -> list[Column]:
     """Return the columns of samples that fit together: of most, or with the first one if no others are more."""
     taken, reasons = {}, {}
+    passing: dict[str, LoadObjectError] = {}
     for content in contents:
         try:
             taken[content.key] = _taken(request, form, content)
         except LoadObjectError as e:
+            passing |= {} if e.kind.is_final else {content.key: e}
             is_plain = form.is_text and not content.archive
             reasons[content.key] = with_line(str(e), content.plain, form) if is_plain else str(e)
 
@@ -142,7 +152,7 @@ def _of_most(
         key, reason = next(iter(reasons.items()))
         such = f"no sampled object can be read as {form.name}, such as {key!r}: {reason}"
         helps = key in taken and not form.is_text
-        raise TransferInputError(f"{such}: create {request.table} yourself" if helps else such)
+        raise SamplesError(f"{such}: create {request.table} yourself" if helps else such, passing)
     return together(kept)
 
 
@@ -260,7 +270,9 @@ def typed_columns(form: Format, content: Content) -> list[Column]:
     """
     if content.archive:
         return next(columns_of_members(form, content))
-    return TYPED[form.name].columns(content)
+    if found := TYPED[form.name].columns(content):
+        return found
+    raise LoadObjectError(NO_COLUMNS)
 
 
 def columns_of_members(form: Format, content: Content) -> Iterator[list[Column]]:
@@ -270,11 +282,18 @@ def columns_of_members(form: Format, content: Content) -> Iterator[list[Column]]
             yield typed_columns(form, member)
 
 
-class DeniedSamplesError(TransferInputError):
-    """S3 denies all sampled objects, or cannot give them now, as archived ones: others may be readable."""
+class SamplesError(TransferInputError):
+    """No sampled object shows a format or columns: all are damaged, archived or denied, for example. Others may.
+
+    `passing` has the errors of those that may be readable later, by key.
+    """
+
+    def __init__(self, message: str, passing: Passing | None = None) -> None:
+        super().__init__(message)
+        self.passing = passing or {}
 
 
-class NoRowsError(TransferInputError):
+class NoRowsError(SamplesError):
     """No sampled object has a row that could show columns."""
 
 

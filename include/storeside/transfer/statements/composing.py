@@ -8,7 +8,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from storeside.sql.quoting import identifier, literal
-from storeside.transfer.base.errors import DriftError, LoadObjectError, no_number, not_kept, out_of_range
+from storeside.transfer.base.errors import (
+    NO_COLUMNS,
+    DriftError,
+    LoadObjectError,
+    no_number,
+    not_kept,
+    out_of_range,
+)
 from storeside.transfer.base.schema import (
     FLOAT,
     INTEGERS,
@@ -310,7 +317,9 @@ def typed_reading(
 
 
 def check_columns(destination: Destination, names: Sequence[str], unknown: Sequence[str]) -> None:
-    """Raise DriftError for `unknown` columns, and LoadObjectError if an object lacks a column that needs a value."""
+    """Raise DriftError for `unknown` columns, and LoadObjectError if one that needs a value is absent, or all are."""
+    if not names:
+        raise LoadObjectError(NO_COLUMNS)
     refuse_own(names, destination.own)
     if unknown:
         raise DriftError(f"columns {', '.join(map(repr, unknown))} are not in {destination.name}")
