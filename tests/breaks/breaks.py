@@ -238,6 +238,17 @@ BREAKS = (
         ),
     ),
     Break(
+        "results-owned",
+        "results that running jobs of other sources are to make are not looked for",
+        (
+            Edit(
+                f"{ENGINE}/sql/claim_results_of_running.sql",
+                "WHERE side = 'planned' AND destination_object =",
+                "WHERE side = 'none' AND destination_object =",
+            ),
+        ),
+    ),
+    Break(
         "mapped-tasks",
         "tasks that process parts of one bucket share a plan",
         (

@@ -531,6 +531,21 @@ def test_a_result_of_another_source_bucket_is_not_overwritten(
     assert drive(rival.job("6", transcode_spec(), names=["a.flac"])).done == 1
 
 
+def test_two_source_buckets_at_the_same_time_do_not_overwrite_results_of_each_other(
+    pair: Pair, corpus: dict[str, bytes], drive: Drive
+) -> None:
+    one, other, *_ = corpus.values()
+    rival = replace(pair, source=Bucket("ais", unique("in")))
+    put(pair.client, pair.source, {"a.flac": one})
+    put(pair.client, rival.source, {"a.flac": other, "b.flac": other})
+    first = pair.job("1", transcode_spec())
+    first.begin()
+    found = drive(rival.job("2", transcode_spec()))
+    assert (found.done, found.failed) == (1, 1), found
+    assert f"a run that has not ended makes of {pair.source}/a.flac" in rival.reasons("2")["a.flac"]
+    assert drive(first).done == 1
+
+
 def aistore_folders(stack: Stack) -> set[str]:
     from storeside.stack.servers import aistore
 

@@ -901,6 +901,72 @@ def test_a_result_of_another_source_is_not_overwritten(
         assert book.plan(later, retry_failed=False, keeps_result=True).pending == 1
 
 
+def planned(book: Ledger, scope: Scope, objects: dict[str, str]) -> tuple[int, int]:
+    """Plan these objects with these results, all of 10 bytes; return the numbers to process and refused."""
+    book.record_listing(scope, "source", [(name, result, 10, "1/new", "") for name, result in objects.items()])
+    book.record_listing(scope, "before", [])
+    owners.record(book, scope, lambda names: (), "")
+    return planned_again(book, scope)
+
+
+def planned_again(book: Ledger, scope: Scope) -> tuple[int, int]:
+    found = book.plan(scope, retry_failed=False, keeps_result=True)
+    return found.pending, found.refused + found.known_bad
+
+
+@pytest.mark.guarantee("results-owned")
+def test_a_result_that_a_running_job_of_another_source_makes_is_not_overwritten(engine: Engine) -> None:
+    book = Ledger(Client(engine))  # type: ignore[arg-type]
+    rival = replace(SCOPE, source="s3://other", run_id="dag/other")
+    assert planned(book, rival, {"x": "a", "y": "c"}) == (2, 0)
+    for elsewhere in (replace(SCOPE, destination="ais://another"), replace(rival, run_id="dag/third")):
+        assert planned(book, elsewhere, {"a": "a"}) == (1, 0)
+        book.forget_listings(elsewhere)
+    assert planned(book, SCOPE, {"a": "a", "b": "b"}) == (1, 1)
+    [[reason]] = engine.run(
+        "SELECT reason FROM storeside.objects WHERE object = 'a' AND source = {s:String}", {"s": SCOPE.source}
+    )
+    assert reason.startswith("its result would be named a, which a run that has not ended makes of s3://other/x: ")
+    assert not owners.are_planned_elsewhere(book, SCOPE)
+    # a killed job's plan counts for a day, and an ended one's no longer
+    later = replace(SCOPE, run_id="dag/later")
+    engine.run(
+        "ALTER TABLE storeside.listings UPDATE listed_at = now() - INTERVAL 25 HOUR WHERE job = {job:String}"
+        " SETTINGS mutations_sync = 1",
+        {"job": rival.job},
+    )
+    assert planned(book, later, {"a": "a"}) == (1, 0)
+    book.forget_listings(later)
+    assert planned(book, rival, {"x": "a"}) == (1, 0)
+    assert planned(book, later, {"a": "a"}) == (0, 1)
+    book.forget_listings(rival)
+    assert planned(book, later, {"a": "a"}) == (1, 0)
+
+
+def test_of_two_jobs_that_are_planned_at_the_same_time_one_leaves_their_common_results_to_the_other(
+    engine: Engine,
+) -> None:
+    book = Ledger(Client(engine))  # type: ignore[arg-type]
+    rival = replace(SCOPE, source="s3://other", run_id="dag/other")
+    book.record_listing(SCOPE, "source", [(name, name, 10, "1/new", "") for name in "ab"])
+    book.record_listing(SCOPE, "before", [])
+    owners.record(book, SCOPE, lambda names: (), "")
+    assert planned(book, rival, {"x": "a"}) == (1, 0)
+    assert planned_again(book, SCOPE) == (2, 0)
+    assert owners.are_planned_elsewhere(book, SCOPE)
+    assert planned_again(book, SCOPE) == (1, 1)
+    assert not owners.are_planned_elsewhere(book, rival)
+
+
+@pytest.mark.parametrize(("effect", "other", "refused"), [("", "", 0), ("", "upper", 1), ("upper", "", 1)])
+def test_copies_of_the_same_content_may_run_at_the_same_time(
+    engine: Engine, effect: str, other: str, refused: int
+) -> None:
+    book = Ledger(Client(engine))  # type: ignore[arg-type]
+    planned(book, replace(SCOPE, source="s3://other", run_id="dag/other", effect=other), {"a": "a"})
+    assert planned(book, replace(SCOPE, effect=effect), {"a": "a"}) == (1 - refused, refused)
+
+
 @pytest.mark.parametrize("splits", [True, False])
 def test_a_split_refuses_shards_in_whose_folders_other_shards_are(engine: Engine, splits: bool) -> None:
     names = ("x.tar", "x/y.tar", "x-1.tar", "d/e.tar", "d/e/f/g.tar", "d", "x", ".tar", "h/i.txt", "h.tar")

@@ -138,12 +138,9 @@ class CopyJob:
         self.ledger.record_listing(self.scope, "source", self._source_rows())
         self._list_destination("before")
         owners.record(self.ledger, self.scope, self._find, self.prefix)
-        plan = self.ledger.plan(
-            self.scope,
-            retry_failed=self.retry_failed,
-            keeps_result=True,
-            trusts_failures=False,  # missing permissions may have been granted
-        )
+        plan = self._recorded()
+        if owners.are_planned_elsewhere(self.ledger, self.scope):
+            plan = self._recorded()
         self._adopted = self.ledger.adopt(self.scope)
         self._total = plan.pending - self._adopted
         log.info(
@@ -155,6 +152,14 @@ class CopyJob:
             ),
         )  # fmt: skip
         return plan
+
+    def _recorded(self) -> Plan:
+        return self.ledger.plan(
+            self.scope,
+            retry_failed=self.retry_failed,
+            keeps_result=True,
+            trusts_failures=False,  # missing permissions may have been granted
+        )
 
     def _source_rows(self) -> Iterator[Row]:
         for found in self.source.list(self.prefix):

@@ -127,8 +127,10 @@ class Ledger:
         )
         if record:
             self.client.command(sql.query("settle_refused"), parameters=scope.parameters)
-            shared = ("", "") if keeps_result else (_whole(scope).job, scope.selection)
-            self.insert_listing([(scope.job, "planned", shared[0], "", 0, scope.options, shared[1])])
+            # for `parts`, or for claim_results_of_running.sql
+            shared = (_whole(scope).job, "", 0, scope.options, scope.selection)
+            own = (scope.source, scope.destination, 0, scope.options, scope.effect)
+            self.insert_listing([(scope.job, "planned", *(own if keeps_result else shared))])
         return self._plan(self._sides(scope))
 
     def plan_lost(self, scope: Scope) -> int:

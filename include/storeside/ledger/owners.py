@@ -8,6 +8,7 @@ from storeside import sql
 from storeside.aistore.stored_objects import StoredObject
 from storeside.ledger.objects import Ledger
 from storeside.ledger.scope import Scope
+from storeside.sql.answers import first_row
 
 _WINDOW = 1000
 
@@ -19,18 +20,36 @@ def record(
 
     An object of another source bucket owns its result while the destination lists the result as recorded, because
     this job may have no access to that bucket. The job's ``before`` side has the listing. An object of this source
-    owns its result while it exists. The listing of the source shows which objects below `prefix` exist. If `prefix`
+    owns its result while it exists, and one that a running job of another bucket is to process owns its future
+    result. The listing of the source shows which objects below `prefix` exist. If `prefix`
     is None, the listing has only objects that were selected by name. `find` takes names of other objects, and returns
     those objects that exist.
     """
     for side in ("claimed", "found", "rival"):
         ledger.drop(scope, side)
     ledger.client.command(sql.query("claim_results_of_others"), parameters=scope.parameters)
+    ledger.client.command(sql.query("claim_results_of_running"), parameters=scope.parameters)
     ledger.client.command(sql.query("claim_results"), parameters=scope.parameters)
     after = ""
     while names := _unlisted(ledger, scope, prefix, after):
         after = names[-1]
         ledger.insert_listing((scope.job, "found", found.name, "", 0, "", "") for found in find(names))
+
+
+def are_planned_elsewhere(ledger: Ledger, scope: Scope) -> bool:
+    """Record further results of the plan that a job of another bucket is to make; return whether there are any.
+
+    Of two jobs that are planned at the same time, the second to store its plan finds the other one here. Then it
+    makes its plan again, which leaves these objects out. If each finds the other one, both do.
+    """
+    ledger.client.command(sql.query("claim_results_of_running"), parameters=scope.parameters)
+    found = ledger.client.query(
+        "SELECT count() FROM storeside.listings WHERE job = {job:String} AND side = 'pending'"
+        " AND destination_object IN (SELECT destination_object FROM storeside.listings"
+        " WHERE job = {job:String} AND side = 'rival' AND reason = 'running')",
+        parameters=scope.parameters,
+    )
+    return int(first_row(found)[0]) > 0
 
 
 def _unlisted(ledger: Ledger, scope: Scope, prefix: str | None, after: str) -> list[str]:

@@ -6,7 +6,7 @@
 -- accepted are `forgiven`, the others `known_bad`. Objects that the transformer left out are skipped, too. Objects with impossible names are refused. If the results of several
 -- objects would have the same name, all but one are refused: the owner of an existing result (see claim_results.sql), if
 -- it exists and keeps this name, else the first of the listing. An object is refused, too, if its result would overwrite
--- that of another source bucket (see claim_results_of_others.sql), unless it is a copy and the destination has its
+-- that of another source bucket (see claim_results_of_others.sql and claim_results_of_running.sql), unless it is a copy and the destination has its
 -- content, which another name of the same bucket may have stored. If a split would
 -- store the members of one shard in a folder of other shards (`a.tar`, `a/b.tar`), the first is refused, even if it was
 -- split before: `a/b/c` could be a member of both.
@@ -60,9 +60,13 @@ SELECT
     multiIf(
         s.reason != '', s.reason,
         is_of_another, concat(
-            'its result would be named ', s.destination_object, ', which is the result of ', r.owner,
-            ': give the results of each source bucket their own prefix (prepend; name of shards) or their own bucket, or',
-            ' delete that result if this bucket takes the place of the other'
+            'its result would be named ', s.destination_object,
+            if(r.is_running, ', which a run that has not ended makes of ', ', which is the result of '), r.owner,
+            ': give the results of each source bucket their own prefix (prepend; name of shards) or their own bucket, or ',
+            if(
+                r.is_running, 'run this one after the end of the other',
+                'delete that result if this bucket takes the place of the other'
+            )
         ),
         s.object != winner AND c.owner != '', concat(
             'its result would be named ', s.destination_object, ', which is the result of ', winner,
@@ -147,7 +151,8 @@ LEFT JOIN
 ) AS c ON c.destination_object = s.destination_object
 LEFT JOIN
 (
-    SELECT destination_object, object AS owner FROM storeside.listings WHERE job = {job:String} AND side = 'rival'
+    SELECT destination_object, object AS owner, reason = 'running' AS is_running
+    FROM storeside.listings WHERE job = {job:String} AND side = 'rival'
 ) AS r ON r.destination_object = s.destination_object
 LEFT JOIN
 (

@@ -133,6 +133,12 @@ class Planner:
         if self._options.keeps_result:
             prefix = self._options.prefix if self._options.names is None else None
             owners.record(self._ledger, self._scope, self._listings.find, prefix)
+        plan = self._recorded(record)
+        if record and self._options.keeps_result and owners.are_planned_elsewhere(self._ledger, self._scope):
+            plan = self._recorded(record)
+        return plan
+
+    def _recorded(self, record: bool) -> Plan:
         return self._ledger.plan(
             self._scope,
             retry_failed=self._options.retry_failed,
