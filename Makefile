@@ -189,6 +189,14 @@ backends-test: $(STAMP) ## copies and transforms of buckets of GCS, Azure and OC
 	@STORESIDE_AISTORE_BACKENDS="gcp azure oci" $(STACK) build
 	@$(PYTHON) -m pytest tests/backends $(ARGS)
 
+.PHONY: sources-test
+sources-test: $(STAMP) ## count results of other versions, ETLs left running and hidden objects, each of which must be 0; OBJECTS=100
+	@$(STACK) build
+	@STORESIDE_STALE_OBJECTS=$(or $(OBJECTS),1000) $(PYTHON) -m pytest -q -s --in-memory $(addprefix tests/integration/test_, \
+		stale_results.py::test_results_belong_to_the_recorded_versions \
+		etls_left.py::test_the_last_of_overlapping_transforms_stops_the_etls_of_all \
+		aistore_listing.py::test_no_object_is_hidden) $(ARGS)
+
 .PHONY: coverage
 coverage: $(STAMP) ## list lines that the unit tests do not run; ARGS="tests/integration -k events" selects other tests
 	@$(PYTHON) -m coverage run -m pytest $(or $(ARGS),tests/unit)

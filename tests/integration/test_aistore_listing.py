@@ -38,7 +38,7 @@ def test_no_object_is_hidden(aistore: Any, listed: Bucket) -> None:
         assert found == expected, prefix
         hidden += len(set(expected) - set(found))
         plainly += len(expected) - len(listed.handle(aistore).list_all_objects(prefix=prefix))
-    print(f"BENCH listing.hidden_objects {hidden} objects of {len(NAMES)}, {len(prefixes)} prefixes")
+    print(f"\nBENCH listing.hidden_objects {hidden} objects of {len(NAMES)}, {len(prefixes)} prefixes")
     assert plainly > 0, "AIStore's own listing hides none of these objects: the workaround may go"
 
 

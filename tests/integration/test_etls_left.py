@@ -47,21 +47,21 @@ def overlapping(number: int) -> EtlSpec:
 def test_the_last_of_overlapping_transforms_stops_the_etls_of_all(
     aistore: Any, clickhouse: Any, source: Bucket, drive: Callable[[BucketJob], Summary]
 ) -> None:
-    """Some tasks are killed after they started their ETLs, and not tried again."""
+    """Ten specifications. Two tasks are killed after they started their ETLs, and not tried again."""
     slow = small_spec("slow", environment={"SECONDS": "0.5"})
     running = BucketJob(
         aistore, Ledger(clickhouse), source, Bucket("ais", unique("out")), run_id=unique("run"), spec=slow,
         options=Options(),
     )  # fmt: skip
-    specs = [overlapping(n) for n in range(4)]
-    for spec in specs[:2]:
+    *ended, one, two, kept, last = [overlapping(n) for n in range(9)]
+    for spec in (*ended, one, two):
         etls.ensure(aistore, spec, keeps=False)
-    etls.ensure(aistore, specs[2])
+    etls.ensure(aistore, kept)
     state = running.submit(running.begin())
-    for spec in (specs[0], specs[2]):  # these end while the transform runs
+    for spec in (*ended, kept):  # these end while the transform runs
         assert not etls.release(aistore, spec.names)
-    etls.ensure(aistore, specs[2])  # and a task that keeps it uses this one again
-    assert left(aistore) == {name for spec in (*specs[:3], slow) for name in spec.names}
+    etls.ensure(aistore, kept)  # and a task that keeps it uses this one again
+    assert left(aistore) == {name for spec in (*ended, one, two, kept, slow) for name in spec.names}
     while state.phase != "done":
         if state.job_id:
             follower = running.follower(state, 60)
@@ -69,19 +69,19 @@ def test_the_last_of_overlapping_transforms_stops_the_etls_of_all(
             state = running.advance(state)
         state = running.submit(state)
     running.finish(state)
-    assert left(aistore) == {*specs[1].names, *specs[2].names}, "a task uses the second, and another keeps the third"
-    assert records(aistore) == [etls.USED + specs[1].name]
-    # the task of the second died, and another transform ends a day later
+    assert left(aistore) == {*one.names, *two.names, *kept.names}, "tasks use two, and another keeps the third"
+    assert sorted(records(aistore)) == sorted(etls.USED + spec.name for spec in (one, two))
+    # the tasks of two died, and another transform ends a day later
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(etls, "_ABANDONED_SECONDS", 0.0)
         job = BucketJob(
-            aistore, Ledger(clickhouse), source, Bucket("ais", unique("out")), run_id=unique("run"), spec=specs[3],
+            aistore, Ledger(clickhouse), source, Bucket("ais", unique("out")), run_id=unique("run"), spec=last,
             options=Options(),
         )  # fmt: skip
         drive(job)
-    assert left(aistore) == set(specs[2].names)
-    assert etls.release(aistore, specs[2].names)
-    print(f"BENCH etl.left_running {len(left(aistore))} ETLs of {len(specs) + 1}")
+    assert left(aistore) == set(kept.names)
+    assert etls.release(aistore, kept.names)
+    print(f"\nBENCH etl.left_running {len(left(aistore))} ETLs of {len(ended) + 5}")
     assert left(aistore) == set()
 
 

@@ -130,7 +130,8 @@ def test_results_belong_to_the_recorded_versions(changing: Changing) -> None:
     stale += len(changing.wrong())
     how = changing.spec.communication if changing.spec else "copy"
     print(
-        f"BENCH transform.stale_results {stale} objects of {changing.count} writes ({how}), {named} named as changed"
+        f"\nBENCH transform.stale_results {stale} objects of {changing.count} writes ({how}),"
+        f" {named} named as changed"
     )
     assert stale == 0
 
