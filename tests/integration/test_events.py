@@ -719,3 +719,12 @@ def test_wrong_queues_are_refused_before_anything_is_received(mailbox: Mailbox) 
     for wrong in ({"messages": 0}, {"lease_seconds": 1}, {"batch_bytes": 0}, {"bytes": -1}):
         with pytest.raises(EventInputError, match=next(iter(wrong))):
             mailbox.drain(limits=wrong)
+
+
+def test_archived_objects_are_no_dead_letters(mailbox: Mailbox) -> None:
+    for n in range(6):
+        mailbox.s3.put_object(Bucket=mailbox.bucket, Key=f"{n}.jsonl", Body=rows_of(n), StorageClass="GLACIER")
+    mailbox.arrive(6)
+    found = mailbox.drain()
+    assert (found.messages, found.loaded, found.released, found.dead) == (6, 0, 6, 0)
+    assert all("it is archived" in reason for [(_, reason)] in mailbox.events().values())

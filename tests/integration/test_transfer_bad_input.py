@@ -21,7 +21,7 @@ import pytest
 
 from storeside.stack.servers import s3
 from storeside.stack.settings import HOST, Stack
-from storeside.transfer.base.errors import TransferInputError, TransferTransientError
+from storeside.transfer.base.errors import ARCHIVED, TransferInputError, TransferTransientError
 from storeside.transfer.request.request import Request
 from storeside.transfer.request.source import Source
 from storeside.transfer.run.engine import Transfer
@@ -309,6 +309,21 @@ def test_etags_that_are_others_in_listings_than_in_answers(loading: Loading, sta
     assert faults.refused
     assert (report.loaded, report.failed) == (30, 0)
     assert loading.rows("n", "n") == [(n,) for n in range(30)]
+
+
+@pytest.mark.parametrize("loader", LOADERS)
+def test_archived_objects_are_tried_until_they_are_restored(loading: Loading, loader: str) -> None:
+    """Five of them, as many as a sample has, come before the other. A restored object has the same ETag."""
+    classes = ["GLACIER", "DEEP_ARCHIVE", "GLACIER", "GLACIER", "GLACIER", "STANDARD"]
+    names = [f"{n}.csv" for n in range(6)]
+    for name, storage in zip(names, classes, strict=True):
+        loading.s3.put_object(Bucket=loading.bucket, Key=name, Body=b"n\n1\n", StorageClass=storage)
+    for done in (1, 0):
+        report = loading.load(loader=loader)
+        assert (report.loaded, report.failed, report.known_bad, report.skipped) == (done, 5, 0, 1 - done)
+        assert loading.reasons() == dict.fromkeys(names[:5], ARCHIVED)
+    loading.put(dict.fromkeys(names[:5], b"n\n1\n"))
+    assert loading.load(loader=loader).loaded == 5
 
 
 @pytest.mark.parametrize("loader", LOADERS)

@@ -150,10 +150,10 @@ def test_damaged_objects_do_not_use_up_the_sample(reading: Statements, loader: s
     assert (report.loaded, report.failed, report.rows) == (1, 6, 2)
 
 
-def test_archived_objects_of_events_do_not_fail_for_good(
+def test_archived_objects_alone_do_not_fail_for_good(
     reading: Statements, loader: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each has its own kind of failure, also beside a damaged one."""
+    """Each has its own kind of failure, beside a damaged one, too, if they are `given` by events."""
 
     def get_object(self: statements.Objects, *, Key: str, **_: Any) -> Any:
         if Key == "c.csv":
@@ -162,7 +162,7 @@ def test_archived_objects_of_events_do_not_fail_for_good(
         raise ClientError(answer, "GetObject")
 
     monkeypatch.setattr(statements.Objects, "get_object", get_object)
-    for names in ("ab", "abc"):
+    for names, given in (("ab", True), ("ab", False), ("abc", True)):
         planned = [Planned(f"{name}.csv", "v", 2, 0.0, number) for number, name in enumerate(names)]
         ledger = statements.Ledger(reading.client, "t", planned)
         recorded: dict[str, str] = {}
@@ -174,7 +174,7 @@ def test_archived_objects_of_events_do_not_fail_for_good(
         )  # fmt: skip
         request = request_of(Source(reading.bucket), reading.table, loader=loader)
         look = Look(request, reading.client, statements.Objects(reading.folder), ledger)  # type: ignore[arg-type]
-        assert look.found(True, given=True) is None
+        assert look.found(True, given=given) is None
         expected = dict.fromkeys(("a.csv", "b.csv"), "access") | ({"c.csv": "object"} if "c" in names else {})
         assert recorded == expected
 

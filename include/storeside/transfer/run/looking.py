@@ -50,8 +50,9 @@ class Look:
     def found(self, with_columns: bool, *, given: bool) -> tuple[Format, list[Column]] | None:
         """Return the format of sampled objects and, `with_columns`, their columns; None if no object is left to load.
 
-        If objects were `given`, samples without a recognizable format or columns are recorded as failed. Raises
-        TransferInputError, and TransferTransientError while another run publishes the objects.
+        If objects were `given`, samples without a recognizable format or columns are recorded as failed, and so are
+        all objects that are left if S3 denies or archives each of them. Raises TransferInputError, and
+        TransferTransientError while another run publishes the objects.
         """
         sample_size = self.request.read.sample_objects
         while True:
@@ -74,11 +75,11 @@ class Look:
                         continue
                 if not sample and not given and not self.request.has_kind("types"):
                     return self._of_empty(with_columns)
-                if not given:
+                if not given and not self._all_pass(e, sample):
                     raise
                 left = tried or self.plan.unfinished()  # without a sample, all are empty
                 self._failed(left, e)
-                if not sample:
+                if not sample or not self.plan.unfinished(1):
                     return None
 
     def columns(self, form: Format) -> list[Column] | None:
@@ -103,6 +104,11 @@ class Look:
     def _may_tell_more(error: TransferInputError, size: int) -> bool:
         """Return whether a larger sample than one of `size` objects may have what the objects of this one lack."""
         return size < MOST_SAMPLED and isinstance(error, SamplesError)
+
+    def _all_pass(self, error: TransferInputError, sample: Sequence[Planned]) -> bool:
+        """Return whether no object is left that could be read now, and each may be readable later."""
+        passing = error.passing if isinstance(error, SamplesError) and not self.request.all_or_none else {}
+        return bool(passing) and all(o.key in passing for o in sample) and self._are_all(sample)
 
     def _of_empty(self, with_columns: bool) -> tuple[Format, list[Column]] | None:
         """Return the format of empty objects for a table, where they may replace versions with rows."""
