@@ -8,7 +8,6 @@ from storeside import sql
 from storeside.aistore.stored_objects import StoredObject
 from storeside.ledger.objects import Ledger
 from storeside.ledger.scope import Scope
-from storeside.sql.answers import first_row
 
 _WINDOW = 1000
 
@@ -39,17 +38,17 @@ def record(
 def are_planned_elsewhere(ledger: Ledger, scope: Scope) -> bool:
     """Record further results of the plan that a job of another bucket is to make; return whether there are any.
 
-    Of two jobs that are planned at the same time, the second to store its plan finds the other one here. Then it
-    makes its plan again, which leaves these objects out. If each finds the other one, both do.
+    If two jobs are planned at the same time, the second to store its plan finds the other one here. It then makes its
+    plan again, which leaves these objects out. If each finds the other one, both do.
     """
     ledger.client.command(sql.query("claim_results_of_running"), parameters=scope.parameters)
     found = ledger.client.query(
-        "SELECT count() FROM storeside.listings WHERE job = {job:String} AND side = 'pending'"
+        "SELECT 1 FROM storeside.listings WHERE job = {job:String} AND side = 'pending'"
         " AND destination_object IN (SELECT destination_object FROM storeside.listings"
-        " WHERE job = {job:String} AND side = 'rival' AND reason = 'running')",
+        " WHERE job = {job:String} AND side = 'rival' AND reason = 'running') LIMIT 1",
         parameters=scope.parameters,
     )
-    return int(first_row(found)[0]) > 0
+    return bool(found.result_rows)
 
 
 def _unlisted(ledger: Ledger, scope: Scope, prefix: str | None, after: str) -> list[str]:
