@@ -270,7 +270,7 @@ bench-run: $(STAMP) ## measure a run of the speech pipeline, from S3 events to r
 	@$(PYTHON) -m tests.benchmarks.speech_run $(ARGS)
 
 .PHONY: bench-manifest
-bench-manifest: $(STAMP) ## measure the staging of the facts of 100,000 recordings; ARGS="--count 1000000"
+bench-manifest: $(STAMP) ## measure the load of the facts of 100,000 recordings; ARGS="--count 1000000"
 	@$(PYTHON) -m tests.benchmarks.manifest $(ARGS)
 
 .PHONY: bench-scale

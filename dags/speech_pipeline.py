@@ -12,9 +12,7 @@ from storeside.operators import (
     AISCopyBucketOperator,
     AISProbeAudioOperator,
     AISTranscodeAudioOperator,
-    ClickHousePublishManifestOperator,
-    ClickHouseStageManifestOperator,
-    GXValidateManifestOperator,
+    ClickHouseLoadManifestOperator,
     SqsLeaseS3EventsOperator,
     SqsSettleSpeechEventsOperator,
     Template,
@@ -137,11 +135,9 @@ with DAG(
    pass: duration, rate, levels, SHA-256. The task reconciles the destination with the source.
 4. **probe**: the cluster measures objects that have no facts from this run: unpublished results of earlier runs, and
    objects that other programs stored. Usually none are left, and the log states that.
-5. **stage_manifest**: ClickHouse pulls the facts from AIStore into a staging table; the task sends those of a run
-   with more than 1,000 recordings in batches.
-6. **validate**: Great Expectations checks every row against the suite.
-7. **publish**: the valid rows appear in `speech.manifest` in one step.
-8. **settle_events**: only with a queue: deletes messages of published recordings, sends messages of recordings that
+5. **load**: loads the facts into `speech.manifest` as one object of JSON Lines. A suite of Great Expectations checks
+   each row; invalid ones go to `speech.manifest_quarantine` with their reasons, and the others appear in one step.
+6. **settle_events**: only with a queue: deletes messages of published recordings, sends messages of recordings that
    failed for good to the dead-letter queue with their reasons, and releases all others, whether the run succeeded or
    failed.
 
@@ -186,26 +182,18 @@ changed recordings. To list failed objects with their reasons:
         communication=Template("{{ params.communication }}"),
         **params.OBJECTS,
     )
-    stage = ClickHouseStageManifestOperator(
-        task_id="stage_manifest", bucket=SPEECH, facts=FACTS, effect="{{ ti.xcom_pull('probe')['effect'] }}"
-    )
-    validate = GXValidateManifestOperator(
-        task_id="validate",
+    load = ClickHouseLoadManifestOperator(
+        task_id="load",
         bucket=SPEECH,
         facts=FACTS,
+        effect="{{ ti.xcom_pull('probe')['effect'] }}",
         sample_rate="{{ 48000 if params.codec == 'opus' else params.sample_rate }}",
         channels="{{ params.channels }}",
         max_seconds="{{ params.max_seconds }}",
         on_invalid_rows=Template("{{ params.on_failure }}"),
-    )
-    publish = ClickHousePublishManifestOperator(
-        task_id="publish",
-        bucket=SPEECH,
-        facts=FACTS,
-        effect="{{ ti.xcom_pull('probe')['effect'] }}",
         outlets=[manifest],
     )
-    ingest >> transcode >> probe >> stage >> validate >> publish
+    ingest >> transcode >> probe >> load
 
     if QUEUE:
         lease_events = SqsLeaseS3EventsOperator(task_id="lease_events", sqs_queue=QUEUE)
@@ -214,9 +202,9 @@ changed recordings. To list failed objects with their reasons:
             sqs_queue=QUEUE,
             source="{{ params.source }}",
             prefix="{{ params.prefix or '' }}",
-            complete="{{ ti.xcom_pull('publish') is not none"
+            complete="{{ ti.xcom_pull('load') is not none"
             " or ti.xcom_pull('ingest', key='nothing_to_do') is not none }}",
         )
         lease_events >> ingest
-        publish >> settle_events
+        load >> settle_events
         settle_events.as_teardown(setups=lease_events)

@@ -210,7 +210,7 @@ def _section(ancestry: list[Described], found: dict[str, Described]) -> str:
         defaults |= {n: v and _value(d, v) for n, v in d.defaults.items()}
     operator = getattr(import_module(described.module), described.name)
     for name in getattr(operator, "refused", ()):
-        del defaults[name]
+        defaults.pop(name, None)  # the reference has no deprecated ones
     templated = getattr(operator, "template_fields", ())
     if defaults:
         lines += ["| argument | default | meaning |", "|---|---|---|"]

@@ -28,12 +28,10 @@ from storeside.operators import (
     AISTransformObjectsOperator,
     CheckConnectionsOperator,
     ClickHouseExportManifestOperator,
-    ClickHousePublishManifestOperator,
-    ClickHouseStageManifestOperator,
+    ClickHouseLoadManifestOperator,
     EtlSpec,
     FailedObjects,
     FailedTasks,
-    GXValidateManifestOperator,
     HSDSExportDatasetOperator,
     HSDSImportDatasetOperator,
     S3EventsToClickHouseOperator,
@@ -110,26 +108,20 @@ with DAG("speech", schedule=None) as speech:
         facts="ais://speech-facts",
     )
     probe = AISProbeAudioOperator(task_id="probe", source="ais://speech", destination="ais://speech-facts")
-    stage = ClickHouseStageManifestOperator(
-        task_id="stage",
+    load = ClickHouseLoadManifestOperator(
+        task_id="load",
         bucket="ais://speech",
         facts="ais://speech-facts",
         effect="{{ ti.xcom_pull('probe')['effect'] }}",
+        sample_rate=16_000,
+        channels=1,
+        on_invalid_rows="report",
     )
-    validate = GXValidateManifestOperator(
-        task_id="validate", bucket="ais://speech", facts="ais://speech-facts", sample_rate=16_000, channels=1
-    )
-    publish = ClickHousePublishManifestOperator(
-        task_id="publish",
-        bucket="ais://speech",
-        facts="ais://speech-facts",
-        effect="{{ ti.xcom_pull('probe')['effect'] }}",
-    )
-    transcode >> probe >> stage >> validate >> publish
+    transcode >> probe >> load
     lease = SqsLeaseS3EventsOperator(task_id="lease", sqs_queue="recordings-events", lease_seconds=3600)
     settle = SqsSettleSpeechEventsOperator(task_id="settle", sqs_queue="recordings-events", source="s3://recordings")
     lease >> transcode
-    publish >> settle.as_teardown(setups=lease)
+    load >> settle.as_teardown(setups=lease)
     ClickHouseExportManifestOperator(
         task_id="export",
         bucket="ais://speech",

@@ -55,6 +55,9 @@ if TYPE_CHECKING:
         ClickHouseExportManifestOperator as ClickHouseExportManifestOperator,
     )
     from storeside.operators.operators.speech_manifest import (
+        ClickHouseLoadManifestOperator as ClickHouseLoadManifestOperator,
+    )
+    from storeside.operators.operators.speech_manifest import (
         ClickHousePublishManifestOperator as ClickHousePublishManifestOperator,
     )
     from storeside.operators.operators.speech_manifest import (
@@ -130,7 +133,8 @@ _NAMES = {
     "operators.operators.speech": ("AISProbeAudioOperator", "SqsSettleSpeechEventsOperator"),
     "operators.operators.speech_export": ("ClickHouseExportManifestOperator",),
     "operators.operators.speech_manifest": (
-        "ClickHousePublishManifestOperator", "ClickHouseStageManifestOperator", "GXValidateManifestOperator",
+        "ClickHouseLoadManifestOperator", "ClickHousePublishManifestOperator", "ClickHouseStageManifestOperator",
+        "GXValidateManifestOperator",
     ),
     "operators.operators.storage": ("StorageCopyBucketOperator",),
     "operators.operators.storage_measurements": ("StorageBenchmarkOperator", "StorageTuneOperator"),

@@ -60,6 +60,13 @@ def check_literals(operator: Any, **checks: Callable[[Any], object]) -> None:
             check(value)
 
 
+def refuse(operator: Any, given: Mapping[str, object]) -> None:
+    """Raise OperatorInputError for an argument of the base class that is in the operator's `refused`."""
+    for argument in operator.refused:
+        if argument in given:
+            raise OperatorInputError(f"{argument}: {type(operator).__name__} has no such argument")
+
+
 def flag(name: str) -> Callable[[Any], object]:
     """Return a check for the boolean argument `name`."""
     return lambda value: as_bool(value, name)

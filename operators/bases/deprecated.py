@@ -133,7 +133,16 @@ def without_effect(operator: type, kwargs: dict[str, object], *names: str) -> No
 
 def warn_of(operator: type, argument: str, remedy: str) -> None:
     """Warn with DeprecationWarning that an argument is deprecated, at the line that creates the operator."""
+    _warn(f"{operator.__name__}({argument}=…) is deprecated: {remedy}")
+
+
+def warn_of_class(operator: type, replacement: type) -> None:
+    """Warn with DeprecationWarning that an operator is deprecated, at the line that creates it."""
+    _warn(f"{operator.__name__} is deprecated: use {replacement.__name__}, see docs/versions.md")
+
+
+def _warn(message: str) -> None:
     level, frame = 1, sys._getframe()
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(_OURS):
         level, frame = level + 1, frame.f_back
-    warn(f"{operator.__name__}({argument}=…) is deprecated: {remedy}", DeprecationWarning, stacklevel=level)
+    warn(message, DeprecationWarning, stacklevel=level)

@@ -171,6 +171,17 @@ class LoadOperator(FlatLoadArguments, WaitingOperator, SelectingOperator):
         check_s3_bucket(self.bucket)
         return self.bucket, self.keys
 
+    def request_type(self) -> type[Request]:
+        """Return the class of the request."""
+        from storeside.transfer.request.request import Request
+
+        return Request
+
+    @property
+    def origin(self) -> str:
+        """The URI of the source, for the log, the pages and assets."""
+        return uri_of(*self.place())
+
     def request(
         self, aws: Connection | None, of_source: Mapping[str, Any] | None = None, aistore: AIStoreHook | None = None,
         **more: Any,
@@ -183,10 +194,10 @@ class LoadOperator(FlatLoadArguments, WaitingOperator, SelectingOperator):
             BadInput: the arguments are invalid.
         """
         from storeside.transfer.request.named_options import with_options
-        from storeside.transfer.request.request import CHOICES, Request
+        from storeside.transfer.request.request import CHOICES
 
         check_policy(self.on_failed_objects)
-        request = Request(
+        request = self.request_type()(
             replace(source(aws, *self.place(), aistore), **(of_source or {})),
             self.table,
             **{name: getattr(self, name) for name in CHOICES},
@@ -228,4 +239,4 @@ class LoadOperator(FlatLoadArguments, WaitingOperator, SelectingOperator):
         tables.create()
         totals = {"objects": prepared.planned, "bytes": prepared.bytes} if prepared else {}
         destination = f"clickhouse://{table}"
-        record_running(tables, context, kind, uri_of(*self.place()), destination, started=started, **totals)
+        record_running(tables, context, kind, self.origin, destination, started=started, **totals)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -30,10 +31,10 @@ from storeside.operators.shared import as_bool, ledger, plain, run_columns, run_
 from storeside.transfer.base.errors import ExpectationsError
 from storeside.transfer.request.after_load import AfterLoad
 from storeside.transfer.request.options import Expectations
-from storeside.transfer.request.source import Source, in_aistore, place_of, uri_of
+from storeside.transfer.request.source import Source, in_aistore, place_of
 
 if TYPE_CHECKING:
-    from airflow.sdk import Context
+    from airflow.sdk import Connection, Context
 
     from storeside.transfer.request.options import OnFailedExpectations
     from storeside.transfer.request.template import Template
@@ -58,8 +59,9 @@ class S3ToClickHouseOperator(LoadOperator):
     :param all_or_nothing: publish all objects of the run in one step, or none of them
     :param retry_failed: also try objects that failed for good in earlier runs
     :param suite: Great Expectations suite that checks the rows before they are published:
-        ``package.module:function``, or the path of a YAML or JSON file. Write it in the DAG, or let a form choose
-        from a list (``form_choices("suite")``), because the function's module is imported. The task does not defer
+        ``package.module:function``, the path of a YAML or JSON file, or the content of such a file as a mapping.
+        Write it in the DAG, or let a form choose from a list (``form_choices("suite")``), because the function's
+        module is imported. The task does not defer
     :param on_failed_expectations: if rows break expectations of severity critical: ``fail`` the task and publish
         nothing, or ``quarantine`` these rows in ``<table>_quarantine`` and publish the others
     :param overlap_seconds: for keys that grow with time: list only keys after those that were loaded more than this
@@ -93,7 +95,7 @@ class S3ToClickHouseOperator(LoadOperator):
         bucket: str = "",
         all_or_nothing: bool = False,
         retry_failed: bool | str = False,
-        suite: str = "",
+        suite: str | Mapping[str, object] = "",
         on_failed_expectations: OnFailedExpectations | Template = "fail",
         overlap_seconds: float | None = None,
         remove_deleted: str = "",
@@ -111,7 +113,7 @@ class S3ToClickHouseOperator(LoadOperator):
         self.aistore_conn_id = aistore_conn_id
         self.all_or_nothing = all_or_nothing
         self.retry_failed = retry_failed
-        self.suite = suite
+        self.suite: str | Mapping[str, object] = suite
         self.on_failed_expectations = on_failed_expectations
         self.overlap_seconds = overlap_seconds
         self.remove_deleted = remove_deleted
@@ -165,7 +167,7 @@ class S3ToClickHouseOperator(LoadOperator):
                 report = self._transfer.run(prepared)
             except ExpectationsError as e:
                 ledger(self.clickhouse_conn_id).record_run({
-                    **run_columns(context), "kind": "load", "state": "failed", "source": uri_of(*self.place()),
+                    **run_columns(context), "kind": "load", "state": "failed", "source": self.origin,
                     "destination": f"clickhouse://{self.table}", "listed": prepared.listed,
                     "skipped": prepared.listed - prepared.planned, "failed": prepared.planned,
                     "seconds": time.time() - started, "detail": json.dumps({"verdict": e.verdict}),
@@ -192,7 +194,7 @@ class S3ToClickHouseOperator(LoadOperator):
 
     def _given(self) -> tuple[Any, ...]:
         """Return the request, and the clients and servers for the engine, of the rendered arguments."""
-        clickhouse = BaseHook.get_connection(self.clickhouse_conn_id)
+        clickhouse = self._connection()
         aistore = AIStoreHook(self.aistore_conn_id) if in_aistore(self.place()[0]) else None
         aws = None if aistore else BaseHook.get_connection(self.aws_conn_id)
         request = self.request(
@@ -211,6 +213,10 @@ class S3ToClickHouseOperator(LoadOperator):
         client = clickhouse_client(clickhouse)
         own_tables = ledger_client(ledger_connection(clickhouse), clickhouse)
         return request, client, reader, own_tables, other_servers(clickhouse)
+
+    def _connection(self) -> Connection:
+        """Return the connection of the user that loads."""
+        return BaseHook.get_connection(self.clickhouse_conn_id)
 
     def _planned(self, context: Context, given: tuple[Any, ...]) -> Prepared:
         from storeside.transfer.run.engine import Transfer
@@ -242,16 +248,16 @@ class S3ToClickHouseOperator(LoadOperator):
         tables = ledger(self.clickhouse_conn_id)
         tables.create()
         row = {
-            "kind": "load", "source": uri_of(*self.place()), "destination": f"clickhouse://{self.table}",
+            "kind": "load", "source": self.origin, "destination": f"clickhouse://{self.table}",
             "state": "partial" if report["failed"] or report["known_bad"] else "done", "listed": report["listed"],
             "skipped": report["skipped"], "done": report["loaded"], "failed": report["failed"],
             "bytes_in": report["bytes"], "seconds": report["seconds"], "detail": json.dumps(detail),
         }  # fmt: skip
         self.record_end(context, tables, row, rows=report["rows"], rejected=report["rejected"])
-        log_load(self.log, uri_of(*self.place()), self.table, report)
+        log_load(self.log, self.origin, self.table, report)
         if self.on_failed_objects == "fail":
             fail_for_objects(report, run_key(context))
         # an earlier try may have deleted or moved all objects that it loaded
         if not (report["listed"] or report["loaded"] or report["handled"]):
-            self.end_without(f"no object matches {uri_of(*self.place())}")
+            self.end_without(f"no object matches {self.origin}")
         return dict(plain(with_short_verdict(report)))

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Unpack
 
 from storeside.aistore.buckets import Bucket, objects_url
 from storeside.aistore.spec import TRANSFORMER_IMAGE, EtlSpec, transformer_command
-from storeside.operators.arguments import check_literals
+from storeside.operators.arguments import check_literals, refuse
 from storeside.operators.bases.bucket_job import BucketJobOperator, JobArguments, PrependArguments
-from storeside.operators.errors import OperatorInputError
 from storeside.operators.hooks.aistore import AIStoreHook
 from storeside.operators.operators.aistore import AISTransformBucketOperator, EtlArguments, TimeoutArguments
 from storeside.operators.outcome import check_policy
@@ -20,13 +19,6 @@ from storeside.transform.state import Options
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
-
-
-def _refuse(operator: AISSplitShardsOperator | AISMakeShardsOperator, given: Mapping[str, object]) -> None:
-    """Raise OperatorInputError for an argument of the base class that is in the operator's `refused`."""
-    for argument in operator.refused:
-        if argument in given:
-            raise OperatorInputError(f"{argument}: {type(operator).__name__} has no such argument")
 
 
 class SplitArguments(EtlArguments, TimeoutArguments, PrependArguments, total=False):
@@ -49,7 +41,7 @@ class AISSplitShardsOperator(AISTransformBucketOperator):
     def __init__(self, *, members: str = "*", **kwargs: Unpack[SplitArguments]) -> None:
         # the server does not call the transformer
         command = transformer_command("text_facts")
-        _refuse(self, kwargs)
+        refuse(self, kwargs)
         super().__init__(
             command=command, extensions={"tar": "jsonl"}, members=members, several_results=False, **kwargs
         )
@@ -119,7 +111,7 @@ class AISMakeShardsOperator(BucketJobOperator):
         pod_resources: Mapping[str, Mapping[str, str]] | None = None,
         **kwargs: Unpack[JobArguments],
     ) -> None:
-        _refuse(self, kwargs)
+        refuse(self, kwargs)
         super().__init__(source=source, destination=destination, prefix=prefix, stall_seconds=stall_seconds, **kwargs)
         self.objects = objects
         self.name = name

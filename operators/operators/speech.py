@@ -25,7 +25,7 @@ class AISProbeAudioOperator(AISTransformBucketOperator):
 
     An ETL writes the facts (duration, rate, levels, checksum, …) as one small JSON object per audio object to
     `destination`, below a prefix of this run and the source. The task skips objects whose facts are already published
-    (see `ClickHousePublishManifestOperator`) or stored by a transcode of this run (see `AISTranscodeAudioOperator`).
+    (see `ClickHouseLoadManifestOperator`) or stored by a transcode of this run (see `AISTranscodeAudioOperator`).
     If it skips all objects, it starts no ETL.
     """
 
@@ -46,7 +46,7 @@ class AISProbeAudioOperator(AISTransformBucketOperator):
         return facts_naming(run_key(context), Bucket.parse(self.source))
 
     def options(self) -> Options:
-        """Return options with which the publishing task, not this job, records the objects as done."""
+        """Return options with which the task of the load, not this job, records the objects as done."""
         return replace(super().options(), keeps_result=False)
 
 

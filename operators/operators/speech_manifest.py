@@ -1,67 +1,115 @@
-"""Operators that stage, validate and publish the manifest of recordings."""
+"""Operators that load the manifest of recordings."""
 
 from __future__ import annotations
 
-import json
-import time
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, Unpack, cast
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from inspect import signature
+from typing import TYPE_CHECKING, Any, Required, Unpack, cast
 from urllib.parse import urlsplit
 
-from airflow.sdk.exceptions import AirflowFailException
+from airflow.sdk import BaseHook
 
-from storeside.operators.arguments import check_literals, flag
-from storeside.operators.bases.manifest import ManifestArguments, ManifestOperator
+from storeside.aistore.buckets import Bucket
+from storeside.operators.arguments import check_literals, flag, refuse
+from storeside.operators.bases.deprecated import warn_of_class
+from storeside.operators.bases.load import LoadArguments
+from storeside.operators.bases.task import TaskArguments
 from storeside.operators.errors import airflow_errors
 from storeside.operators.hooks.aistore import AIStoreHook
-from storeside.operators.movement import Movement, MovementOperator
+from storeside.operators.hooks.transfer import ledger_connection
+from storeside.operators.movement import Movement
+from storeside.operators.operators.clickhouse import S3ToClickHouseOperator
 from storeside.operators.outcome import check_policy
-from storeside.operators.shared import as_bool, as_number, ledger, plain, run_columns
+from storeside.operators.shared import as_bool, as_number, clickhouse, run_key
+from storeside.transfer.request.options import ReadOptions
 
 if TYPE_CHECKING:
-    from airflow.sdk import Context, XComArg
+    from airflow.sdk import Connection, Context, XComArg
 
+    from storeside.ledger.scope import Scope
     from storeside.operators.outcome import OnFailed
+    from storeside.speech.manifest import SpeechManifest
+    from storeside.transfer.request.request import Request
     from storeside.transfer.request.template import Template
 
 
-class ClickHouseStageManifestOperator(ManifestOperator):
-    """Brings the facts of this run from AIStore into a staging table of ClickHouse. Returns the number of rows.
+class ConnectionArguments(TaskArguments, total=False):
+    """Connections of the operators for the facts of recordings."""
 
-    ClickHouse pulls the facts of up to 1,000 recordings itself. The facts of more recordings, 0.4 kB of each, pass
-    through the task in batches. The table gets one row per object of the probe, no matter whether the probe or the
-    transcode measured the object.
+    aistore_conn_id: str
+    """connection to AIStore"""
+    clickhouse_conn_id: str
+    """connection to ClickHouse"""
 
-    :param effect: the ``effect`` in the result of the `AISProbeAudioOperator`
+
+class ManifestArguments(ConnectionArguments, total=False):
+    """Arguments of the operators for the facts of recordings."""
+
+    bucket: Required[str]
+    """URI of the AIStore bucket whose audio the manifest describes"""
+    facts: Required[str]
+    """URI of the bucket that `AISTranscodeAudioOperator` and `AISProbeAudioOperator` wrote to"""
+
+
+class LimitArguments(ManifestArguments, total=False):
+    """Arguments of the operators that check the rows of the manifest."""
+
+    sample_rate: int | str
+    """Hz that every row must have"""
+    channels: int | str
+    """channels that every row must have"""
+    min_seconds: float | str
+    """shortest valid duration"""
+    max_seconds: float | str
+    """longest valid duration"""
+    on_invalid_rows: OnFailed | Template
+    """``fail`` the task and publish nothing, or ``report``: quarantine these rows and publish the others"""
+    require_complete: bool | str
+    """accept a row only if its recording's container states the length and the recording has this length. Recordings
+    in containers that state no length, such as AAC in ADTS, are then invalid
     """
-
-    template_fields = (*ManifestOperator.template_fields, "effect")
-
-    def __init__(self, *, effect: XComArg | str, **kwargs: Unpack[ManifestArguments]) -> None:
-        super().__init__(**kwargs)
-        self.effect = cast("str", effect)  # when the task runs
-
-    def execute(self, context: Context) -> dict[str, int]:
-        """Create a new staging table and fill it."""
-        with airflow_errors():
-            manifest = self.manifest(context)
-            aistore = AIStoreHook(self.aistore_conn_id).get_conn()
-            return asdict(manifest.stage(aistore, self.scope(context, self.effect)))
+    max_silence_share: float | str
+    """largest share of silent frames, 0 to 1; a row without this fact is valid, here and below"""
+    max_clipped_share: float | str
+    """largest share of clipped samples, 0 to 1"""
+    min_bandwidth_hz: float | str
+    """lowest effective bandwidth of the recording in Hz"""
+    min_snr_db: float | str
+    """lowest estimate of the signal-to-noise ratio in dB"""
 
 
-class GXValidateManifestOperator(ManifestOperator):
-    """Checks every staged row of the manifest against Great Expectations suites in batches, so memory stays bounded.
+# Arguments of loads that the operators pass themselves.
+_DECIDED = {"source", "table", "format", "loader", "on_overwrite", "retry_failed", "read"}
+_OF_LOADS = (
+    {*LoadArguments.__annotations__, *signature(S3ToClickHouseOperator.__init__).parameters}
+    - {*TaskArguments.__annotations__, *ManifestArguments.__annotations__, *_DECIDED}
+    - {"self", "kwargs"}
+)
+_LIMITS = LimitArguments.__annotations__.keys() - ManifestArguments.__annotations__.keys()
 
-    With `on_invalid_rows` ``fail``, an invalid row fails the task and nothing is published. With ``report``, the task
-    removes invalid rows from the staging table, lists them, and records their objects as failed. It returns the
-    verdict, logs it and stores it in ``storeside.runs``. Clear this task to validate the staged rows again; to
-    restore removed rows, clear the staging task.
 
+class ClickHouseLoadManifestOperator(S3ToClickHouseOperator):
+    """Loads the facts of this run's recordings into ``speech.manifest``, one row per recording.
+
+    The task collects the facts, 0.4 kB each, as one object of JSON Lines in the bucket `facts`, and loads it as
+    `S3ToClickHouseOperator` does: once, checked against a suite of Great Expectations, and published in one step.
+    Then it records the recordings as done and deletes the facts. There is one row per object of the probe, no matter
+    whether the probe or the transcode measured the object.
+
+    With `on_invalid_rows` ``report``, invalid rows go to ``speech.manifest_quarantine`` with their reasons, and their
+    recordings are recorded as failed. A task that runs again publishes nothing twice. Returns the engine's `Report`
+    as a dictionary.
+
+    :param bucket: URI of the AIStore bucket whose audio the manifest describes
+    :param facts: URI of the bucket that `AISTranscodeAudioOperator` and `AISProbeAudioOperator` wrote to
+    :param effect: the ``effect`` in the result of the `AISProbeAudioOperator`
     :param sample_rate: Hz that every row must have
     :param channels: channels that every row must have
     :param min_seconds: shortest valid duration
     :param max_seconds: longest valid duration
-    :param on_invalid_rows: ``fail`` or ``report``
+    :param on_invalid_rows: ``fail`` the task and publish nothing, or ``report``: quarantine these rows and publish
+        the others
     :param require_complete: accept a row only if its recording's container states the length and the recording has
         this length. Recordings in containers that state no length, such as AAC in ADTS, are then invalid
     :param max_silence_share: largest share of silent frames, 0 to 1; a row without this fact is valid, here and below
@@ -70,24 +118,21 @@ class GXValidateManifestOperator(ManifestOperator):
     :param min_snr_db: lowest estimate of the signal-to-noise ratio in dB
     """
 
+    refused = tuple(_OF_LOADS)
+    results_before = ("effect",)
     template_fields = (
-        *ManifestOperator.template_fields,
-        "sample_rate",
-        "channels",
-        "on_invalid_rows",
-        "min_seconds",
-        "max_seconds",
-        "require_complete",
-        "max_silence_share",
-        "max_clipped_share",
-        "min_bandwidth_hz",
-        "min_snr_db",
-    )
-    ui_color = "#e2f0d9"
+        *S3ToClickHouseOperator.template_fields, "facts", "effect", "sample_rate", "channels", "on_invalid_rows",
+        "min_seconds", "max_seconds", "require_complete", "max_silence_share", "max_clipped_share",
+        "min_bandwidth_hz", "min_snr_db",
+    )  # fmt: skip
+    ui_color = "#fdf0d5"
 
     def __init__(
         self,
         *,
+        bucket: str,
+        facts: str,
+        effect: XComArg | str,
         sample_rate: int | str = 16_000,
         channels: int | str = 1,
         min_seconds: float | str = 0.1,
@@ -98,123 +143,192 @@ class GXValidateManifestOperator(ManifestOperator):
         max_clipped_share: float | str = 1,
         min_bandwidth_hz: float | str = 0,
         min_snr_db: float | str = 0,
-        **kwargs: Unpack[ManifestArguments],
+        **kwargs: Unpack[ConnectionArguments],
     ) -> None:
-        super().__init__(**kwargs)
-        self.require_complete = require_complete
+        refuse(self, kwargs)
+        super().__init__(
+            source=facts, table="", format="jsonl", loader="push", on_overwrite="replace", retry_failed=True,
+            read=ReadOptions(strict_json=False), **kwargs,
+        )  # fmt: skip
+        self.table = "speech.manifest"  # other loads may not write to it
+        self.bucket = bucket
+        self.facts = facts
+        self.effect = cast("str", effect)  # when the task runs
         self.sample_rate = sample_rate
         self.channels = channels
         self.min_seconds = min_seconds
         self.max_seconds = max_seconds
         self.on_invalid_rows = on_invalid_rows
+        self.require_complete = require_complete
         self.max_silence_share = max_silence_share
         self.max_clipped_share = max_clipped_share
         self.min_bandwidth_hz = min_bandwidth_hz
         self.min_snr_db = min_snr_db
         check_literals(
             self,
+            bucket=Bucket.parse,
+            facts=Bucket.parse,
             on_invalid_rows=lambda value: check_policy(value, "on_invalid_rows"),
             require_complete=flag("require_complete"),
         )
+        self._manifest: SpeechManifest | None = None
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Validate all staged rows and return the verdict as a dictionary of bounded size."""
-        from storeside.quality.validation import combine, validate
-        from storeside.speech.suites import SUMMARY_SELECT, SignalRanges, speech_manifest_suite, summary_suite
-
-        started = time.monotonic()
+        """Collect the rows, load them, and record their objects as done."""
         with airflow_errors():
-            check_policy(self.on_invalid_rows, "on_invalid_rows")
-            arguments = (
-                as_number(self.sample_rate, "sample_rate", int),
-                as_number(self.channels, "channels", int),
-                as_number(self.min_seconds, "min_seconds", float),
-                as_number(self.max_seconds, "max_seconds", float),
-            )
-            require_complete = as_bool(self.require_complete, "require_complete")
-            signal = SignalRanges(
+            self._suite()  # raises for invalid limits before the facts are read
+        self.collect(context)
+        report = self.load(context)
+        self.finish_run(context)
+        return report
+
+    def collect(self, context: Context) -> dict[str, int]:
+        """Store the rows of the run in the bucket of the facts; return the numbers of facts, their bytes and rows."""
+        with airflow_errors():
+            aistore = AIStoreHook(self.aistore_conn_id).get_conn()
+            return asdict(self.manifest(context).collect(aistore, self.scope(context)))
+
+    def load(self, context: Context) -> dict[str, Any]:
+        """Load the collected rows that meet the suite; return the report."""
+        with airflow_errors():
+            self.suite = self._suite()
+            self.on_failed_expectations = "fail" if self.on_invalid_rows == "fail" else "quarantine"
+            self._manifest = self.manifest(context)
+        return super().execute(context)
+
+    def finish_run(self, context: Context) -> int:
+        """Record the outcome of the objects, delete the facts, and return the number of published rows."""
+        with airflow_errors():
+            manifest = self.manifest(context)
+            manifest.finish(AIStoreHook(self.aistore_conn_id).get_conn(), self.scope(context))
+            rows = manifest.published()
+        self.log.info("%d rows of this run for %s are in speech.manifest", rows, self.bucket)
+        return rows
+
+    def is_idle(self, context: Context) -> bool:
+        """Return whether this run has neither facts nor rows; the tasks before it find no others then."""
+        with airflow_errors():
+            manifest = self.manifest(context)
+            if manifest.has_begun(AIStoreHook(self.aistore_conn_id).get_conn()):
+                return False
+        moved = Movement("load", self.origin, f"clickhouse://{self.table}", 0, rows=0)
+        self.tell(context, moved, urlsplit(manifest.clickhouse.url).netloc)
+        return True
+
+    def manifest(self, context: Context) -> SpeechManifest:
+        """Build the engine's manifest from the rendered arguments."""
+        from storeside.speech.manifest import SpeechManifest
+
+        buckets = Bucket.parse(self.bucket), Bucket.parse(self.facts)
+        return SpeechManifest(clickhouse(self.clickhouse_conn_id), *buckets, run_key(context))
+
+    def scope(self, context: Context) -> Scope:
+        """Return the scope of this run's probes, which select the objects of the facts."""
+        from storeside.ledger.scope import Scope
+
+        buckets = str(Bucket.parse(self.bucket)), str(Bucket.parse(self.facts))
+        return Scope(*buckets, self.effect, run_key(context))
+
+    def place(self) -> tuple[str, str]:
+        """Return the object with the rows of the run."""
+        return str(Bucket.parse(self.facts)), self._manifest.key if self._manifest else ""
+
+    @property
+    def origin(self) -> str:
+        """The URI of the bucket that the rows describe."""
+        return str(Bucket.parse(self.bucket))
+
+    def request_type(self) -> type[Request]:
+        """Return the request that may load the manifest."""
+        from storeside.speech.manifest import ManifestRequest
+
+        return ManifestRequest
+
+    def request(self, *arguments: Any, **more: Any) -> Request:
+        """Return the engine's request; examples in the verdict name recordings."""
+        expectations = replace(more.pop("expectations"), key_column="object")
+        return super().request(*arguments, expectations=expectations, **more)
+
+    def _connection(self) -> Connection:
+        """Return the connection of the user that writes Storeside's tables: the manifest is one of them."""
+        return ledger_connection(BaseHook.get_connection(self.clickhouse_conn_id))
+
+    def _suite(self) -> Mapping[str, Any]:
+        from storeside.speech.suites import SignalRanges, speech_manifest_suite
+
+        check_policy(self.on_invalid_rows, "on_invalid_rows")
+        return speech_manifest_suite(
+            as_number(self.sample_rate, "sample_rate", int),
+            as_number(self.channels, "channels", int),
+            as_number(self.min_seconds, "min_seconds", float),
+            as_number(self.max_seconds, "max_seconds", float),
+            require_complete=as_bool(self.require_complete, "require_complete"),
+            signal=SignalRanges(
                 as_number(self.max_silence_share, "max_silence_share", float),
                 as_number(self.max_clipped_share, "max_clipped_share", float),
                 as_number(self.min_bandwidth_hz, "min_bandwidth_hz", float),
                 as_number(self.min_snr_db, "min_snr_db", float),
-            )
-            manifest = self.manifest(context)
-        if not manifest.staged():  # before a suite is made, because the import of Great Expectations takes seconds
-            self.log.info("no rows are staged: nothing to validate")
-            return {"success": True, "rows": 0, "invalid": 0}
-        manifest.forget_verdicts()
-        with airflow_errors():
-            suite = speech_manifest_suite(*arguments, require_complete=require_complete, signal=signal)
-            rows = validate(
-                manifest.frames(),
-                suite,
-                key_column="object",
-                on_failed=lambda keys, check: (
-                    manifest.mark_invalid(keys, check.description) if check.severity == "critical" else None
-                ),
-            )
-            aggregates = manifest.aggregates(SUMMARY_SELECT, rows.rows)
-            verdict = combine(rows, validate([aggregates], summary_suite(), key_column="rows"))
-        invalid = manifest.invalid()
-        self.log.info("%s", verdict)
-        ledger(self.clickhouse_conn_id).record_run(
-            {
-                **run_columns(context),
-                "kind": "validate",
-                "source": self.bucket,
-                "state": "done" if verdict.success else "failed",
-                "listed": verdict.rows,
-                "done": verdict.rows - invalid,
-                "failed": invalid,
-                "seconds": time.monotonic() - started,
-                "detail": json.dumps(verdict.to_dict()),
-            }
+            ),
         )
-        if verdict.success:
-            return {**plain(verdict.to_dict()), "invalid": invalid}
-        if self.on_invalid_rows == "fail" or not invalid:
-            raise AirflowFailException(f"the manifest is not valid, nothing was published: {verdict}")
-        manifest.leave_out_invalid()
-        self.log.warning("%d invalid rows were removed and will not be published", invalid)
-        return {**plain(verdict.to_dict()), "invalid": invalid}
 
 
-class ClickHousePublishManifestOperator(ManifestOperator, MovementOperator):
-    """Publishes the validated rows in one atomic step, and records their objects as done.
+class ClickHouseStageManifestOperator(ClickHouseLoadManifestOperator):
+    """Deprecated: use `ClickHouseLoadManifestOperator` for the three tasks. Collects the rows of the run.
 
-    A task that runs again publishes nothing twice. Returns the number of rows of the bucket in ``speech.manifest``
-    that this run has published.
+    Returns the numbers of facts, of their bytes, and of rows.
+
+    :param effect: the ``effect`` in the result of the `AISProbeAudioOperator`
+    """
+
+    refused = (*_OF_LOADS, *_LIMITS)
+
+    def __init__(self, *, effect: XComArg | str, **kwargs: Unpack[ManifestArguments]) -> None:
+        refuse(self, kwargs)
+        super().__init__(effect=effect, **kwargs)
+        warn_of_class(ClickHouseStageManifestOperator, ClickHouseLoadManifestOperator)
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Collect the rows."""
+        return dict(self.collect(context))
+
+
+class GXValidateManifestOperator(ClickHouseLoadManifestOperator):
+    """Deprecated: use `ClickHouseLoadManifestOperator` for the three tasks. Loads the rows that meet the limits.
+
+    Returns the engine's `Report` as a dictionary, and the verdict's ``success``, ``rows`` and ``invalid``.
+    """
+
+    def __init__(self, **kwargs: Unpack[LimitArguments]) -> None:
+        super().__init__(effect="", **kwargs)
+        warn_of_class(GXValidateManifestOperator, ClickHouseLoadManifestOperator)
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Load the collected rows."""
+        report = self.load(context)
+        return {**report, **(report["verdict"] or {"success": True, "rows": 0, "invalid": 0})}
+
+
+class ClickHousePublishManifestOperator(ClickHouseLoadManifestOperator):
+    """Deprecated: use `ClickHouseLoadManifestOperator` for the three tasks. Records the objects of the run as done.
+
+    It also collects and loads the rows that no task before it has loaded, such as one of an earlier version. Returns
+    the number of rows of the bucket in ``speech.manifest`` that this run has published.
 
     :param effect: the ``effect`` in the result of the `AISProbeAudioOperator` whose objects this task records as done
     """
 
-    template_fields = (*ManifestOperator.template_fields, "effect")
+    refused = (*_OF_LOADS, *_LIMITS)
 
     def __init__(self, *, effect: XComArg | str, **kwargs: Unpack[ManifestArguments]) -> None:
-        super().__init__(**kwargs)
-        self.effect = cast("str", effect)  # when the task runs
+        refuse(self, kwargs)
+        super().__init__(effect=effect, **kwargs)
+        warn_of_class(ClickHousePublishManifestOperator, ClickHouseLoadManifestOperator)
 
-    def execute(self, context: Context) -> dict[str, int]:
-        """Publish the rows, record their objects as done, and remove staging tables and facts."""
-        from storeside.ledger.objects import Ledger
-        from storeside.transform.bucket_job import acknowledge
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Collect and load the rows that are not loaded, and record their objects as done."""
+        self.collect(context)
+        self.load(context)
+        return {"rows": self.finish_run(context)}
 
-        with airflow_errors():
-            manifest = self.manifest(context)
-            scope = self.scope(context, self.effect)
-            rows = manifest.publish(scope)
-            self.log.info("%d rows of this run for %s are in speech.manifest", rows, self.bucket)
-            acknowledge(Ledger(manifest.clickhouse), scope, manifest.fail_invalid)
-            manifest.clean_up(AIStoreHook(self.aistore_conn_id).get_conn())
-        self._tell_rows(context, rows)
-        return {"rows": rows}
-
-    def is_idle(self, context: Context) -> bool:
-        """Return whether the run has nothing to publish; report it then."""
-        if idle := super().is_idle(context):
-            self._tell_rows(context, 0)
-        return idle
-
-    def _tell_rows(self, context: Context, rows: int) -> None:
-        moved = Movement("publish", self.bucket, "clickhouse://speech.manifest", rows, rows=rows)
-        self.tell(context, moved, urlsplit(self.manifest(context).clickhouse.url).netloc)
+    def _suite(self) -> Mapping[str, Any]:
+        return {}  # a task before it has checked the rows

@@ -7,8 +7,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from storeside.aistore.buckets import Bucket
-from storeside.speech.manifest import SpeechManifest
 from storeside.sql.migrate import migrate
 from storeside.sql.quoting import identifier, literal
 from storeside.transfer.base import staging_tables
@@ -48,7 +46,6 @@ def test_the_name_of_a_staging_table_drops_no_other_table(
     for name in names:
         make(loading, name)
     assert transfer.run(transfer.prepare()).loaded == 1
-    SpeechManifest(loading.client(), Bucket.parse("ais://x"), Bucket.parse("ais://y"), "", "attack")._create()
     assert exists(loading, victim)
     for name in names:  # and they are not ours to drop
         loading.clickhouse.command(f"DROP TABLE {STAGING}.{identifier(name)}")

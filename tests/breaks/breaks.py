@@ -481,28 +481,23 @@ BREAKS = (
     ),
     Break(
         "manifest-once",
-        "rows that are published already are staged and published again",
+        "rows that another run has published are loaded again",
         (
             Edit(
-                f"{ENGINE}/sql/stage_manifest.sql",
-                "    p.checksum = f.checksum AND",
-                "    p.checksum = f.checksum AND 0 AND",
-            ),
-            Edit(
-                f"{ENGINE}/speech/manifest.py",
-                '                self.clickhouse.command(sql.query("leave_out_published"), parameters=bound)\n',
-                "",
+                f"{ENGINE}/sql/manifest_rows.sql",
+                "AND p.source_version = version, p.checksum, '')",
+                "AND p.source_version = version, '', '')",
             ),
         ),
     ),
     Break(
         "manifest-invalid",
-        "invalid rows stay in the staging table",
+        "rows are loaded without the suite of the manifest",
         (
             Edit(
-                f"{ENGINE}/speech/manifest.py",
-                'WHERE object IN (SELECT object FROM storeside_staging.`{self.invalid_table}`)"',
-                'WHERE object IN (SELECT reason FROM storeside_staging.`{self.invalid_table}`)"',
+                f"{ENGINE}/speech/suites.py",
+                'return {"name": "speech_manifest", "expectations": [*expectations, *(signal',
+                'return {"name": "speech_manifest", "expectations": [*expectations[:1], *(signal',
             ),
         ),
     ),

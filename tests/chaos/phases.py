@@ -57,8 +57,7 @@ PHASES: dict[str, Callable[[Look], bool]] = {
     "ETL starting": Look.etl_starts,
     "running": Look.transforms,
     "reconciling": Look.reconciles,
-    "staging": lambda look: "running" in look.states("stage_manifest"),
-    "publishing": lambda look: "running" in look.states("publish"),
+    "loading": lambda look: "running" in look.states("load"),
     "settling": lambda look: "running" in look.states("settle_events"),
 }
 

@@ -20,7 +20,7 @@ from storeside.aistore import etl as etls
 from storeside.aistore import jobs
 from storeside.aistore.buckets import Bucket
 from storeside.ledger.objects import Ledger
-from storeside.quality.validation import ExpectationOutcome, Verdict
+from storeside.quality.verdict import ExpectationOutcome, Verdict
 from storeside.sql.migrate import migrate
 from storeside.stack.airflow.api import AirflowApi
 from storeside.stack.settings import CHECKOUT, Stack

@@ -179,7 +179,7 @@ def test_good_recordings_are_loaded_and_bad_ones_listed(pipeline: Pipeline, load
     assert not [name for name in broken if failures[name] not in transcode or name not in transcode]
     found = pipeline.xcom(run, "transcode")
     assert (found["done"], found["failed"]) == (len(good), len(broken))
-    assert pipeline.xcom(run, "publish")["rows"] == len(good)
+    assert pipeline.xcom(run, "load")["rows"] == len(good)
     probed = pipeline.xcom(run, "probe")  # the transcode has probed all of them
     assert (probed["done"], probed["job_seconds"]) == (len(good), 0)
     assert "0 are missing" in pipeline.log(run, "probe")
@@ -243,7 +243,7 @@ def test_a_bad_recording_fails_the_run_when_asked_to(
     assert state == "failed"
     tasks = pipeline.tasks(run)
     assert (tasks["transcode"]["state"], tasks["transcode"]["try_number"]) == ("failed", 1)
-    assert tasks["publish"]["state"] == "upstream_failed"
+    assert tasks["load"]["state"] == "upstream_failed"
     log = pipeline.log(run, "transcode")
     assert "AirflowFailException" in log
     assert f"{prefix}text.flac" in log

@@ -10,7 +10,7 @@ import pytest
 
 from storeside.events.__main__ import main as command
 from storeside.operators import S3EventsToClickHouseOperator
-from storeside.quality.suite import QualityError
+from storeside.quality.errors import QualityError
 from storeside.transfer.request.options import Expectations
 from storeside.transfer.state import lock
 from tests.integration.test_transfer_crashes import Killed, mortal

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from storeside.errors import BadInput, StoresideError
-from storeside.quality.suite import QualityError
+from storeside.quality.errors import QualityError
 from storeside.transfer.base.errors import ExpectationsError, TransferInputError
 from storeside.transfer.request.options import Expectations
 from storeside.transfer.request.source import Source

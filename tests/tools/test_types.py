@@ -25,8 +25,8 @@ from storeside.operators import (
     AISInspectBucketOperator, AISMakeShardsOperator, AISMeasureThroughputOperator, AISMeasureTransformsOperator,
     AISPrefetchBucketOperator, AISProbeAudioOperator, AISSplitShardsOperator, AISTranscodeAudioOperator,
     AISTransformBucketOperator, AISTransformObjectOperator, AISTransformObjectsOperator, CheckConnectionsOperator,
-    ClickHouseExportManifestOperator, ClickHouseStageManifestOperator, Columns, Csv, EtlSpec, Expression,
-    GXValidateManifestOperator, HSDSExportDatasetOperator, HSDSImportDatasetOperator, LoadLimits, ReadOptions,
+    ClickHouseExportManifestOperator, ClickHouseLoadManifestOperator, Columns, Csv, EtlSpec, Expression,
+    HSDSExportDatasetOperator, HSDSImportDatasetOperator, LoadLimits, ReadOptions,
     S3EventsToClickHouseOperator, S3ToClickHouseOperator, SqsLeaseS3EventsOperator, SqsRedriveDeadLettersOperator,
     SqsS3EventsSensor, SqsSettleS3EventsOperator, StorageBenchmarkOperator, StorageCopyBucketOperator,
     TableOptions, Template, form_choices, params,
@@ -133,10 +133,10 @@ with DAG("typed", schedule=None, default_args={"retries": 3}):
     AISMeasureTransformsOperator(task_id="l3", source="ais://b", servers=["flask"], file_access="on")
     AISMeasureTransformsOperator(task_id="l4", source="ais://b", servers=["django"])  # wrong
     probe = AISProbeAudioOperator(task_id="l5", source="a", destination="b", outlets=[])
-    ClickHouseStageManifestOperator(task_id="l6", bucket="a", facts="b", effect=probe.output)
-    ClickHouseStageManifestOperator(task_id="l7", bucket="a", fact="b", effect="e")  # wrong
-    GXValidateManifestOperator(task_id="l8", bucket="a", facts="b", on_invalid_rows="report", max_seconds=60)
-    GXValidateManifestOperator(task_id="l9", bucket="a", facts="b", on_invalid_rows="skip")  # wrong
+    ClickHouseLoadManifestOperator(task_id="l6", bucket="a", facts="b", effect=probe.output)
+    ClickHouseLoadManifestOperator(task_id="l7", bucket="a", fact="b", effect="e")  # wrong
+    ClickHouseLoadManifestOperator(task_id="l8", bucket="a", facts="b", effect="e", on_invalid_rows="report")
+    ClickHouseLoadManifestOperator(task_id="l9", bucket="a", facts="b", effect="e", on_invalid_rows="skip")  # wrong
     ClickHouseExportManifestOperator(task_id="m1", bucket="a", destination="s3://b/c.jsonl", format="lhotse_cuts")
     ClickHouseExportManifestOperator(task_id="m2", bucket="a", destination="s3://b/c.jsonl", format="kaldi")  # wrong
 """

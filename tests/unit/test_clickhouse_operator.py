@@ -82,14 +82,15 @@ def test_arguments_reach_the_engine() -> None:
     made._creates_database = False
     request = made.request(AWS, **more)
     default = Request(Source("trips"), "d.t")
+    # of no argument, or refused together with `replace` or `overlap_seconds`
+    kept = ("table", "remove_deleted", "replace_partition", "key_column", "upsert")
     for field in dataclasses.fields(Request):
         is_changed = getattr(request, field.name) != getattr(default, field.name)
-        # `overlap_seconds` refuses to remove rows
-        assert is_changed == (field.name not in ("table", "remove_deleted", "replace_partition")), field.name
+        assert is_changed == (field.name not in kept), field.name
     for options in ("read", "table_options", "limits", "expectations"):
         for field in dataclasses.fields(getattr(request, options)):
             changed, unchanged = (getattr(getattr(r, options), field.name) for r in (request, default))
-            assert (changed != unchanged) == (field.name != "upsert"), field.name  # `replace` refuses an upsert
+            assert (changed != unchanged) == (field.name not in kept), field.name
     assert request.batches == Batches(bytes=11)
     assert Request.from_dict(json.loads(json.dumps(request.to_dict()))) == request
 

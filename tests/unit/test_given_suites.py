@@ -13,13 +13,15 @@ import pytest
 
 from storeside.operators.arguments import LiteralArgumentError
 from storeside.operators.operators.clickhouse import S3ToClickHouseOperator
+from storeside.quality.errors import QualityError
 from storeside.quality.given import check_suite, load_suite
-from storeside.quality.suite import QualityError
 from storeside.stack.settings import CHECKOUT
 from storeside.transfer.__main__ import main
+from storeside.transfer.base.schema import Column
 from storeside.transfer.request.options import Expectations
 from storeside.transfer.request.request import Request
 from storeside.transfer.request.source import Source
+from storeside.transfer.staging.expectations import rules
 
 HERE = "tests.unit.suites_for_tests"
 BETWEEN = "expect_column_values_to_be_between"
@@ -136,6 +138,36 @@ def test_files_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
             (tmp_path / name).write_bytes(content)
         with pytest.raises(QualityError, match=reason):
             load_suite(str(tmp_path / name))
+
+
+@pytest.mark.parametrize(
+    ("query", "condition"),
+    [
+        ("SELECT * FROM {batch} WHERE n > 1", "n > 1"),
+        ("select *\n  from {batch}\n where match(s, '^a{{2}}$') ; ", "match(s, '^a{2}$')"),
+    ],
+)
+def test_a_suite_is_a_mapping_with_conditions_in_sql(query: str, condition: str) -> None:
+    given = {"type": "unexpected_rows_expectation", "kwargs": {"unexpected_rows_query": query}, "description": "few"}
+    (found,) = load_suite({"name": "x", "expectations": [given]}).expectations
+    assert (found.condition, found.check.description, found.columns) == (condition, "few", ())
+
+
+@pytest.mark.parametrize(
+    ("query", "reason"),
+    [
+        ("SELECT n FROM {batch} WHERE n > 1", "write unexpected_rows_query as SELECT"),
+        ("SELECT * FROM {batch}", "write unexpected_rows_query as SELECT"),
+        ("SELECT * FROM data.others WHERE n > 1", "write unexpected_rows_query as SELECT"),
+        ("SELECT * FROM {batch} WHERE n > 1) OR (1", "write one expression"),
+        ("SELECT * FROM {batch} WHERE n > 1 -- and more", "write one expression"),
+        ("SELECT * FROM {batch} WHERE 1; DROP TABLE data.t", "write one expression"),
+    ],
+)
+def test_a_condition_in_sql_is_one_expression(query: str, reason: str) -> None:
+    given = {"type": "unexpected_rows_expectation", "kwargs": {"unexpected_rows_query": query}}
+    with pytest.raises(QualityError, match=reason):
+        rules(load_suite({"name": "x", "expectations": [given]}).expectations, [Column("n", "UInt8")], "t")
 
 
 def test_names_are_checked_without_loading() -> None:

@@ -17,7 +17,7 @@ from storeside.operators.operators.prefetch import AISPrefetchBucketOperator
 from storeside.operators.operators.redrive import SqsRedriveDeadLettersOperator
 from storeside.operators.operators.s3_events import S3EventsToClickHouseOperator
 from storeside.operators.operators.speech import SqsSettleSpeechEventsOperator
-from storeside.operators.operators.speech_manifest import ClickHousePublishManifestOperator
+from storeside.operators.operators.speech_manifest import ClickHouseLoadManifestOperator
 from storeside.operators.operators.storage import StorageCopyBucketOperator
 from storeside.operators.operators.storage_measurements import StorageBenchmarkOperator, StorageTuneOperator
 from storeside.operators.operators.throughput import AISMeasureThroughputOperator
@@ -40,7 +40,7 @@ def copy(**arguments: Any) -> AISCopyBucketOperator:
     [
         AISCopyBucketOperator, AISPrefetchBucketOperator, StorageCopyBucketOperator, S3ToClickHouseOperator,
         S3EventsToClickHouseOperator, HSDSExportDatasetOperator, HSDSImportDatasetOperator,
-        ClickHousePublishManifestOperator,
+        ClickHouseLoadManifestOperator,
     ],
 )  # fmt: skip
 def test_whatever_moves_data_says_so(kind: type[Any]) -> None:

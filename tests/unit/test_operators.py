@@ -36,7 +36,7 @@ from storeside.operators.operators.aistore_inspect import AISInspectBucketOperat
 from storeside.operators.operators.aistore_object import AISGetObjectOperator, AISTransformObjectOperator
 from storeside.operators.operators.shards import AISMakeShardsOperator, AISSplitShardsOperator
 from storeside.operators.operators.speech import AISProbeAudioOperator
-from storeside.operators.operators.speech_manifest import GXValidateManifestOperator
+from storeside.operators.operators.speech_manifest import ClickHouseLoadManifestOperator
 from storeside.operators.shared import as_bool, as_number, run_columns, run_key
 from storeside.operators.triggers.aistore import AISJobTrigger
 from storeside.speech.manifest import facts_prefix
@@ -644,27 +644,32 @@ def test_deleting_etls_says_whether_they_are_gone(
     assert records == (["storeside-etl-left-my-etl"] if running else [])
 
 
+def manifest_load(**arguments: Any) -> ClickHouseLoadManifestOperator:
+    return ClickHouseLoadManifestOperator(task_id="t", bucket="ais://a", facts="ais://b", effect="e", **arguments)
+
+
 @pytest.mark.parametrize(
     "operator",
     [
-        GXValidateManifestOperator(task_id="t", bucket="ais://a", facts="ais://b", sample_rate="fast"),
-        GXValidateManifestOperator(task_id="t", bucket="ais://a", facts="ais://b", channels="mono"),
-        GXValidateManifestOperator(task_id="t", bucket="ais://a", facts="ais://b", min_seconds="some"),
-        GXValidateManifestOperator(task_id="t", bucket="ais://a", facts="ais://b", max_seconds="many"),
-        GXValidateManifestOperator(task_id="t", bucket="ais://a", facts="ais://b", min_snr_db="clean"),
-        late(GXValidateManifestOperator(task_id="t", bucket="ais://a", facts="ais://b"), on_invalid_rows="Fail"),
+        manifest_load(sample_rate="fast"),
+        manifest_load(channels="mono"),
+        manifest_load(min_seconds="some"),
+        manifest_load(max_seconds="many"),
+        manifest_load(min_snr_db="clean"),
+        late(manifest_load(), on_invalid_rows="Fail"),
         late(
             AISInspectBucketOperator(task_id="t", source="ais://a", etl=EtlSpec("e", "image")), on_failed_objects="no"
         ),
     ],
 )
-def test_wrong_arguments_fail_before_anything_is_done(operator: Any) -> None:
+def test_wrong_arguments_fail_before_anything_is_done(operator: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ClickHouseLoadManifestOperator, "collect", lambda *_: pytest.fail("facts are read"))
     with pytest.raises(AirflowFailException, match=r"use 'fail' or 'report'|^\w+ '\w+' is not a (whole )?number"):
         operator.execute(CONTEXT)
 
 
 def test_template_fields_of_the_validation_are_attributes() -> None:
-    operator = GXValidateManifestOperator(task_id="t", bucket="ais://a", facts="ais://b")
+    operator = manifest_load()
     assert all(hasattr(operator, name) for name in operator.template_fields)
 
 

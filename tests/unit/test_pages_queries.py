@@ -944,6 +944,21 @@ def test_the_picture_tells_what_storage_moved_from_what_a_worker_did() -> None:
     assert not data_path([]).edges
 
 
+def test_the_load_of_the_manifest_is_one_edge_from_the_facts() -> None:
+    stages = [
+        stage(bytes_in=100, bytes_out=300),
+        stage(source="ais://b", destination="ais://facts", bytes_in=300, bytes_out=7),
+        stage(
+            kind="load", source="ais://b", destination="clickhouse://speech.manifest", bytes_in=9,
+            detail={"loader": "push", "rows": 4},
+        ),
+    ]  # fmt: skip
+    picture = data_path(stages, [{"bucket": "ais://b", "rows": 4}])
+    assert [(e.source.uri, e.destination.uri, e.rows, e.how) for e in picture.edges[2:]] == [
+        ("ais://facts", "clickhouse://speech.manifest", 4, "the worker pushes")
+    ]
+
+
 def test_instances_of_a_mapped_task_have_one_edge_together() -> None:
     stages = [stage(task_id=f"t[{n}]", done=n, bytes_in=10, bytes_out=20) for n in range(3)]
     path = data_path([*stages, stage(kind="copy", source="s3://in", destination="ais://a", bytes_in=5)])

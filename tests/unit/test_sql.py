@@ -32,7 +32,7 @@ from storeside.ledger.unproven import make_again, unproven
 from storeside.speech.columns import RECORDING_COLUMNS, UTTERANCE_COLUMNS
 from storeside.speech.export import FORMATS, unreadable_query, whole_query
 from storeside.speech.manifest import facts_naming
-from storeside.speech.suites import MANIFEST_COLUMNS
+from storeside.speech.suites import NOT_EMPTY_COLUMNS, SIGNAL_COLUMNS
 from storeside.sql.migrate import RECORD, migrations
 from storeside.sql.quoting import identifier
 from storeside.stack.settings import CHECKOUT
@@ -41,6 +41,7 @@ from storeside.transfer.base.errors import TransferInputError
 from storeside.transfer.request.source import WILD, Listed, Source, pattern
 from storeside.transfer.state.loads import Loads
 from storeside.transfer.state.plan import Plan
+from storeside.transfer.tables.quarantine import DEFINITION
 from storeside.transformers.audio.transcoding import AudioFacts
 from tests import in_memory
 
@@ -60,13 +61,8 @@ PARAMETERS: dict[str, Any] = {
     "no_reason": "none",
     "reason": "overwritten",
     "by_now": False,
-    "facts": "facts_1",
-    "staging": "speech_1",
-    "invalid": "invalid_1",
+    "facts": "ais://facts",
     "bucket": "ais://speech",
-    "facts_bucket": "facts",
-    "url": "http://127.0.0.1:9/facts/**",
-    "structure": ", ".join(f"{name} {kind}" for name, kind in RECORDING_COLUMNS.items()),
     "transfer": "t",
     "destination": "db.table",
     "table": "db.table",
@@ -174,12 +170,7 @@ def loaded_engine() -> Iterator[Engine]:
     for statement in (*RECORD, *every_statement()):
         engine.run(statement)
     record_migrations(engine)
-    columns = ", ".join(f"{name} {kind}" for name, kind in RECORDING_COLUMNS.items())
-    engine.run(f"CREATE TABLE storeside_staging.facts_1 (path String, {columns}) ENGINE = MergeTree ORDER BY path")
-    engine.run(
-        "CREATE TABLE storeside_staging.invalid_1 (object String, reason String) ENGINE = MergeTree ORDER BY object"
-    )
-    engine.run("CREATE TABLE storeside_staging.speech_1 AS speech.manifest")
+    engine.run(f"CREATE TABLE speech.manifest_quarantine ({DEFINITION}) ENGINE = MergeTree ORDER BY load_id")
     engine.run(f"CREATE TABLE wanted ({', '.join(WANTED)}) ENGINE = Memory")  # an external table of `events_done`
     engine.run("INSERT INTO wanted VALUES (0, 'a', 'x', 1.5), (1, 'b', 'y', 2.5)")
     yield engine
@@ -190,9 +181,8 @@ def loaded_engine() -> Iterator[Engine]:
 def engine(loaded_engine: Engine) -> Engine:
     for table in ("events", "objects", "listings", "loads", "load_listings", "load_plan"):
         loaded_engine.run(f"TRUNCATE TABLE storeside.{table}")
-    loaded_engine.run("TRUNCATE TABLE speech.manifest")
-    for table in ("facts_1", "invalid_1", "speech_1"):
-        loaded_engine.run(f"TRUNCATE TABLE storeside_staging.{table}")
+    for table in ("manifest", "manifest_quarantine"):
+        loaded_engine.run(f"TRUNCATE TABLE speech.{table}")
     return loaded_engine
 
 
@@ -228,8 +218,7 @@ def test_every_statement_parses(engine: Engine, name: str) -> None:
 
 TARRED = ("nemo_tarred", "")  # recordings have no shards
 NEEDS_MORE = (
-    "pull_facts",
-    "pull_facts_as",
+    "manifest_rows",
     "export_utterances",
     "export_unreadable_recordings",
     "export_unreadable_utterances",
@@ -298,7 +287,7 @@ def test_tables_agree_with_the_code(engine: Engine) -> None:
     speech = columns("speech.manifest")
     assert set(RECORDING_COLUMNS.items()) <= set(speech.items())
     assert set(RECORDING_COLUMNS) == set(AudioFacts.__dataclass_fields__)
-    assert set(MANIFEST_COLUMNS) <= set(speech)
+    assert {*NOT_EMPTY_COLUMNS, *SIGNAL_COLUMNS} <= set(speech)
     assert list(columns("storeside.listings"))[:7] == [
         "job", "side", "object", "destination_object", "size", "version", "reason",
     ]  # fmt: skip
@@ -323,13 +312,15 @@ def list_(engine: Engine, side: str, name: str, result: str, size: int = 10, ver
 
 
 def find(engine: Engine, name: str) -> None:
-    """Record that facts of an object were pulled, and that the probe knows of them."""
+    """Record that the probe knows of an object's facts."""
     for side in ("pending", "after"):
         list_(engine, side, name, facts(name))
-    engine.run(
-        "INSERT INTO storeside_staging.facts_1 (path, checksum) VALUES ({p:String}, 'sum')",
-        {"p": f"facts/{facts(name)}"},
-    )
+
+
+def manifest_rows(engine: Engine) -> list[list[Any]]:
+    """Return the recordings of two probes that overlap."""
+    view = "SELECT * FROM storeside.results(job = {job:String}, effect = {effect:String})"
+    return engine.run(sql.query("manifest_rows").replace("RESULTS", f"({view} UNION ALL {view})"), PARAMETERS)
 
 
 def record(
@@ -352,11 +343,7 @@ def test_manifest_rows_have_their_objects_names(engine: Engine, name: str) -> No
     record(engine, "s3://in", "ais://recordings", "raw", "raw", "etag")
     record(engine, "ais://recordings", "ais://speech", "raw", name, "1")
     find(engine, name)
-    engine.run(sql.query("stage_manifest"), PARAMETERS)
-    assert engine.run(
-        "SELECT bucket, object, source_bucket, source_object, source_version, checksum"
-        " FROM storeside_staging.speech_1"
-    ) == [["ais://speech", name, "s3://in", "raw", "etag", "sum"]]
+    assert manifest_rows(engine) == [[name, facts(name), 10, "s3://in", "raw", "etag", "", 0]]
 
 
 @pytest.mark.parametrize("newest", ["first", "second"])
@@ -368,31 +355,44 @@ def test_what_several_sources_have_came_from_the_one_that_was_last(engine: Engin
         record(engine, f"s3://before-{n}", f"ais://{source}", "a.flac", "a.flac", "old", second=-10)
         record(engine, f"s3://{n}", "ais://elsewhere", "a.flac", "a.flac", "other", second=20)
     find(engine, "a.wav")
-    engine.run(sql.query("stage_manifest"), PARAMETERS)
-    found = engine.run("SELECT object, source_bucket, source_version FROM storeside_staging.speech_1")
-    assert found == [["a.wav", f"s3://{newest}", newest]]
+    ((name, _, _, source, _, version, *_),) = manifest_rows(engine)
+    assert (name, source, version) == ("a.wav", f"s3://{newest}", newest)
 
 
 @pytest.mark.guarantee("manifest-once")
-def test_what_is_published_is_not_staged_again(engine: Engine) -> None:
+@pytest.mark.parametrize(
+    ("run", "version", "published"),
+    [
+        ("dag/earlier", "1", "sum"),
+        ("dag/earlier", "0", ""),  # the recording changed since then
+        (SCOPE.run_id, "1", ""),  # the load knows what this run has loaded
+    ],
+)
+def test_what_another_run_has_published_is_known(engine: Engine, run: str, version: str, published: str) -> None:
     record(engine, "ais://recordings", "ais://speech", "raw", "a.wav", "1")
     find(engine, "a.wav")
-    engine.run(sql.query("stage_manifest"), PARAMETERS)
-    engine.run("INSERT INTO speech.manifest SELECT * FROM storeside_staging.speech_1")
-    engine.run("TRUNCATE TABLE storeside_staging.speech_1")
-    engine.run(sql.query("stage_manifest"), PARAMETERS)
-    assert engine.run("SELECT object FROM storeside_staging.speech_1") == []
-    assert engine.run("SELECT object, source_version FROM speech.manifest") == [["a.wav", "1"]]
+    engine.run(
+        "INSERT INTO speech.manifest (bucket, object, source_version, checksum, silence_share, run_id)"
+        " VALUES ('ais://speech', 'a.wav', {v:String}, 'sum', 0.5, {r:String})",
+        {"v": version, "r": run},
+    )
+    assert manifest_rows(engine) == [["a.wav", facts("a.wav"), 10, "ais://recordings", "raw", "1", published, 1]]
+
+
+def quarantine(engine: Engine, name: str, *reasons: str, key: str = PARAMETERS["key"]) -> None:
+    engine.run(
+        "INSERT INTO speech.manifest_quarantine (bucket, key, reasons, row)"
+        " VALUES ('ais://facts', {k:String}, {r:Array(String)}, {o:String})",
+        {"k": key, "r": list(reasons), "o": json.dumps({"bucket": "ais://speech", "object": name})},
+    )
 
 
 @pytest.mark.parametrize("name", OBJECTS)
 def test_invalid_rows_fail_their_objects(engine: Engine, name: str) -> None:
     for side in ("pending", "after"):
         list_(engine, side, name, facts(name))
-    engine.run(
-        "INSERT INTO storeside_staging.invalid_1 VALUES ({o:String}, 'too long'), ({o:String}, 'too loud')",
-        {"o": name},
-    )
+    quarantine(engine, name, "too loud", "too long")
+    quarantine(engine, "another", "of another run", key="other")
     engine.run(sql.query("settle_invalid"), PARAMETERS)
     assert engine.run("SELECT object, status, reason FROM storeside.objects") == [
         [name, "failed", "its manifest row is not valid: too long; too loud"]
@@ -450,8 +450,7 @@ def test_facts_of_what_the_probe_does_not_have_are_no_rows(engine: Engine) -> No
         find(engine, name)
     engine.run("ALTER TABLE storeside.listings DELETE WHERE object = 'orphan.wav' SETTINGS mutations_sync = 1")
     list_(engine, "before", "", facts("stale.wav"))
-    engine.run(sql.query("stage_manifest"), PARAMETERS)
-    assert engine.run("SELECT object FROM storeside_staging.speech_1") == [["fresh.wav"]]
+    assert [row[0] for row in manifest_rows(engine)] == ["fresh.wav"]
 
 
 @pytest.mark.parametrize(
@@ -1228,7 +1227,7 @@ def test_outcomes_have_the_time_when_the_listing_of_their_versions_began(engine:
     for side in sides:
         list_(engine, side, "a", "a", version="v" if side != "after" else "2")
     list_(engine, "now", "a", "a", version="2")
-    engine.run("INSERT INTO storeside_staging.invalid_1 VALUES ('a', 'too long')")
+    quarantine(engine, "a", "too long")
     find = sql.query(name)
     engine.run(find, PARAMETERS)
     assert engine.run("SELECT DISTINCT toUnixTimestamp(listed_at) FROM storeside.objects") == [[0]]

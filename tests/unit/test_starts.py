@@ -15,7 +15,7 @@ from tests.unit.test_dag_policy import BANNED, DAGS
 HEAVY = BANNED | {"airflow", "asyncpg", "fastapi", "pydantic", "requests", "sqlalchemy"}
 # Parts of the engine that only work needs: a start without work imports none of them.
 WORK = (
-    "copying.s3", "events.load", "ledger", "quality.validation", "transfer.formats", "transfer.objects",
+    "copying.s3", "events.load", "ledger", "quality.verdict", "transfer.formats", "transfer.objects",
     "transfer.publish", "transfer.run", "transfer.staging", "transfer.state", "transfer.statements",
     "transform.bucket_job", "transform.state", "aistore.jobs", "aistore.etl", "speech.manifest",
 )  # fmt: skip

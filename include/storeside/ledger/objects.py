@@ -345,9 +345,13 @@ class Ledger:
         """Record the objects that were replaced by their results as done, in the versions of the ``now`` side."""
         self.client.command(sql.query("settle_in_place"), parameters=scope.parameters)
 
-    def settle_invalid(self, scope: Scope, invalid: str) -> None:
-        """Record the objects in the staging table `invalid` as failed, with the expectations they do not meet."""
-        self.client.command(sql.query("settle_invalid"), parameters={**scope.parameters, "invalid": invalid})
+    def settle_invalid(self, scope: Scope, facts: str, key: str) -> None:
+        """Record the objects in the manifest's quarantine as failed, with the expectations they do not meet.
+
+        `facts` is the URI of the bucket of their facts, `key` the object in it with the rows of the run.
+        """
+        parameters = {**scope.parameters, "facts": facts, "key": key}
+        self.client.command(sql.query("settle_invalid"), parameters=parameters)
 
     def totals(self, scope: Scope) -> Totals:
         """Return the run's totals for the listed objects so far."""

@@ -83,11 +83,13 @@ class DataPath:
 
 
 def data_path(stages: Sequence[Movement], published: Sequence[dict[str, Any]] = ()) -> DataPath:
-    """Draw the stages of a run, and the manifest rows that it published."""
+    """Draw the stages of a run, and the manifest rows that it published without a load, as earlier versions did."""
     moving = _joined([stage for stage in stages if stage.destination])
     # The rows are made from facts, which are in the bucket into which a stage measured the objects.
-    facts = {stage.source: stage.destination for stage in moving}
-    rows = [(facts.get(row["bucket"], row["bucket"]), row["rows"]) for row in published]
+    facts = {stage.source: stage.destination for stage in moving if not stage.is_load}
+    moving = [replace(s, source=facts.get(s.source, s.source)) if s.destination == MANIFEST else s for s in moving]
+    is_loaded = any(stage.destination == MANIFEST for stage in moving)
+    rows = [(facts.get(row["bucket"], row["bucket"]), row["rows"]) for row in published if not is_loaded]
     uris = [uri for stage in moving for uri in (stage.source, stage.destination)]
     uris += [uri for bucket, _ in rows for uri in (bucket, MANIFEST)]
     nodes = {uri: Node(uri, LEFT + n * (NODE_WIDTH + GAP)) for n, uri in enumerate(dict.fromkeys(uris))}

@@ -8,9 +8,10 @@ from typing import Any
 from storeside import sql
 from storeside.pages.movement import read_detail
 from storeside.pages.tables import FIRST, At, Page, Tables, directed
-from storeside.speech.suites import SUMMARY_COLUMNS
 
 _SIZE = 25
+# The columns of the check of the whole speech manifest in earlier versions.
+SUMMARY_COLUMNS = ("rows", "expected_rows", "distinct_objects", "distinct_buckets", "seconds")
 
 
 @dataclass(frozen=True)
@@ -21,13 +22,13 @@ class Verdict:
     :param dag_id: the DAG
     :param task_id: the task that validated
     :param source: URI of the source
-    :param destination: URI of the table; empty for the speech manifest
+    :param destination: URI of the table; empty for the speech manifest in runs of earlier versions
     :param state: passed, failed, or quarantined if the invalid rows were quarantined and the others published
     :param rows: rows checked
     :param invalid: invalid rows among them
     :param seconds: duration of the validation
     :param recorded: time when it was recorded, in seconds since the epoch
-    :param suite: name of the suite; empty for the speech manifest, whose tasks build their suites
+    :param suite: name of the suite; empty for the speech manifest in runs of earlier versions
     :param summary: the verdict in one sentence
     :param expectations: results of the expectations, as Great Expectations describes them
     :param by_object: only the objects with invalid rows failed, and the others were published

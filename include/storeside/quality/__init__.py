@@ -1,1 +1,1 @@
-"""Validates streamed frames with any Great Expectations suite."""
+"""Great Expectations suites that users give, and the verdicts of loads on their rows."""

@@ -1,4 +1,4 @@
-"""Suites that users name: a Python function, or a YAML or JSON file in the format of Great Expectations.
+"""Suites of users: a Python function, a YAML or JSON file in the format of Great Expectations, or its content.
 
 Files are read without Great Expectations, which needs 170 MB of memory.
 """
@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from storeside.quality.suite import QualityError
-from storeside.quality.validation import Check
+from storeside.quality.errors import QualityError
+from storeside.quality.verdict import Check
 
 _FUNCTION = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 _FILES = (".json", ".yaml", ".yml")
@@ -28,6 +28,11 @@ _FIELDS = {"type", "kwargs", "severity", "description", "id", "meta", "notes", "
 _IGNORED = {"result_format", "catch_exceptions", "batch_id"}
 _BOUNDS = {"min_value", "max_value", "strict_min", "strict_max"}
 _PAIR = {"column_A", "column_B"}
+UNEXPECTED_ROWS = "unexpected_rows_expectation"
+# The query of this expectation; only its condition reaches ClickHouse.
+_QUERY = re.compile(
+    r"\s*SELECT\s+\*\s+FROM\s+\{batch\}\s+WHERE\s+(?P<condition>\S.*?)[;\s]*", re.IGNORECASE | re.DOTALL
+)
 # The arguments of each expectation: required ones, and others.
 _ARGUMENTS: Mapping[str, tuple[set[str], set[str]]] = {
     "expect_column_values_to_not_be_null": ({"column"}, set()),
@@ -44,6 +49,7 @@ _ARGUMENTS: Mapping[str, tuple[set[str], set[str]]] = {
     "expect_column_values_to_be_unique": ({"column"}, set()),
     "expect_table_row_count_to_equal": ({"value"}, set()),
     "expect_table_row_count_to_be_between": (set(), _BOUNDS),
+    UNEXPECTED_ROWS: ({"unexpected_rows_query"}, set()),
 }
 # Expectations that need all rows of a load at once; no single row breaks them.
 OF_ALL_ROWS = frozenset(
@@ -54,7 +60,9 @@ OF_ALL_ROWS = frozenset(
     }
 )
 _KINDS: Mapping[str, type | tuple[type, ...]] = {
-    **dict.fromkeys(("column", "column_A", "column_B", "regex", "ignore_row_if", "severity"), str),
+    **dict.fromkeys(
+        ("column", "column_A", "column_B", "regex", "ignore_row_if", "severity", "unexpected_rows_query"), str
+    ),
     **dict.fromkeys(("strict_min", "strict_max", "or_equal"), bool),
     "value_set": list,
     "value": int,
@@ -80,6 +88,12 @@ class Expectation:
     def columns(self) -> tuple[str, ...]:
         """The columns that the expectation reads."""
         return tuple(self.kwargs[name] for name in ("column", "column_A", "column_B") if name in self.kwargs)
+
+    @property
+    def condition(self) -> str:
+        """The condition, in SQL, of the rows that an expectation of the type `UNEXPECTED_ROWS` forbids."""
+        found = _QUERY.fullmatch(self.kwargs["unexpected_rows_query"])
+        return found["condition"].replace("{{", "{").replace("}}", "}") if found else ""
 
     @property
     def check(self) -> Check:
@@ -109,18 +123,22 @@ def check_suite(text: str) -> None:
         )
 
 
-def load_suite(text: str) -> GivenSuite:
+def load_suite(given: str | Mapping[str, Any]) -> GivenSuite:
     """Return a suite, which ``package.module:function`` returns or which a YAML or JSON file contains.
+
+    A mapping in the format of the files is the suite itself.
 
     The function takes no arguments, and returns an ExpectationSuite or a dictionary in the format of the files. Its
     module is imported, which executes the module's code: never pass a text from a form that no list restricts. Raises
     QualityError if the suite cannot be loaded.
     """
-    check_suite(text)
+    if not isinstance(given, str):
+        return _suite(given)
+    check_suite(given)
     try:
-        return _suite(_read(Path(text)) if text.endswith(_FILES) else _call(text))
+        return _suite(_read(Path(given)) if given.endswith(_FILES) else _call(given))
     except QualityError as e:
-        raise QualityError(f"suite {text}: {e}") from e
+        raise QualityError(f"suite {given}: {e}") from e
 
 
 def _call(text: str) -> Any:
@@ -147,7 +165,7 @@ def _read(path: Path) -> Any:
 
 
 def _suite(found: Any) -> GivenSuite:
-    if not isinstance(found, dict):
+    if not isinstance(found, Mapping):
         raise QualityError("write a mapping with `name` and `expectations`")
     if "expectation_suite_name" in found:
         raise QualityError("it is in the format of Great Expectations 0.x: convert it to that of 1.x")
@@ -192,6 +210,8 @@ def _check_arguments(kind: str, given: Mapping[str, Any]) -> None:
         raise QualityError(f"ClickHouse cannot check it with {', '.join(unknown)}: leave that out")
     if missing := sorted(required - given.keys()):
         raise QualityError(f"it needs {', '.join(missing)}")
+    if kind == UNEXPECTED_ROWS and not _QUERY.fullmatch(str(given["unexpected_rows_query"])):
+        raise QualityError("write unexpected_rows_query as SELECT * FROM {batch} WHERE …, without anything after it")
     if others >= _BOUNDS and not given.keys() & {"min_value", "max_value"}:
         raise QualityError("it needs min_value or max_value")
     if kind == "expect_table_row_count_to_be_between":

@@ -2,8 +2,7 @@
 
 ManifestError
 ├── MissingFactsError     a retry reads the facts again
-├── UnreadableFactsError  the facts of an object are not those of a transformer
-└── LostStagingError      the staged rows disappeared before they were published
+└── UnreadableFactsError  the facts of an object are not those of a transformer
 """
 
 from __future__ import annotations
@@ -21,7 +20,3 @@ class MissingFactsError(ManifestError, Transient):
 
 class UnreadableFactsError(ManifestError, BadInput):
     """The facts of an object are not what a transformer writes; the message states the object."""
-
-
-class LostStagingError(ManifestError, BadInput):
-    """The staged rows disappeared before they were published."""

@@ -1,188 +1,109 @@
-"""Brings the facts of a run from AIStore into a table of ClickHouse: one small JSON object per recording.
+"""Rows of the speech manifest: the facts of a run's recordings in AIStore, each with the recording's origin.
 
-ClickHouse pulls the facts of a small run itself, from AIStore's S3 API, with one request per object. For a large run
-these requests would take longer than everything else. The task then reads batches of thousands of facts with GetBatch
-of AIStore, and sends each batch to ClickHouse as it is.
+The facts are one small JSON object per recording. A request for each would take longer than everything else, so the
+task reads thousands of them with one GetBatch of AIStore.
 """
 
 from __future__ import annotations
 
 import json
-import logging
 import os
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from storeside import sql
 from storeside.aistore.buckets import Bucket
 from storeside.aistore.many import Wanted, read_many
-from storeside.ledger.objects import Ledger
 from storeside.ledger.scope import Scope
 from storeside.speech.columns import RECORDING_COLUMNS
 from storeside.speech.errors import MissingFactsError, UnreadableFactsError
-from storeside.sql.answers import first_row
-from storeside.transfer.base.errors import is_transient, plain
 
 if TYPE_CHECKING:
     from clickhouse_connect.driver.httpclient import HttpClient
 
-log = logging.getLogger(__name__)
 
-# ClickHouse pulls up to this many facts, which takes it about a second.
-PULLED = 1000
-# Names of facts that one query returns; the query compares the listings of the whole run.
-_NAMES = 100_000
+@dataclass
+class Collected:
+    """The number of facts, their bytes, and the number of rows for the manifest."""
 
-# The path of facts, ``bucket/name``, and their content.
-Fact = tuple[str, bytes]
+    facts: int = 0
+    facts_bytes: int = 0
+    rows: int = 0
 
 
-class FactsTable:
-    """The table `table` with the facts of one run, which are in `bucket` below `prefix`.
+def rows(
+    clickhouse: HttpClient, aistore: Any, bucket: Bucket, facts: Bucket, probes: Sequence[Scope], found: Collected
+) -> Iterator[bytes]:
+    """Yield the manifest's rows of the objects in `bucket` with a result of a probe, as lines of JSON, by name.
 
-    `endpoint` is the URL of AIStore's S3 API for ClickHouse, and `collection` ClickHouse's named collection with a
-    token for it, if AIStore requires one.
+    Rows that another run has published with all facts are left out. `probes` are the scopes of the run's probes, and
+    `found` counts what is read. Raises MissingFactsError if facts are missing, and UnreadableFactsError.
     """
+    sources: dict[str, tuple[Any, ...]] = {}
 
-    def __init__(
-        self, clickhouse: HttpClient, table: str, bucket: Bucket, prefix: str, endpoint: str, collection: str
-    ) -> None:
-        self._clickhouse = clickhouse
-        self._table = table
-        self._bucket = bucket
-        self._prefix = prefix
-        self._endpoint = endpoint
-        self._collection = collection
+    def wanted() -> Iterator[Wanted]:
+        for name, path, size, *source in _recordings(clickhouse, bucket, probes):
+            sources[path] = (name, *source)
+            yield path, int(size)
 
-    def create(self) -> None:
-        """Create the empty table in place of an existing one."""
-        columns = ", ".join(f"{name} {kind}" for name, kind in RECORDING_COLUMNS.items())
-        self._clickhouse.command(
-            f"CREATE OR REPLACE TABLE storeside_staging.`{self._table}` (path String, {columns})"
-            " ENGINE = MergeTree ORDER BY path"
+    missing, example = 0, ""
+    for batch in read_many(aistore, facts, wanted()):
+        for path, content in batch:
+            name, *source, published, has_signal = sources.pop(path)
+            if content is None:
+                missing, example = missing + 1, name
+                continue
+            found.facts += 1
+            found.facts_bytes += len(content)
+            known = _known(f"{facts}/{path}", content)
+            is_complete = has_signal or known.get("silence_share") is None
+            if not published or published != known.get("checksum") or not is_complete:
+                found.rows += 1
+                origin = dict(zip(("source_bucket", "source_object", "source_version"), source, strict=True))
+                row = {"bucket": str(bucket), "object": name, **origin, **known, "run_id": probes[0].run_id}
+                yield os.fsencode(json.dumps(row, ensure_ascii=False, allow_nan=False)) + b"\n"
+    if missing:
+        raise MissingFactsError(
+            f"{facts} has lost {missing} facts of this run, such as those of {example!r}: a retry reads them again"
         )
 
-    def fill(self, aistore: Any, probes: Sequence[Scope], pulled: int = PULLED) -> tuple[int, int]:
-        """Insert the facts of all objects with a result of a probe; return their number and bytes.
 
-        `probes` are the scopes of the probes. ClickHouse pulls up to `pulled` facts. It interprets a key as a URL and
-        as a pattern, so it cannot address some objects (``?``, ``*``, ``{}``): the task reads these, and all facts of
-        a larger run. Raises MissingFactsError if facts are missing, and UnreadableFactsError.
-        """
-        results = [Ledger(self._clickhouse).fresh_results(scope) for scope in probes]
-        expected, size = sum(count for count, _, _ in results), sum(size for _, _, size in results)
-        if expected <= pulled:
-            self._pull()
-        sent = 0
-        for scope in probes:
-            for batch in read_many(aistore, self._bucket, self._not_there(scope)):
-                facts = [(f"{self._bucket.name}/{name}", content) for name, content in batch if content is not None]
-                self._insert(facts)
-                sent += len(facts)
-        if sent:
-            log.info(
-                "this task has read %d of the %d facts through AIStore, ClickHouse has pulled the others",
-                sent,
-                expected,
-            )
-        for scope in probes:
-            self._require_each(scope)
-        self._require_once()
-        return expected, size
-
-    def _pull(self) -> None:
-        self._clickhouse.command(
-            sql.query("pull_facts_as") if self._collection else sql.query("pull_facts"),
-            parameters={
-                "collection": self._collection,
-                "facts": self._table,
-                "url": f"{self._endpoint}/{self._bucket.name}/{self._prefix}**",
-                "structure": ", ".join(f"{name} {kind}" for name, kind in RECORDING_COLUMNS.items()),
-            },
-        )
-
-    def _not_there(self, scope: Scope) -> Iterator[Wanted]:
-        """Yield names and sizes of needed facts that the table does not have, in the order of their names."""
-        after = ""
-        while True:
-            rows = self._clickhouse.query(
-                "SELECT destination_object, result_size FROM"
-                " storeside.results(job = {job:String}, effect = {effect:String})"
-                " WHERE fresh AND destination_object > {after:String}"
-                " AND concat({bucket:String}, '/', destination_object)"
-                f" NOT IN (SELECT path FROM storeside_staging.`{self._table}`)"
-                " ORDER BY destination_object LIMIT {limit:UInt32}",
-                parameters={**scope.parameters, "bucket": self._bucket.name, "after": after, "limit": _NAMES},
-            ).result_rows
-            yield from ((str(name), int(size)) for name, size in rows)
-            if len(rows) < _NAMES:
-                return
-            after = rows[-1][0]
-
-    def _insert(self, facts: Sequence[Fact]) -> None:
-        """Insert facts. Raises UnreadableFactsError with the first path whose content ClickHouse cannot read."""
-        from clickhouse_connect.driver.exceptions import DatabaseError
-
-        if not facts:
-            return
-        try:
-            self._clickhouse.raw_insert(
-                f"storeside_staging.`{self._table}`",
-                insert_block=b"\n".join(_row(path, content) for path, content in facts),
-                fmt="JSONEachRow",
-                settings={"async_insert": 0},
-            )
-        except DatabaseError as e:
-            if is_transient(e):
-                raise
-            if len(facts) == 1:
-                raise _unreadable(facts[0][0], plain(e)) from e
-            half = len(facts) // 2
-            self._insert(facts[:half])
-            self._insert(facts[half:])
-
-    def _require_each(self, scope: Scope) -> None:
-        """Raise MissingFactsError unless the table has the facts of each object that publishing records as done."""
-        absent = first_row(
-            self._clickhouse.query(
-                "SELECT count(), any(object) FROM storeside.results(job = {job:String}, effect = {effect:String})"
-                " WHERE fresh AND concat({bucket:String}, '/', destination_object)"
-                f" NOT IN (SELECT path FROM storeside_staging.`{self._table}`)",
-                parameters={**scope.parameters, "bucket": self._bucket.name},
-            )
-        )
-        if absent[0]:
-            raise MissingFactsError(
-                f"{self._bucket} has lost {absent[0]} facts of this run, such as those of {absent[1]!r}:"
-                " a retry reads them again"
-            )
-
-    def _require_once(self) -> None:
-        """Raise MissingFactsError for facts stored twice: the client repeats an INSERT whose answer was lost."""
-        twice = first_row(
-            self._clickhouse.query(f"SELECT count() - uniqExact(path) FROM storeside_staging.`{self._table}`")
-        )[0]
-        if twice:
-            raise MissingFactsError(f"ClickHouse stored {twice} facts twice: a retry reads them again")
+def _recordings(clickhouse: HttpClient, bucket: Bucket, probes: Sequence[Scope]) -> Iterator[Sequence[Any]]:
+    """Yield each recording's name, name and size of its facts, origin, and what another run has published of it."""
+    parameters = {"bucket": str(bucket), "run_id": probes[0].run_id}
+    results = []
+    for n, probe in enumerate(probes):
+        parameters |= {f"job_{n}": probe.job, f"effect_{n}": probe.effect}
+        results.append(f"SELECT * FROM storeside.results(job = {{job_{n}:String}}, effect = {{effect_{n}:String}})")
+    query = sql.query("manifest_rows").replace("RESULTS", f"({' UNION ALL '.join(results)})")
+    with clickhouse.query_rows_stream(query, parameters=parameters) as found:
+        yield from found
 
 
-def _row(path: str, content: bytes) -> bytes:
-    """Return facts as a row of JSON with their path. Raises UnreadableFactsError if they are not one JSON object.
-
-    The row is written from the parsed facts: ClickHouse would read several objects, even without a line feed
-    between them, as several rows, and so as facts of other paths.
-    """
+def _known(path: str, content: bytes) -> dict[str, Any]:
+    """Return the facts at a path. Raises UnreadableFactsError if they are not one JSON object."""
     try:
-        facts = json.loads(content)
-        if isinstance(facts, dict) and "path" not in facts:
-            return os.fsencode(json.dumps({"path": path, **facts}, ensure_ascii=False, allow_nan=False))
-        reason = "it has a field 'path'" if isinstance(facts, dict) else "it is a list or a value"
+        facts = json.loads(content, parse_constant=list)  # NaN is no number of JSON
+        if isinstance(facts, dict):
+            # facts of earlier transformers do not state whether a recording is complete, and lack those of its signal
+            known = {name: facts[name] for name in RECORDING_COLUMNS if name in facts}
+            wrong = [name for name, value in known.items() if not _suits(value, RECORDING_COLUMNS[name])]
+            if not wrong:
+                return {**known, "complete": known.get("complete") or "unknown"}
+            reason = f"the value of {wrong[0]!r} has another type"
+        else:
+            reason = "it is a list or a value"
     except (ValueError, RecursionError) as e:
         reason = str(e)
-    raise _unreadable(path, f"it is no JSON object of facts ({reason})")
-
-
-def _unreadable(path: str, reason: str) -> UnreadableFactsError:
-    return UnreadableFactsError(
-        f"the facts ais://{path} cannot be read: {reason}: delete them, and clear the task that probes the objects"
+    raise UnreadableFactsError(
+        f"the facts {path} cannot be read: it is no JSON object of facts ({reason}): delete them, and clear the"
+        " task that probes the objects"
     )
+
+
+def _suits(value: Any, kind: str) -> bool:
+    """Return whether a value of JSON is a text or a number, as the column is, or missing."""
+    if value is None or kind == "String":
+        return value is None or isinstance(value, str)
+    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -1,27 +1,28 @@
-"""Loads the facts of recordings from AIStore into ``speech.manifest``, each once.
+"""The speech manifest: collects the facts of a run's recordings for its load, and records their objects as done.
 
-The facts come into a staging table, see `storeside.speech.facts`. Publishing moves a run's rows to the manifest in
-one atomic step. No row is visible before that, and a repeated step starts with a new table.
+The facts are in AIStore, one object per recording. They become one object of JSON Lines beside them, which the normal
+load (`storeside.transfer`) reads, checks against a suite, and publishes in one step.
 """
 
 from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Iterator
-from dataclasses import dataclass
+from filecmp import cmp
 from itertools import islice
+from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import TYPE_CHECKING, Any
 
-from storeside import sql
 from storeside.aistore.buckets import Bucket, objects_url
 from storeside.aistore.stored_objects import list_aistore
 from storeside.ledger.objects import Ledger
 from storeside.ledger.scope import Scope
-from storeside.speech.errors import LostStagingError
-from storeside.speech.facts import PULLED, FactsTable
+from storeside.speech.facts import Collected, rows
 from storeside.sql.answers import first_row
-from storeside.transfer.base.staging_tables import sweep
+from storeside.transfer.request.request import MANIFEST, Request
+from storeside.transfer.tables.quarantine import Quarantine
+from storeside.transform.bucket_job import acknowledge
 from storeside.transform.naming import Naming
 from storeside.transformers.audio.formats import CODECS
 
@@ -29,6 +30,12 @@ if TYPE_CHECKING:
     from clickhouse_connect.driver.httpclient import HttpClient
 
 log = logging.getLogger(__name__)
+
+
+class ManifestRequest(Request):
+    """The load of the speech manifest, to which no other load may write."""
+
+    reserved = MANIFEST
 
 
 def facts_prefix(run_id: str, audio: Bucket) -> str:
@@ -58,154 +65,56 @@ def facts_url(endpoint: str, facts: Bucket, run_id: str, audio: Bucket, prepend:
     return objects_url(endpoint, facts, facts_prefix(run_id, audio) + prepend)
 
 
-@dataclass(frozen=True)
-class Staged:
-    """The number of facts, their bytes, and the number of rows to publish."""
-
-    facts: int
-    facts_bytes: int
-    rows: int
-
-
 class SpeechManifest:
     """The manifest of the audio in `bucket` for one run, which may make the manifests of several buckets.
 
-    `facts` is the AIStore bucket into which transcode and probe wrote, `endpoint` the URL of AIStore's S3 API for
-    ClickHouse. `collection` is ClickHouse's named collection with a token for AIStore, if AIStore requires one.
+    `facts` is the AIStore bucket into which transcode and probe wrote. The object `key` in it has the run's rows.
     """
 
-    def __init__(
-        self, clickhouse: HttpClient, bucket: Bucket, facts: Bucket, endpoint: str, run_id: str, collection: str = ""
-    ) -> None:
+    def __init__(self, clickhouse: HttpClient, bucket: Bucket, facts: Bucket, run_id: str) -> None:
         self.clickhouse = clickhouse
         self.bucket = bucket
         self.facts = facts
-        self.endpoint = endpoint.rstrip("/")
-        self.collection = collection
         self.run_id = run_id
         self.prefix = facts_prefix(run_id, bucket)
-        key = _key(run_id, str(bucket), str(facts))
-        self.facts_table = f"facts_{key}"
-        self.invalid_table = f"invalid_{key}"
-        self.staging_table = f"speech_{key}"
+        self.key = f"rows/{_key(run_id, str(bucket))}.jsonl"
 
     def has_begun(self, aistore: Any) -> bool:
-        """Return whether the run has facts or a staging table."""
-        tables = first_row(
-            self.clickhouse.query(
-                "SELECT count() FROM system.tables"
-                " WHERE database = 'storeside_staging' AND name IN {names:Array(String)}",
-                parameters={"names": [self.facts_table, self.invalid_table, self.staging_table]},
-            )
-        )[0]
-        return bool(tables) or any(True for _ in list_aistore(aistore, self.facts, self.prefix))
+        """Return whether the run has facts, or rows that are not loaded."""
+        return any(True for prefix in (self.prefix, self.key) for _ in list_aistore(aistore, self.facts, prefix))
 
-    def stage(self, aistore: Any, scope: Scope, pulled: int = PULLED) -> Staged:
-        """Fill the staging table from the facts, except rows that were published before.
+    def collect(self, aistore: Any, scope: Scope) -> Collected:
+        """Store the run's rows as one object of JSON Lines, except rows that other runs have published.
 
         `scope` is the scope of the run's probes, with any selection: tasks may probe parts of a bucket. Only objects
-        with a result of a probe get rows, because publishing records these objects as done. Other facts may belong to
-        objects that were transcoded but not delivered.
-        ClickHouse pulls up to `pulled` facts itself; of a larger run, this task reads and sends them.
+        with a result of a probe get rows, because `finish` records these objects as done. Other facts may belong to
+        objects that were transcoded but not delivered. A repeated call leaves an equal object as it is, so that no
+        row is loaded again.
 
         Raises MissingFactsError when facts are missing, and UnreadableFactsError.
         """
-        self._create()
-        probes = Ledger(self.clickhouse).parts(scope)
-        facts, size = self._facts().fill(aistore, probes, pulled)
-        for probe in probes:
-            self.clickhouse.command(
-                sql.query("stage_manifest"),
-                parameters={
-                    **probe.parameters,
-                    "facts": self.facts_table,
-                    "staging": self.staging_table,
-                    "bucket": str(self.bucket),
-                    "facts_bucket": self.facts.name,
-                },
-            )
-        staged = Staged(facts, size, self.staged())
-        log.info("%d facts (%d bytes), %d rows to publish", staged.facts, staged.facts_bytes, staged.rows)
-        return staged
+        found = Collected()
+        if not (probes := Ledger(self.clickhouse).parts(scope)):  # this run has recorded its objects as done
+            return found
+        with NamedTemporaryFile() as file:
+            for line in rows(self.clickhouse, aistore, self.bucket, self.facts, probes, found):
+                file.write(line)
+            file.flush()
+            self._store(aistore, Path(file.name), is_empty=not found.rows)
+        log.info("%d facts (%d bytes), %d rows to load", found.facts, found.facts_bytes, found.rows)
+        return found
 
-    def staged(self) -> int:
-        """Return the number of rows in the staging table."""
-        return self._count(f"storeside_staging.`{self.staging_table}`")
+    def _store(self, aistore: Any, path: Path, *, is_empty: bool) -> None:
+        stored = self.facts.object(aistore, self.key)
+        is_there = any(o.name == self.key for o in list_aistore(aistore, self.facts, self.key))
+        if is_empty:
+            if is_there:  # another run has published these rows meanwhile
+                stored.delete()
+        elif not (is_there and _is_same(stored, path)):
+            stored.get_writer().put_file(path)
 
-    def frames(self, window: int = 50_000) -> Iterator[Any]:
-        """Stream the staged rows as pandas frames of about `window` rows."""
-        query = f"SELECT * FROM storeside_staging.`{self.staging_table}` ORDER BY object"
-        with self.clickhouse.query_df_stream(query, settings={"max_block_size": window}) as frames:
-            yield from frames
-
-    def aggregates(self, select: str, expected_rows: int) -> Any:
-        """Return the one-row pandas frame of `select` over the staged rows."""
-        return self.clickhouse.query_df(
-            f"SELECT {select} FROM storeside_staging.`{self.staging_table}`",
-            parameters={"expected_rows": expected_rows},
-        )
-
-    def mark_invalid(self, objects: list[str], reason: str) -> None:
-        """Mark rows as invalid; `leave_out_invalid` and `fail_invalid` act on the marks."""
-        self.clickhouse.insert(
-            f"storeside_staging.`{self.invalid_table}`",
-            [(name, reason) for name in objects],
-            column_names=["object", "reason"],
-            settings={"async_insert": 0},
-        )
-
-    def forget_verdicts(self) -> None:
-        """Delete the reasons of invalid staged rows before a new validation; rows already left out stay invalid."""
-        self.clickhouse.command(
-            f"ALTER TABLE storeside_staging.`{self.invalid_table}` DELETE"
-            f" WHERE object IN (SELECT object FROM storeside_staging.`{self.staging_table}`)",
-            settings={"mutations_sync": 1},
-        )
-
-    def invalid(self) -> int:
-        """Return the number of rows that were marked as invalid."""
-        return int(
-            first_row(
-                self.clickhouse.query(f"SELECT uniqExact(object) FROM storeside_staging.`{self.invalid_table}`")
-            )[0]
-        )
-
-    def leave_out_invalid(self) -> None:
-        """Remove the invalid rows from the staging table, so that they are not published."""
-        self.clickhouse.command(
-            f"ALTER TABLE storeside_staging.`{self.staging_table}` DELETE"
-            f" WHERE object IN (SELECT object FROM storeside_staging.`{self.invalid_table}`)",
-            settings={"mutations_sync": 1},
-        )
-
-    def fail_invalid(self, scope: Scope) -> None:
-        """Record objects whose rows were left out as failed, with the expectations that they do not meet."""
-        Ledger(self.clickhouse).settle_invalid(scope, self.invalid_table)
-
-    def publish(self, scope: Scope) -> int:
-        """Move the staged rows into ``speech.manifest`` in one step; return the number of its rows there.
-
-        Runs at the same time publish one after the other. Each leaves out the rows that another has published since
-        they were staged. A repeated call moves nothing: either the staging table is empty, or `clean_up` has dropped
-        it after the plans of the probes were deleted (`scope` is their scope). Raises LostStagingError when
-        the table does not exist but the plan does, and TransferTransientError when other runs publish for five
-        minutes.
-        """
-        from storeside.transfer.state.lock import locked
-
-        staging = f"storeside_staging.`{self.staging_table}`"
-        if self.clickhouse.command(f"EXISTS TABLE {staging}"):
-            with locked(self.clickhouse, "speech.manifest", self.run_id, self.staging_table):
-                bound = {"staging": self.staging_table, "bucket": str(self.bucket)}
-                self.clickhouse.command(sql.query("leave_out_published"), parameters=bound)
-                self.clickhouse.command(f"ALTER TABLE {staging} MOVE PARTITION tuple() TO TABLE speech.manifest")
-        elif Ledger(self.clickhouse).parts(scope):
-            raise LostStagingError(
-                f"table storeside_staging.{self.staging_table} with the rows of run {self.run_id} does not exist, and"
-                " the rows are not published: clear the task that stages them"
-            )
-        else:
-            log.info("this run published and cleaned up its staged rows before")
+    def published(self) -> int:
+        """Return the number of rows that this run has published."""
         return int(
             first_row(
                 self.clickhouse.query(
@@ -215,28 +124,26 @@ class SpeechManifest:
             )[0]
         )
 
-    def clean_up(self, aistore: Any) -> None:
-        """Delete the facts, then drop the staging tables; they are last because a repeated task publishes first."""
-        names = (o.name for o in list_aistore(aistore, self.facts, self.prefix))
-        while window := list(islice(names, 10_000)):
-            self.facts.objects(aistore, window).delete()
-        for table in (self.facts_table, self.invalid_table, self.staging_table):
-            self.clickhouse.command(f"DROP TABLE IF EXISTS storeside_staging.`{table}`")
+    def finish(self, aistore: Any, scope: Scope) -> None:
+        """Record the objects of the loaded rows as done, those in the quarantine as failed, and delete the facts.
 
-    def _create(self) -> None:
-        self.clickhouse.command("CREATE DATABASE IF NOT EXISTS storeside_staging")
-        sweep(self.clickhouse)
-        self._facts().create()
-        self.clickhouse.command(
-            f"CREATE OR REPLACE TABLE storeside_staging.`{self.invalid_table}` (object String, reason String)"
-            " ENGINE = MergeTree ORDER BY object"
-        )
-        self.clickhouse.command(
-            f"CREATE OR REPLACE TABLE storeside_staging.`{self.staging_table}` AS speech.manifest"
-        )
+        A repeated call records nothing else, because the plans of the probes no longer exist.
+        """
+        acknowledge(Ledger(self.clickhouse), scope, self._fail_invalid)
+        for prefix in (self.prefix, self.key):
+            names = (o.name for o in list_aistore(aistore, self.facts, prefix))
+            while window := list(islice(names, 10_000)):
+                self.facts.objects(aistore, window).delete()
 
-    def _facts(self) -> FactsTable:
-        return FactsTable(self.clickhouse, self.facts_table, self.facts, self.prefix, self.endpoint, self.collection)
+    def _fail_invalid(self, scope: Scope) -> None:
+        if Quarantine(self.clickhouse, "speech", "manifest").exists():
+            Ledger(self.clickhouse).settle_invalid(scope, str(self.facts), self.key)
 
-    def _count(self, table: str) -> int:
-        return int(first_row(self.clickhouse.query(f"SELECT count() FROM {table}"))[0])
+
+def _is_same(stored: Any, path: Path) -> bool:
+    """Return whether an object of AIStore has the content of a file."""
+    with NamedTemporaryFile() as file:
+        for piece in stored.get_reader():
+            file.write(piece)
+        file.flush()
+        return cmp(file.name, path, shallow=False)

@@ -1,4 +1,4 @@
--- Records objects with an invalid manifest row as failed, with the expectations that they do not meet.
+-- Records objects whose manifest row is in the quarantine as failed, with the expectations that they do not meet.
 INSERT INTO storeside.objects
     (source, destination, prepend, object, version, effect, destination_object, status, reason, bytes_in, bytes_out,
     listed_at, run_id, options)
@@ -9,8 +9,9 @@ SELECT
 FROM (SELECT * FROM storeside.results(job = {job:String}, effect = {effect:String})) AS r
 INNER JOIN
 (
-    SELECT object, arrayStringConcat(arraySort(groupUniqArray(reason)), '; ') AS reason
-    FROM storeside_staging.{invalid:Identifier}
+    SELECT JSONExtractString(row, 'object') AS object, arrayStringConcat(arraySort(any(reasons)), '; ') AS reason
+    FROM speech.manifest_quarantine
+    WHERE bucket = {facts:String} AND key = {key:String}
     GROUP BY object
 ) AS i ON r.object = i.object
 SETTINGS async_insert = 0

@@ -13,7 +13,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from storeside.speech.facts import PULLED
 from storeside.sql.answers import first_row, whole_answers
 from storeside.sql.inserts import lean_inserts
 from storeside.stack import authn, speech_corpus
@@ -204,16 +203,17 @@ def _table(stack: Stack, clickhouse: Client, upload: Upload, measured: Measured)
             parameters=bound,
         )
     )
-    transcoding, working, pulled, checked, invalid = first_row(
+    transcoding, working, facts, rows_of_facts, checked, invalid = first_row(
         clickhouse.query(
             "SELECT sumIf(seconds, task_id = 'transcode' AND done > 0),"
             " sumIf(job_seconds, task_id = 'transcode' AND done > 0), sumIf(bytes_out, task_id = 'probe'),"
-            " sumIf(listed, kind = 'validate'), sumIf(failed, kind = 'validate')"
+            " sumIf(bytes_in, kind = 'load'),"
+            " sumIf(JSONExtractUInt(detail, 'verdict', 'rows'), kind = 'load'),"
+            " sumIf(JSONExtractUInt(detail, 'verdict', 'invalid'), kind = 'load')"
             " FROM storeside.runs FINAL WHERE recorded_at >= {started:DateTime64(3)}",
             parameters=bound,
         )
     )
-    how = "pulled" if rows <= PULLED else "received"
     broken = f", {upload.broken} of them broken on purpose" if upload.broken else ""
     verdict = f"passed, {checked} rows" if checked and not invalid else f"{invalid} of {checked} rows are not valid"
     return [
@@ -225,9 +225,9 @@ def _table(stack: Stack, clickhouse: Client, upload: Upload, measured: Measured)
         *(("", f"{name}: {reason}") for name, reason in failures),
         (
             "audio read by Airflow workers",
-            f"{max(measured.read - pulled, 0)} bytes of {size_in / 1e6:.1f} MB transformed",
+            f"{max(measured.read - facts - rows_of_facts, 0)} bytes of {size_in / 1e6:.1f} MB transformed",
         ),
-        ("", f"ClickHouse {how} {pulled / 1e3:.0f} kB of facts from the cluster"),
+        ("", f"ClickHouse received {rows_of_facts / 1e3:.0f} kB of facts from the cluster"),
         ("validation", verdict),
         ("rows loaded", f"{rows}, {audio / 60:.1f} minutes of speech"),
         ("rows loaded by a second run", str(measured.again)),

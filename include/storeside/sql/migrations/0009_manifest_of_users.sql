@@ -23,6 +23,10 @@ ALTER TABLE speech.manifest
     ADD COLUMN IF NOT EXISTS snr_db Nullable(Float64) COMMENT 'estimate of the signal-to-noise ratio'
         AFTER bandwidth_hz;
 
+ALTER TABLE storeside.speech ADD COLUMN IF NOT EXISTS _storeside_load UInt64 MATERIALIZED 0;
+
+ALTER TABLE speech.manifest ADD COLUMN IF NOT EXISTS _storeside_load UInt64 MATERIALIZED 0;
+
 ALTER TABLE storeside.speech MOVE PARTITION tuple() TO TABLE speech.manifest;
 
 ALTER TABLE storeside.speech MODIFY COMMENT 'empty: its rows are in speech.manifest';

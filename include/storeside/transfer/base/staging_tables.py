@@ -25,7 +25,7 @@ BROKEN_HOURS = 1
 STALE_HOURS = 7 * 24
 # The ids of previews begin with this text. Their tables are dropped after an hour, like broken locks.
 PREVIEWS = "0" * 8
-# Batches of transfers, locks, and the tables of the speech manifest and of the doctor.
+# Batches of transfers, locks, and the tables of the doctor, and of the speech manifest of earlier versions.
 _GENERATED = (
     "load_[0-9a-f]{16}_[0-9]+_[0-9a-f]{8}_[0-9]+(_bad|_shard_[0-9a-f]{8}(_all)?)?|lock_[0-9a-f]{24}|broken_[0-9a-f-]{36}"
     "|(facts|invalid|speech)_[0-9a-f]{16}|doctor_[0-9a-f]{12}"

@@ -10,7 +10,7 @@ import itertools
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 from storeside.transfer.base.errors import LoadObjectError, TransferInputError
 from storeside.transfer.request.column_options import Columns
@@ -310,16 +310,18 @@ class Expectations:
     """A Great Expectations suite that checks staged rows before they are published.
 
     :param suite: ``package.module:function``, which returns an ExpectationSuite, or the path of a YAML or JSON file
-        in the format of Great Expectations; empty checks nothing. A function's module is imported: never take its
-        name from a form that no list restricts
+        in the format of Great Expectations, or the content of such a file as a mapping; empty checks nothing. A
+        function's module is imported: never take its name from a form that no list restricts
     :param on_failed: when rows break expectations of severity critical: ``fail`` publishes nothing of the load,
         ``quarantine`` moves these rows to ``<table>_quarantine`` and publishes the others
     :param by_object: with ``fail``, fail the objects with these rows, and publish the others, as loads by events do
+    :param key_column: the column whose value names a row in examples of the verdict; empty for the row's object
     """
 
-    suite: str = ""
+    suite: str | Mapping[str, Any] = ""
     on_failed: OnFailedExpectations | Template = "fail"
     by_object: bool = False
+    key_column: str = ""
 
     CHOICES: ClassVar[Mapping[str, tuple[str, ...]]] = {"on_failed": get_args(OnFailedExpectations)}
 
@@ -332,6 +334,9 @@ class Expectations:
         """Raise BadInput for invalid options."""
         require_choice("on_failed_expectations", self.on_failed, self.CHOICES["on_failed"])
         if self.suite:
-            from storeside.quality.given import check_suite
+            from storeside.quality.given import check_suite, load_suite
 
-            check_suite(self.suite)
+            if isinstance(self.suite, str):
+                check_suite(self.suite)
+            else:
+                load_suite(self.suite)

@@ -102,6 +102,9 @@ class Request:
     :param create_database: create the database of a missing table if it does not exist, either
     """
 
+    # The reserved table that a subclass loads.
+    reserved = ""
+
     source: Source
     table: str
     format: str = "auto"
@@ -144,7 +147,7 @@ class Request:
                 " 'auto', or give ClickHouse an endpoint and a role instead of the collection"
             )
         require_table(self.table)
-        if self.table.partition(".")[0].lower() in RESERVED or self.table == MANIFEST:
+        if self.table.partition(".")[0].lower() in RESERVED or self.table == MANIFEST != self.reserved:
             raise TransferInputError(
                 f"table {self.table!r}: no load writes to {', '.join(RESERVED)} or {MANIFEST}: choose another table,"
                 " such as data.trips; docs/versions.md explains how to move a table of an earlier version"

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator
 
 from clickhouse_connect.driver.exceptions import DatabaseError, OperationalError
 
-from storeside.quality.suite import QualityError
+from storeside.quality.errors import QualityError
 from storeside.transfer.base import queries
 from storeside.transfer.base.errors import (
     BusyObjectError,

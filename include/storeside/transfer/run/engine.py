@@ -269,7 +269,8 @@ def validation_of(request: Request) -> Validation | None:
     if not given.suite:
         return None
     return Validation(
-        given.suite, request.source.bucket, quarantine=given.on_failed == "quarantine", by_object=given.by_object
+        given.suite, request.source.bucket, quarantine=given.on_failed == "quarantine", by_object=given.by_object,
+        key_column=given.key_column,
     )  # fmt: skip
 
 

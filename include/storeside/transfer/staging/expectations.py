@@ -13,10 +13,12 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, time
 from typing import Any
 
-from storeside.quality.given import Expectation
-from storeside.quality.suite import QualityError
+from storeside.quality.errors import QualityError
+from storeside.quality.given import UNEXPECTED_ROWS, Expectation
 from storeside.sql.quoting import identifier, literal
+from storeside.transfer.base.errors import TransferInputError
 from storeside.transfer.base.schema import Column
+from storeside.transfer.request.table_keys import Expression, checked
 
 NUMBER, TEXT, TIME = "number", "text", "time"
 _INTEGER = re.compile(r"U?Int(8|16|32|64|128|256)")
@@ -98,6 +100,12 @@ def rules(expectations: Sequence[Expectation], columns: Sequence[Column], table:
 
 
 def _rule(e: Expectation, values: Sequence[Value], table: str) -> Rule:
+    if e.type == UNEXPECTED_ROWS:
+        try:
+            broken = f"ifNull(({checked('condition', Expression(e.condition))}), 0)"
+        except TransferInputError as error:
+            raise QualityError(str(error)) from error
+        return Rule(e, "0", broken, ("formatRowNoNewline('JSONEachRow', *)",))
     shown = tuple(value.sql for value in values)
     if not values:
         return Rule(e, "0", "0", ())

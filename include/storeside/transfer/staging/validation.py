@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from clickhouse_connect.driver.exceptions import DatabaseError, OperationalError
 
+from storeside.quality.errors import QualityError
 from storeside.quality.given import OF_ALL_ROWS, Expectation, load_suite
-from storeside.quality.suite import QualityError
-from storeside.quality.validation import LONGEST_KEY, LONGEST_VALUE, Check, ExpectationOutcome, Verdict
+from storeside.quality.verdict import LONGEST_KEY, LONGEST_VALUE, Check, ExpectationOutcome, Verdict
 from storeside.sql.quoting import identifier, literal
 from storeside.transfer.base.errors import (
     NO_SUCH_COLUMN,
@@ -76,12 +76,16 @@ class _Result:
 class Validation:
     """The suite of a run and its results, which the threads of the run share."""
 
-    def __init__(self, text: str, bucket: str, *, quarantine: bool, by_object: bool = False) -> None:
-        self.text = text
+    def __init__(
+        self, given: str | Mapping[str, Any], bucket: str, *, quarantine: bool, by_object: bool = False,
+        key_column: str = "",
+    ) -> None:  # fmt: skip
+        self.suite = load_suite(given)
+        self.text = text = given if isinstance(given, str) else self.suite.name
         self.bucket = bucket
         self.quarantine = quarantine
         self.by_object = by_object and not quarantine
-        self.suite = load_suite(text)
+        self.key_column = key_column
         self._results: dict[str, _Result] = {}
         self._shown = [0] * len(self.suite.expectations)
         unfit = ", ".join(sorted({e.type for e in self.suite.expectations} & OF_ALL_ROWS))
@@ -102,7 +106,9 @@ class Validation:
         Raises ExpectationsError if rows break expectations and there is no quarantine, QualityError if the suite
         cannot be applied to the table, and StaleError if the objects must be read again.
         """
-        table = _Table(staging.client, staging.destination, staged, self.suite.expectations)
+        table = _Table(
+            staging.client, staging.destination, staged, self.suite.expectations, key_column=self.key_column
+        )
         found = _stale_if_transient(table.check)
         self._results[staged.table] = self._bounded(found)
         verdict = self._verdict([found])
@@ -191,7 +197,7 @@ def _stale_if_transient(work: Callable[[], T]) -> T:
 
 def reason_of(check: Check) -> str:
     """Return the reason for which rows that break an expectation are in the quarantine."""
-    return f"{check.description}: {check.column}"
+    return f"{check.description}: {check.column}" if check.column else check.description
 
 
 def _explained(verdict: Verdict) -> str:
@@ -202,7 +208,7 @@ def _explained(verdict: Verdict) -> str:
 
 
 def _example(e: ExpectationOutcome) -> str:
-    if not e.columns:
+    if e.expectation in OF_ALL_ROWS and not e.columns:
         return shown(f"{e.expectation}: {e.description}: the load has {e.element_count} rows")
     text = f"{e.expectation}: {reason_of(e)}: not met in {e.unexpected_count} of {e.element_count} rows"
     such = ", ".join(f"{value!r} in {key!r}" for key, value in e.examples[:2])
@@ -213,12 +219,14 @@ class _Table:
     """The rows of one staging table: counts those that break expectations, and moves them to another table."""
 
     def __init__(
-        self, client: Client, destination: Destination, staged: Staged, expectations: Sequence[Expectation]
-    ) -> None:
+        self, client: Client, destination: Destination, staged: Staged, expectations: Sequence[Expectation], *,
+        key_column: str = "",
+    ) -> None:  # fmt: skip
         self.client = client
         self.destination = destination
         self.staged = staged
         self._table = f"{STAGING}.{identifier(staged.table)}"
+        self._key = identifier(key_column) if key_column else LOAD_ID
         self._rules = rules(expectations, destination.columns, self._table)
         self._critical = [rule for rule in self._rules if rule.expectation.severity == "critical"]
 
@@ -277,12 +285,15 @@ class _Table:
     def _examples(self, rule: Rule) -> tuple[tuple[str, Any], ...]:
         keys = {o.planned.load_id: o.planned.key[:LONGEST_KEY] for o in self.staged.loaded}
         rows = self.client.query(
-            f"SELECT {LOAD_ID}, {', '.join(rule.shown)} FROM {self._table} WHERE {rule.broken} LIMIT {EXAMPLES}",
+            f"SELECT {self._key}, {', '.join(rule.shown)} FROM {self._table} WHERE {rule.broken} LIMIT {EXAMPLES}",
             settings=LONG,
         ).result_rows
         values = [[_jsonable(value) for value in row[1:]] for row in rows]
         return tuple(
-            (keys.get(row[0], ""), found[0] if len(found) == 1 else found)
+            (
+                keys.get(row[0], "") if self._key == LOAD_ID else str(row[0])[:LONGEST_KEY],
+                found[0] if len(found) == 1 else found,
+            )
             for row, found in zip(rows, values, strict=True)
         )
 
