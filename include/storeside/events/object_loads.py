@@ -169,9 +169,9 @@ class ObjectLoads:
             return _failed(found.kind, str(found))
         if found.modified_at < self.request.source.since:
             return Outcome("skipped", f"it was last modified before {self.request.source.modified_after}")
-        if self.request.source.ignores(found.key):
-            return MARKER
-        return FOLDER if is_folder_marker(found.key, found.size) else UNTRIED
+        if is_folder_marker(found.key, found.size):
+            return FOLDER
+        return MARKER if self.request.source.ignores(found.key) else UNTRIED
 
     def _after_loading(
         self, objects: Sequence[Listed], states: Mapping[tuple[str, str], tuple[str, FailureKind, str]]

@@ -2,15 +2,20 @@
 -- and were made within a day, because a killed job leaves its plan. A row has the object with its bucket, and the
 -- reason `running`. Copies of the same content overwrite nothing.
 INSERT INTO storeside.listings (job, side, object, destination_object, reason)
-SELECT {job:String}, 'rival', min(concat(o.source, '/', p.object)), p.destination_object, 'running'
-FROM
+WITH running AS
 (
     SELECT job, object AS source, reason AS effect FROM storeside.listings
     WHERE side = 'planned' AND destination_object = {destination:String}
         AND object NOT IN ({source:String}, {destination:String}) AND {source:String} != {destination:String}
         AND listed_at > now() - INTERVAL 1 DAY
-) AS o
-INNER JOIN (SELECT job, object, destination_object, size, version FROM storeside.listings WHERE side = 'pending') AS p
+)
+SELECT {job:String}, 'rival', min(concat(o.source, '/', p.object)), p.destination_object, 'running'
+FROM running AS o
+INNER JOIN
+(
+    SELECT job, object, destination_object, size, version FROM storeside.listings
+    WHERE side = 'pending' AND job IN (SELECT job FROM running)
+) AS p
     ON p.job = o.job
 INNER JOIN
 (
