@@ -78,6 +78,7 @@ def test_a_list_is_downloaded_from_the_frame_of_airflow(site: Site, tab: Page) -
     tab.goto(f"{site.airflow}/plugin/storeside")
     frame = tab.frame_locator("iframe")
     frame.get_by_role("link", name="Objects", exact=True).click()
+    frame.get_by_role("heading", name="Objects", level=1).wait_for()  # Overview downloads, too
     with tab.expect_download() as waited:
         frame.get_by_role("link", name="CSV").first.click()
     assert waited.value.suggested_filename in ("storeside-objects.csv", "storeside-loads.csv")
