@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from tests.statements import Statements
@@ -212,3 +214,17 @@ def test_values_of_another_kind_have_a_remedy(reading: Statements, loader: str) 
 def test_the_remedy_for_a_null_list_loads_it(reading: Statements) -> None:
     reading.create("a Array(Int64)")
     reading.cases({"a": Loaded(b'{"a": null}\n', [([],)])}, format="jsonl", on_null_nested="empty")
+
+
+@pytest.mark.parametrize("loader", LOADERS)
+def test_names_within_structs_are_compared_as_they_are_written(reading: Statements, loader: str) -> None:
+    """ClickHouse reads escapes of names in columns, in maps and in JSON, and in structs it does not."""
+    rest = rb'"m": {"a\u002fb": 1}, "a\u002fb": 1}'
+    reading.create("o Tuple(`a/b` Int64), m Map(String, Int64), `a/b` Nullable(Int64)")
+    reading.cases({
+        "escapes": Refused(rb'{"o": {"a\u002fb": 1}, ' + rest, re.compile("its name 'a.u002fb' .* nested to 'json'")),
+        "unknown": Refused(b'{"o": {"c": 2}}', "column 'o': the column's struct has no 'c': add them to its type"),
+        "more": Refused(b'{"o": {"a/b": 1, "c": 2}}', "the column's struct has 1 elements, and the object more: add"),
+        "maps": Loaded(b"{" + rest, [(0, {"a/b": 1}, 1)], "o.1, m, `a/b`"),
+        "good": Loaded(b'{"o": {"a/b": 1}}', [(1, {}, None)], "o.1, m, `a/b`"),
+    }, loader=loader, format="jsonl")  # fmt: skip

@@ -213,6 +213,14 @@ _REMEDIES = {
 }
 # How ClickHouse says that Parquet has a day outside the years 0 to 9999.
 _BEYOND_DATES = "out of allowed Date32 range"
+# How ClickHouse says that a struct in JSON has a name that its column lacks, with a setting that loads do not have.
+# It compares names as they are written: Python's json escapes letters such as é unless ensure_ascii is off.
+_NO_ELEMENT = re.compile(
+    r"(?:Tuple doesn't have element with name (?P<name>'(?:[^'\\]|\\.)*+'), enable setting"
+    r" input_format_json_ignore_unknown_keys_in_named_tuple"
+    r"|Unexpected number of elements in named tuple\. Expected no more than (?P<most>\d+) \(consider enabling"
+    r" input_format_json_ignore_unknown_keys_in_named_tuple setting\))(?: \(NOT_FOUND_COLUMN_IN_BLOCK\))?"
+)
 _MOST = 600
 _EXAMINED = 2048  # characters of a part in which patterns are looked for
 # Characters examined at both ends of a long error, which may quote an unknown column's name of any length.
@@ -369,8 +377,23 @@ def remedy(text: str, error: BaseException) -> str:
     """Return the text of an error with a remedy for the user, if ClickHouse's code determines one."""
     if _BEYOND_DATES in text:  # no type of ClickHouse holds it
         return f"{text}: correct the date, or leave out the column"
+    if missing := _NO_ELEMENT.search(text):
+        return (
+            text[: missing.start()] + _without_element(missing["name"] or "", missing["most"]) + text[missing.end() :]
+        )
     found = _REMEDIES.get(code_of(_cause(error)), "") or damage.remedy_of(text)
     return f"{text}: {found}" if found else text
+
+
+def _without_element(name: str, most: str | None) -> str:
+    """Return why a struct has no element of this name, as it is written and quoted, or only `most` elements."""
+    if r"\u" in name:
+        return (
+            f"its name {name} is written with escapes, which ClickHouse does not read in a struct: write it without"
+            " (ensure_ascii=False in Python), or set nested to 'json' or 'string' for a new table"
+        )
+    lacks = f"has no {name}" if name else f"has {most} elements, and the object more"
+    return f"the column's struct {lacks}: add them to its type, or set nested to 'json' or 'string' for a new table"
 
 
 def by_size(error: BaseException) -> bool:
