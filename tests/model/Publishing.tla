@@ -375,7 +375,7 @@ Record(r) ==
 (* ATTACH PARTITION or INSERT ... SELECT starts, unless another run has dropped the staging table. The record stays
    doubtful then: the next publication settles it. Without a staging table, the statement reads the objects. For a
    Distributed table, there is one such statement for each shard, after the one for the shard before it.
-   [Destination.take, Destination._insert, publishing.publish] *)
+   [Destination.take, Destination.copy, publishing.publish] *)
 Take(r) ==
     /\ pc[r] = "take"
     /\ IF Has("staging") /\ (IF Sharded THEN me[r].at \notin parts[r] ELSE table[r] # me[r].tables)

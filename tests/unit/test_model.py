@@ -29,6 +29,8 @@ LEFT_OUT = {
     "Quarantine.create": "an empty table",
     "Quarantine.add": "rows of a quarantine become visible before those of the table, and under the same guards",
     "Quarantine.remove": "rows of a quarantine are removed together with those of the table",
+    "Replacement._command": "an exchange takes the place of Destination.take, in one step under the same lock",
+    "Replacement.take": "as Replacement._command; the rows to keep are those that the ledger has under the lock",
     "creation._execute": "columns are not modelled",
 }
 
@@ -57,6 +59,7 @@ def test_each_function_that_changes_the_state_of_a_publication_is_modelled_or_le
             "leftovers",
             "loads",
             "lock",
+            "partition",
             "quarantine",
             "publishing",
             "queries",
