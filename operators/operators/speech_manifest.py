@@ -79,11 +79,10 @@ class LimitArguments(ManifestArguments, total=False):
     """lowest estimate of the signal-to-noise ratio in dB"""
 
 
-# Arguments of loads that the operators pass themselves.
-_DECIDED = {"source", "table", "format", "loader", "on_overwrite", "retry_failed", "read"}
+# Arguments of loads, which these operators choose themselves.
 _OF_LOADS = (
     {*LoadArguments.__annotations__, *signature(S3ToClickHouseOperator.__init__).parameters}
-    - {*TaskArguments.__annotations__, *ManifestArguments.__annotations__, *_DECIDED}
+    - {*TaskArguments.__annotations__, *ManifestArguments.__annotations__}
     - {"self", "kwargs"}
 )
 _LIMITS = LimitArguments.__annotations__.keys() - ManifestArguments.__annotations__.keys()
@@ -298,7 +297,10 @@ class GXValidateManifestOperator(ClickHouseLoadManifestOperator):
     Returns the engine's `Report` as a dictionary, and the verdict's ``success``, ``rows`` and ``invalid``.
     """
 
+    refused = (*_OF_LOADS, "effect")
+
     def __init__(self, **kwargs: Unpack[LimitArguments]) -> None:
+        refuse(self, kwargs)
         super().__init__(effect="", **kwargs)
         warn_of_class(GXValidateManifestOperator, ClickHouseLoadManifestOperator)
 

@@ -594,7 +594,8 @@ def test_a_killed_try_is_resumed_without_doing_anything_twice(
     pair: Pair, corpus: dict[str, bytes], drive: Drive, moment: str
 ) -> None:
     put(pair.client, pair.source, first(corpus, 60))
-    spec = transcode_spec()
+    # a job that is to run when the next try begins takes seconds on any machine
+    spec = small_spec("slow", environment={"SECONDS": "0.2"}) if moment == "running" else transcode_spec()
     killed = pair.job("run", spec)
     state = killed.submit(killed.begin())
     assert state.phase == "bucket"

@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import json
 import re
+import string
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,9 +31,7 @@ _BOUNDS = {"min_value", "max_value", "strict_min", "strict_max"}
 _PAIR = {"column_A", "column_B"}
 UNEXPECTED_ROWS = "unexpected_rows_expectation"
 # The query of this expectation; only its condition reaches ClickHouse.
-_QUERY = re.compile(
-    r"\s*SELECT\s+\*\s+FROM\s+\{batch\}\s+WHERE\s+(?P<condition>\S.*?)[;\s]*", re.IGNORECASE | re.DOTALL
-)
+_QUERY = re.compile(r"SELECT\s+\*\s+FROM\s+\{batch\}\s+WHERE\s+(?P<condition>\S.*)", re.IGNORECASE | re.DOTALL)
 # The arguments of each expectation: required ones, and others.
 _ARGUMENTS: Mapping[str, tuple[set[str], set[str]]] = {
     "expect_column_values_to_not_be_null": ({"column"}, set()),
@@ -92,7 +91,7 @@ class Expectation:
     @property
     def condition(self) -> str:
         """The condition, in SQL, of the rows that an expectation of the type `UNEXPECTED_ROWS` forbids."""
-        found = _QUERY.fullmatch(self.kwargs["unexpected_rows_query"])
+        found = _query(self.kwargs["unexpected_rows_query"])
         return found["condition"].replace("{{", "{").replace("}}", "}") if found else ""
 
     @property
@@ -204,13 +203,17 @@ def _expectation(fields: Any) -> Expectation:
     return Expectation(kind, kwargs, severity, str(fields.get("description") or ""), float(mostly))
 
 
+def _query(text: str) -> re.Match[str] | None:
+    return _QUERY.fullmatch(text.strip().rstrip(f";{string.whitespace}"))
+
+
 def _check_arguments(kind: str, given: Mapping[str, Any]) -> None:
     required, others = _ARGUMENTS[kind]
     if unknown := sorted(map(str, given.keys() - required - others)):
         raise QualityError(f"ClickHouse cannot check it with {', '.join(unknown)}: leave that out")
     if missing := sorted(required - given.keys()):
         raise QualityError(f"it needs {', '.join(missing)}")
-    if kind == UNEXPECTED_ROWS and not _QUERY.fullmatch(str(given["unexpected_rows_query"])):
+    if kind == UNEXPECTED_ROWS and not _query(str(given["unexpected_rows_query"])):
         raise QualityError("write unexpected_rows_query as SELECT * FROM {batch} WHERE …, without anything after it")
     if others >= _BOUNDS and not given.keys() & {"min_value", "max_value"}:
         raise QualityError("it needs min_value or max_value")

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _NUMBERS = re.compile(r"\b(?:U?Int\d+|Float64)\b")
 _CODE_IN_LIST = re.compile(CODE_IN_LIST)
-_QUOTED_IN_LIST = re.compile(r"'(?:[^'\\]|\\.)*'", re.DOTALL)
+_QUOTED_IN_LIST = re.compile(r"'(?:[^'\\]|\\.?)*+(?:'|\Z)", re.DOTALL)
 _NUMBER_IN_LIST = re.compile(r"[-.]?[0-9][-+.0-9eE]*")
 _REST_OF_LIST = re.compile(r"(?:[\[\]{}(),:\s]|null|nan|-?inf(?:inity)?|true|false)*", re.IGNORECASE)
 _LISTED = {
