@@ -17,7 +17,7 @@ PARQUET = "tests/integration/test_transfer_parquet.py"
     [
         (PARQUET, PARQUET, 0),
         ("tests/avro_files.py", "tests/integration/test_transfer_values.py", 1),
-        ("include/storeside/aistore/buckets.py", "tests/attacks/test_staging.py", 1),
+        ("include/storeside/aistore/buckets.py", "tests/attacks/test_name_canaries.py", 1),
         ("operators/operators/clickhouse.py", "tests/integration/test_transfer_shards.py", 1),
         ("dags/ingest.py", "tests/e2e/test_ingest.py", 1),
         ("include/storeside/sql/claim_results.sql", "tests/integration/test_bucket_job.py", None),
