@@ -297,16 +297,21 @@ def test_sync_overwrites_no_result_of_another_object(
     assert read(aistore, to, "one.out") == b"ONE.MD"
 
 
+def transformed(aistore: Any, clickhouse: Any, s3_client: Any, drive: Drive) -> tuple[Bucket, Bucket, EtlSpec]:
+    """Transform two objects of S3; return their bucket, that of the results, and the ETL."""
+    source, to, upper = Bucket("s3", unique("in")), Bucket("ais", unique("out")), spec("upper")
+    s3_client.create_bucket(Bucket=source.name)
+    for name in ("one.txt", "two.txt"):
+        s3_client.put_object(Bucket=source.name, Key=name, Body=name.encode())
+    drive(job(aistore, clickhouse, source, upper, to=to, run="first"))
+    return source, to, upper
+
+
 def test_a_result_that_sync_removed_from_another_object_is_made_again(
     aistore: Any, clickhouse: Any, s3_client: Any, drive: Drive
 ) -> None:
     """The result of a deleted object may have been the result of another with the same name, in either order."""
-    source, to = Bucket("s3", unique("in")), Bucket("ais", unique("out"))
-    s3_client.create_bucket(Bucket=source.name)
-    for name in ("one.txt", "two.txt"):
-        s3_client.put_object(Bucket=source.name, Key=name, Body=name.encode())
-    upper = spec("upper")
-    drive(job(aistore, clickhouse, source, upper, to=to, run="first"))
+    source, to, upper = transformed(aistore, clickhouse, s3_client, drive)
 
     class Removing(BucketJob):
         """AIStore's job that removes a result after it was stored."""
@@ -329,12 +334,7 @@ def test_a_result_that_sync_removed_from_another_object_is_made_again(
 def test_a_next_try_of_sync_removes_the_results_of_deleted_objects(
     aistore: Any, clickhouse: Any, s3_client: Any, drive: Drive
 ) -> None:
-    source, to = Bucket("s3", unique("in")), Bucket("ais", unique("out"))
-    s3_client.create_bucket(Bucket=source.name)
-    for name in ("one.txt", "two.txt"):
-        s3_client.put_object(Bucket=source.name, Key=name, Body=name.encode())
-    upper = spec("upper")
-    drive(job(aistore, clickhouse, source, upper, to=to, run="first"))
+    source, to, upper = transformed(aistore, clickhouse, s3_client, drive)
     s3_client.delete_object(Bucket=source.name, Key="two.txt")
     s3_client.put_object(Bucket=source.name, Key="three.txt", Body=b"three.txt")
     job(aistore, clickhouse, source, upper, to=to, run="second", sync=True).begin()  # killed after its plan
