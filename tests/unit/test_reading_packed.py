@@ -49,11 +49,11 @@ def test_frames_to_skip_and_padding_are_no_content(reading: Statements, loader: 
 
 
 @pytest.mark.parametrize(("name", "content", "reason"), [
-    ("a.csv.gz", gzip.compress(TEXT) + b"garbage", "its gzip content is broken"),
+    ("a.csv.gz", gzip.compress(TEXT, mtime=0) + b"garbage", "its gzip content is broken"),
     ("a.csv.zst", zstandard.ZstdCompressor().compress(TEXT)[:-3], "its zstd content is broken"),
     ("a", b"\x00\x01\x02\x03", "shows its format, such as 'a': set `format`$"),
     ("a.parquet", b"PAR1", "not a whole Parquet file: .*upload it again, or write it again$"),
-])  # fmt: skip
+], ids=["gzip", "zstd", "binary", "parquet"])  # fmt: skip
 def test_damage_is_the_reason_why_a_sample_shows_nothing(
     reading: Statements, name: str, content: bytes, reason: str
 ) -> None:
