@@ -420,8 +420,8 @@ BREAKS = (
         (
             Edit(
                 f"{ENGINE}/transfer/publish/mirror.py",
-                "            if self.most_removed is not None:\n                self._check_share(gone)\n",
-                "",
+                "                self._check_share(gone, self.most_removed)\n",
+                "                pass\n",
             ),
         ),
     ),

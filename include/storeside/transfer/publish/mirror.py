@@ -93,15 +93,15 @@ class Mirror:
         self._check_files()
         return [Loaded(Planned(*row[:5]), row[5], row[6], filtered=row[7]) for row in rows]
 
-    def replacement(self, destination: Destination) -> Replacement:
-        """Return the replacement of the partition, as the ledger is now; the caller holds the lock."""
+    def replacement(self, destination: Destination, gone: Sequence[Loaded]) -> Replacement:
+        """Return the replacement of the partition, without the rows of `gone`; the caller holds the lock."""
         rows = self.loads.client.query(
             "SELECT key, version, bytes, toFloat64(modified), load_id FROM storeside.loads FINAL"
             f" WHERE {_MINE} AND state = 'loaded' AND (key, version) IN {_FILES}",
             parameters=self._parameters,
         ).result_rows
-        gone = [o.planned for o in self.gone()]
-        return Replacement(destination, self.loads, self.partition, [Planned(*row) for row in rows], gone)
+        kept = [Planned(*row) for row in rows]
+        return Replacement(destination, self.loads, self.partition, kept, [o.planned for o in gone])
 
     def _check_files(self) -> None:
         """Raise TransferTransientError unless the plan still has the listing: without it, every file seems gone."""
@@ -137,18 +137,17 @@ class Mirror:
                 " load rows twice: use on_overwrite='replace', which also removes the rows of these files"
             )
 
-    def _check_share(self, gone: Sequence[Loaded]) -> None:
-        """Raise TransferInputError if more objects are gone than the user allows."""
-        assert self.most_removed is not None  # noqa: S101 - not for a snapshot
+    def _check_share(self, gone: Sequence[Loaded], most: float) -> None:
+        """Raise TransferInputError if more objects are gone than this share of the loaded ones, from 0 to 1."""
         keys = sorted({o.planned.key for o in gone})
         query = f"SELECT uniqExact(key) FROM storeside.loads FINAL WHERE {_MINE} AND state = 'loaded'"
         loaded = int(first_row(self.loads.client.query(query, parameters=self._parameters))[0])
-        if len(keys) > self.most_removed * loaded:
+        if len(keys) > most * loaded:
             source = self.loads.source
             raise TransferInputError(
                 f"{len(keys)} of the {loaded} objects that are loaded from {uri_of(source.bucket, source.keys)} into"
                 f" {self.loads.destination} are gone ({len(keys) / loaded:.1%}), such as"
-                f" {', '.join(map(repr, keys[:3]))}, and remove_deleted allows {100 * self.most_removed:g} %: no row"
+                f" {', '.join(map(repr, keys[:3]))}, and remove_deleted allows {100 * most:g} %: no row"
                 " was removed. If the objects were meant to be deleted, run the load once with a larger share"
             )
 
@@ -163,16 +162,16 @@ class Mirror:
         name, others, owner = destination.name, destination.others, uuid.uuid4().hex[:8]
         staging = empty(destination, self.loads.transfer, owner) if self.partition else "nothing"
         with locked(destination.client, name, owner, staging, others) as hold:
-            if self.most_removed is None:
-                self.check()
-                self._check_loaded()
             gone = self.gone()
             if self.most_removed is not None:
-                self._check_share(gone)
+                self._check_share(gone, self.most_removed)
+            else:
+                self.check()
+                self._check_loaded()
             # A run that is killed here leaves loads in doubt: the next run counts their rows and decides again.
             self.loads.record(gone, "publishing")
             if self.partition and destination.count([o.planned for o in gone]):
-                self.replacement(destination).take(staging, [o.planned for o in gone], hold)
+                self.replacement(destination, gone).take(staging, (), hold)
             destination.remove([o.planned for o in gone], hold)
             self.loads.record_replaced([o.planned for o in gone])
         log.info("removed the rows of %s that are gone from %s", counted(len(gone), "object"), name)

@@ -26,7 +26,6 @@ from storeside.transfer.tables.table import LOAD_ID, Destination
 
 log = logging.getLogger(__name__)
 
-
 _NO_PARTITIONS = "it has no partitions: create it with partition_by, such as partition_by='day'"
 
 
@@ -69,8 +68,8 @@ class Replacement:
         """Replace the partition by the rows of `staging`, which has those of the loads `new`, and the kept ones.
 
         `hold` is the lock with the name of `staging`: a run that breaks it drops that table and its parts, so that
-        this replacement fails. Raises TransferInputError if the table has other partitions, or the partition has rows
-        of other loads, and StaleError.
+        this replacement fails. Raises TransferInputError if the objects have rows of other partitions, or the
+        partition has rows of other loads, and StaleError.
         """
         require_partitions(self.destination, self.value)
         found = self._ids(f"{STAGING}.{identifier(staging)}")

@@ -102,7 +102,7 @@ def _take(
 ) -> None:
     """Make the rows of these loads visible, which are in the table `part`: beside other rows, or as a partition."""
     if mirror is not None and mirror.partition:
-        mirror.replacement(destination).take(staging, [o.planned for o in new], hold)
+        mirror.replacement(destination, mirror.gone()).take(staging, [o.planned for o in new], hold)
     else:
         destination.take(part, staging)
 
