@@ -1,23 +1,23 @@
 """``make verify``: runs the targets that prove the product one after the other, and writes docs/verified.md.
 
-An interrupted run resumes with the targets that have no result for this commit yet; ``--again`` repeats those that
-failed or could not run. A target cannot run where the machine lacks something that it needs: it names that, and ends
-with the status `CANNOT_RUN`, which `make` prints.
+The page is the record: it is written after each target, so an interrupted run resumes with the targets that have no
+result for this tree yet, on any machine. ``--again`` repeats those that failed or could not run. A target cannot run
+where the machine lacks something that it needs: it names that, and ends with the status `CANNOT_RUN`, which `make`
+prints.
 """
 
 from __future__ import annotations
 
 import argparse
 import datetime
-import json
 import os
 import platform
 import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from storeside.stack.settings import CHECKOUT, default_folder
@@ -31,14 +31,16 @@ TARGETS = (
 _COUNTS = re.compile(r"(\d+) (passed|failed|errors?|skipped)\b")
 _PYTEST_END = re.compile(r"^=*\s*((?:\d+ \w+(?:, )?)+) in [\d.]+s.*$", re.MULTILINE)
 _STATUS = re.compile(r"^make.*: \*\*\* \[.*\] Error (\d+)$", re.MULTILINE)
+_ROW = re.compile(r"^\| `make (.+?)` \| `(.+?)` \| " + r" \| ".join([r"(.+?)"] * 7) + r" \|$", re.MULTILINE)
 _HEADER = """\
 # Verified
 
 `make verify` runs the targets below and writes this page. Each line states the commit on which the target ran last;
-tests that were skipped on that machine are counted.
+tests that were skipped on that machine are counted. The numbers are those of pytest; the targets without tests have
+their result only.
 
-| target | commit | date | result | passed | failed | skipped | seconds |
-|---|---|---|---|---|---|---|---|
+| target | commit | date | result | passed | failed | skipped | seconds | machine |
+|---|---|---|---|---|---|---|---|---|
 """
 
 
@@ -54,17 +56,19 @@ class Result:
     failed: int
     skipped: int
     seconds: int
+    machine: str
 
     def row(self) -> str:
         """Return the line of the page."""
         values = (
-            f"`{self.commit[:8]}`",
+            f"`{self.commit}`",
             self.date,
             self.outcome,
             self.passed,
             self.failed,
             self.skipped,
             self.seconds,
+            self.machine,
         )
         return f"| `make {self.target}` | {' | '.join(map(str, values))} |"
 
@@ -81,29 +85,37 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
         return 1
     commit = _git("rev-parse", "HEAD")
+    results = {result.target: result for result in read(PAGE.read_text())}
+    unchanged = {result.commit for result in results.values() if is_same_tree(result.commit)}
     folder = default_folder() / "verify"
     folder.mkdir(parents=True, exist_ok=True)
-    results = {result.target: result for result in read(folder)}
     for target in options.only:
-        if is_done(results.get(target), commit, options.again):
+        if is_done(results.get(target), unchanged, options.again):
             continue
         print(f"{target}: {folder / target}.log", flush=True)
         results[target] = run(target, commit, folder)
         print(f"{target}: {results[target].outcome}", flush=True)
-        (folder / "results.json").write_text(json.dumps([asdict(result) for result in results.values()]))
-    PAGE.write_text(page(results[target] for target in TARGETS if target in results))
+        PAGE.write_text(page(results[target] for target in TARGETS if target in results))
     return int(any(results[target].outcome == "failed" for target in options.only))
 
 
-def is_done(result: Result | None, commit: str, again: bool) -> bool:
-    """Return whether a target has a result of this commit that counts."""
-    return result is not None and result.commit == commit and (result.outcome == "passed" or not again)
+def is_done(result: Result | None, unchanged: Collection[str], again: bool) -> bool:
+    """Return whether a target has a result that counts: of one of the commits that are `unchanged` since."""
+    return result is not None and result.commit in unchanged and (result.outcome == "passed" or not again)
 
 
-def read(folder: Path) -> list[Result]:
-    """Return the results of earlier runs."""
-    path = folder / "results.json"
-    return [Result(**fields) for fields in json.loads(path.read_text())] if path.exists() else []
+def is_same_tree(commit: str) -> bool:
+    """Return whether nothing but the page has changed since a commit; false if this clone does not have it."""
+    command = ["git", "diff", "--quiet", commit, "HEAD", "--", ".", f":!{PAGE.relative_to(CHECKOUT)}"]
+    return subprocess.run(command, cwd=CHECKOUT, check=False, stderr=subprocess.DEVNULL).returncode == 0
+
+
+def read(text: str) -> list[Result]:
+    """Return the results that a page states."""
+    return [
+        Result(target, commit, date, outcome, int(passed), int(failed), int(skipped), int(seconds), machine)
+        for target, commit, date, outcome, passed, failed, skipped, seconds, machine in _ROW.findall(text)
+    ]
 
 
 def run(target: str, commit: str, folder: Path) -> Result:
@@ -130,13 +142,20 @@ def result_of(target: str, commit: str, status: int, output: str, seconds: int) 
             outcome = "could not run: " + why[-1].partition("cannot run: ")[2].strip(" !")
     date = datetime.datetime.now(datetime.UTC).date().isoformat()
     failed = counts["failed"] + counts["error"]
-    return Result(target, commit, date, outcome, counts["passed"], failed, counts["skipped"], seconds)
+    skipped = counts["skipped"]
+    return Result(
+        target, commit[:8], date, outcome.replace("|", "/"), counts["passed"], failed, skipped, seconds, machine()
+    )
+
+
+def machine() -> str:
+    """Return what the page says of this machine."""
+    return f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"
 
 
 def page(results: Iterable[Result]) -> str:
     """Return the text of docs/verified.md."""
-    machine = f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"
-    return _HEADER + "\n".join(result.row() for result in results) + f"\n\nMachine of the newest line: {machine}.\n"
+    return _HEADER + "\n".join(result.row() for result in results) + "\n"
 
 
 def _git(*arguments: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.verify import Result, is_done, page, result_of
+from tests.verify import PAGE, Result, is_done, is_same_tree, page, read, result_of
 
 
 @pytest.mark.parametrize(
@@ -24,18 +24,26 @@ def test_results(status: int, output: str, expected: tuple[str, int, int, int]) 
     assert (found.outcome, found.passed, found.failed, found.skipped) == expected
 
 
-def test_only_results_of_this_commit_count() -> None:
+def test_only_results_of_an_unchanged_tree_count() -> None:
     def result(outcome: str) -> Result:
-        return Result("x", "c", "2026-01-01", outcome, 1, 0, 0, 5)
+        return Result("x", "c", "2026-01-01", outcome, 1, 0, 0, 5, "Linux")
 
-    assert not is_done(None, "c", again=False)
-    assert is_done(result("failed"), "c", again=False)
-    assert not is_done(result("failed"), "c", again=True)
-    assert not is_done(result("could not run: x"), "c", again=True)
-    assert is_done(result("passed"), "c", again=True)
-    assert not is_done(result("passed"), "d", again=False)
+    assert not is_done(None, {"c"}, again=False)
+    assert is_done(result("failed"), {"c"}, again=False)
+    assert not is_done(result("failed"), {"c"}, again=True)
+    assert not is_done(result("could not run: x"), {"c"}, again=True)
+    assert is_done(result("passed"), {"c"}, again=True)
+    assert not is_done(result("passed"), {"d"}, again=False)
+    assert is_same_tree("HEAD")
+    assert not is_same_tree("no-such-commit")
 
 
-def test_the_page_has_a_line_for_each_target() -> None:
-    text = page([Result("chaos", "0123456789", "2026-01-01", "passed", 10, 0, 1, 500)])
-    assert "\n| `make chaos` | `01234567` | 2026-01-01 | passed | 10 | 0 | 1 | 500 |\n" in text
+def test_the_page_is_the_record() -> None:
+    results = [
+        Result("chaos", "01234567", "2026-01-01", "passed", 10, 0, 1, 500, "Linux x86_64, 2 cores, Python 3.11.2"),
+        Result("model", "01234567", "2026-01-01", "could not run: Java is missing", 0, 0, 0, 1, "Linux"),
+    ]
+    text = page(results)
+    assert "\n| `make chaos` | `01234567` | 2026-01-01 | passed | 10 | 0 | 1 | 500 | Linux x86_64" in text
+    assert read(text) == results
+    assert read(PAGE.read_text()) or "`make " not in PAGE.read_text().partition("|---|")[2]
