@@ -31,6 +31,7 @@ TARGETS = (
 _COUNTS = re.compile(r"(\d+) (passed|failed|errors?|skipped)\b")
 _PYTEST_END = re.compile(r"^=*\s*((?:\d+ \w+(?:, )?)+) in [\d.]+s.*$", re.MULTILINE)
 _STATUS = re.compile(r"^make.*: \*\*\* \[.*\] Error (\d+)$", re.MULTILINE)
+_OF_MAKE = ("ARGS", "MAKEFLAGS", "MAKELEVEL", "MAKEOVERRIDES", "MFLAGS")
 _ROW = re.compile(r"^\| `make (.+?)` \| `(.+?)` \| " + r" \| ".join([r"(.+?)"] * 7) + r" \|$", re.MULTILINE)
 _HEADER = """\
 # Verified
@@ -122,8 +123,12 @@ def run(target: str, commit: str, folder: Path) -> Result:
     """Run one target; its output goes to a log in `folder`."""
     log = folder / f"{target}.log"
     started = time.monotonic()
+    # make hands its variables on, such as the ARGS that belong to `make verify` itself.
+    environment = {name: value for name, value in os.environ.items() if name not in _OF_MAKE}
     with log.open("w") as file:
-        done = subprocess.run(["make", target], cwd=CHECKOUT, stdout=file, stderr=subprocess.STDOUT, check=False)
+        done = subprocess.run(
+            ["make", target], cwd=CHECKOUT, env=environment, stdout=file, stderr=subprocess.STDOUT, check=False
+        )
     seconds = round(time.monotonic() - started)
     return result_of(target, commit, done.returncode, log.read_text(errors="replace"), seconds)
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from tests.verify import PAGE, Result, is_done, is_same_tree, page, read, result_of
+from tests.verify import PAGE, Result, is_done, is_same_tree, page, read, result_of, run
 
 
 @pytest.mark.parametrize(
@@ -47,3 +49,11 @@ def test_the_page_is_the_record() -> None:
     assert "\n| `make chaos` | `01234567` | 2026-01-01 | passed | 10 | 0 | 1 | 500 | Linux x86_64" in text
     assert read(text) == results
     assert read(PAGE.read_text()) or "`make " not in PAGE.read_text().partition("|---|")[2]
+
+
+def test_targets_do_not_get_the_arguments_of_verify(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "Makefile").write_text('show:\n\t@echo "2 passed in 1s"; test -z "$(ARGS)"\n')
+    monkeypatch.setattr("tests.verify.CHECKOUT", tmp_path)
+    monkeypatch.setenv("ARGS", "--only x")
+    monkeypatch.setenv("MAKEFLAGS", " -- ARGS=--only\\ x")
+    assert run("show", "c", tmp_path).outcome == "passed"
