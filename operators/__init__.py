@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from storeside.operators.hooks.aistore import AIStoreHook as AIStoreHook
     from storeside.operators.hooks.hsds import HSDSHook as HSDSHook
     from storeside.operators.operators.aistore import AISCopyBucketOperator as AISCopyBucketOperator
-    from storeside.operators.operators.aistore import AISTranscodeAudioOperator as AISTranscodeAudioOperator
     from storeside.operators.operators.aistore import AISTransformBucketOperator as AISTransformBucketOperator
     from storeside.operators.operators.aistore import AISTransformObjectsOperator as AISTransformObjectsOperator
     from storeside.operators.operators.aistore_etl import AISDeleteEtlOperator as AISDeleteEtlOperator
@@ -50,6 +49,7 @@ if TYPE_CHECKING:
     from storeside.operators.operators.shards import AISMakeShardsOperator as AISMakeShardsOperator
     from storeside.operators.operators.shards import AISSplitShardsOperator as AISSplitShardsOperator
     from storeside.operators.operators.speech import AISProbeAudioOperator as AISProbeAudioOperator
+    from storeside.operators.operators.speech import AISTranscodeAudioOperator as AISTranscodeAudioOperator
     from storeside.operators.operators.speech import SqsSettleSpeechEventsOperator as SqsSettleSpeechEventsOperator
     from storeside.operators.operators.speech_export import (
         ClickHouseExportManifestOperator as ClickHouseExportManifestOperator,
@@ -57,13 +57,13 @@ if TYPE_CHECKING:
     from storeside.operators.operators.speech_manifest import (
         ClickHouseLoadManifestOperator as ClickHouseLoadManifestOperator,
     )
-    from storeside.operators.operators.speech_manifest import (
+    from storeside.operators.operators.speech_manifest_steps import (
         ClickHousePublishManifestOperator as ClickHousePublishManifestOperator,
     )
-    from storeside.operators.operators.speech_manifest import (
+    from storeside.operators.operators.speech_manifest_steps import (
         ClickHouseStageManifestOperator as ClickHouseStageManifestOperator,
     )
-    from storeside.operators.operators.speech_manifest import (
+    from storeside.operators.operators.speech_manifest_steps import (
         GXValidateManifestOperator as GXValidateManifestOperator,
     )
     from storeside.operators.operators.storage import StorageCopyBucketOperator as StorageCopyBucketOperator
@@ -104,8 +104,7 @@ _NAMES = {
         "DeadLetters", "FailedObjects", "FailedTasks", "Freshness", "KnownFailures", "Lag", "Volume",
     ),
     "operators.operators.aistore": (
-        "AISCopyBucketOperator", "AISTranscodeAudioOperator", "AISTransformBucketOperator",
-        "AISTransformObjectsOperator",
+        "AISCopyBucketOperator", "AISTransformBucketOperator", "AISTransformObjectsOperator",
     ),
     "operators.operators.aistore_etl": (
         "AISDeleteEtlOperator", "AISInitEtlOperator", "AISStartEtlOperator", "AISStopEtlOperator",
@@ -130,11 +129,13 @@ _NAMES = {
     "operators.operators.settle_events": ("SqsSettleS3EventsOperator",),
     "operators.operators.shards": ("AISMakeShardsOperator", "AISSplitShardsOperator"),
     "operators.shared": ("only_when",),
-    "operators.operators.speech": ("AISProbeAudioOperator", "SqsSettleSpeechEventsOperator"),
+    "operators.operators.speech": (
+        "AISProbeAudioOperator", "AISTranscodeAudioOperator", "SqsSettleSpeechEventsOperator",
+    ),
     "operators.operators.speech_export": ("ClickHouseExportManifestOperator",),
-    "operators.operators.speech_manifest": (
-        "ClickHouseLoadManifestOperator", "ClickHousePublishManifestOperator", "ClickHouseStageManifestOperator",
-        "GXValidateManifestOperator",
+    "operators.operators.speech_manifest": ("ClickHouseLoadManifestOperator",),
+    "operators.operators.speech_manifest_steps": (
+        "ClickHousePublishManifestOperator", "ClickHouseStageManifestOperator", "GXValidateManifestOperator",
     ),
     "operators.operators.storage": ("StorageCopyBucketOperator",),
     "operators.operators.storage_measurements": ("StorageBenchmarkOperator", "StorageTuneOperator"),

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from storeside.ledger.objects import Ledger
     from storeside.operators.movement import MovementOperator
+    from storeside.transfer.run.previewed import Preview
     from storeside.transform.state import Summary
 
 # Characters of a reason that the detail of a run keeps for the pages.
@@ -52,6 +53,26 @@ def log_load(log: Any, source: str, table: str, report: dict[str, Any]) -> None:
     _log_objects(log, _KNOWN, report["known_failures"], report["known_bad"])
 
 
+def log_preview(log: Any, found: Preview) -> dict[str, Any]:
+    """Log what a load would do, and return it as plain values."""
+    from storeside.transfer.run.preview_text import preview_text, preview_values
+
+    for line in preview_text(found).splitlines():
+        log.info("%s", line)
+    return dict(plain(preview_values(found)))
+
+
+def log_drained(log: Any, report: dict[str, Any]) -> None:
+    """Log the outcome of the messages of a queue; `report` is the engine's `Drained` as a dictionary."""
+    log.info(
+        "%s with %s: %d loaded (%s, %s)%s%s; the oldest message waited %.1f s",
+        counted(report["messages"], "message"), counted(report["events"], "event"), report["loaded"],
+        counted(report["rows"], "row"), size(report["bytes"]), others((report["skipped"], "skipped")),
+        others((report["released"], "messages released"), (report["dead"], "sent to the dead-letter queue")),
+        report["oldest_seconds"],
+    )  # fmt: skip
+
+
 def with_short_verdict(report: dict[str, Any]) -> dict[str, Any]:
     """Return the report of a load for XCom: of the verdict on its rows, only the result and the numbers of rows."""
     if not (verdict := report.get("verdict")):
@@ -81,6 +102,25 @@ def fail_for_objects(report: dict[str, Any], run: str) -> None:
             f"{counted(report['left'], 'object')} loaded, but unchanged in the source, such as {key!r}: {reason}."
             " All of them: SELECT key, reason FROM storeside.source_objects FINAL WHERE state = 'failed' AND run_id ="
             f" '{run}'. Correct the cause; then clear this task, or wait for the next run. No object is loaded again."
+        )
+
+
+def fail_for_messages(report: dict[str, Any], queue: str, bucket: str) -> None:
+    """Raise AirflowFailException if messages went to the dead-letter queue, or S3 refused to change loaded objects.
+
+    `report` is the engine's `Drained` as a dictionary.
+    """
+    if report["dead"]:
+        raise AirflowFailException(
+            f"{counted(report['dead'], 'message')} went to the dead-letter queue of {queue};"
+            " storeside.events and the messages' attributes contain the reasons: fix the cause, then send the"
+            " messages back with SqsRedriveDeadLettersOperator"
+        )
+    if report["left"]:
+        raise AirflowFailException(
+            f"{counted(report['left'], 'object')} loaded, but unchanged in s3://{bucket}: correct the cause,"
+            " and the next run tries again. Reasons: SELECT key, reason FROM storeside.source_objects FINAL WHERE"
+            " state = 'failed'"
         )
 
 

@@ -28,10 +28,10 @@ def run_key(context: Context) -> str:
     return f"{run.dag_id}/{run.run_id}"
 
 
-def task_key(context: Context) -> str:
-    """Return a key that all tries of a task share and no other task has."""
+def task_key(context: Context, task_id: str = "") -> str:
+    """Return a key that all tries of a task share and no other task has; `task_id` names another task of the run."""
     instance = context["ti"]
-    return f"{run_key(context)}/{instance.task_id}/{instance.map_index}"
+    return f"{run_key(context)}/{task_id or instance.task_id}/{instance.map_index}"
 
 
 def run_columns(context: Context) -> dict[str, str]:

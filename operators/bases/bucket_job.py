@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from math import inf
-from typing import TYPE_CHECKING, Any, Required, TypeAlias, TypedDict
+from typing import TYPE_CHECKING, Any, Required, TypedDict
 
 from storeside.aistore.buckets import Bucket
 from storeside.operators.arguments import check_literals, flag
@@ -24,16 +24,9 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from storeside.aistore.spec import EtlSpec
-    from storeside.aistore.stored_objects import StoredObject
     from storeside.operators.outcome import OnFailed
-    from storeside.operators.triggers.aistore import AISJobTrigger
     from storeside.transfer.request.template import Template
-    from storeside.transform.bucket_job import BucketJob
-    from storeside.transform.in_place import InPlaceJob
-    from storeside.transform.make_shards import ShardsJob
-    from storeside.transform.state import Options, State
-
-    AnyJob: TypeAlias = BucketJob | InPlaceJob | ShardsJob
+    from storeside.transform.state import Job, ListSource, Options, State
 
 # A deferral takes 3 to 8 s: Airflow starts a trigger, which follows the job from the beginning, and a process for the
 # rest of the task.
@@ -167,7 +160,7 @@ class BucketJobOperator(SkippingOperator, FollowingOperator, MovementOperator, S
         """Return how objects are named at the destination."""
         return Naming(prepend=self.prepend)
 
-    def job(self, context: Context) -> AnyJob:
+    def job(self, context: Context) -> Job:
         """Build the engine's job from the rendered arguments.
 
         Raises OperatorInputError for invalid arguments.
@@ -207,7 +200,7 @@ class BucketJobOperator(SkippingOperator, FollowingOperator, MovementOperator, S
             quarantine=Bucket.parse(self.quarantine) if self.quarantine else None,
         )
 
-    def listing(self, source: Bucket) -> Callable[[], Iterator[StoredObject]] | None:
+    def listing(self, source: Bucket) -> ListSource | None:
         """Return a function that lists the source; None lets AIStore list it."""
         return None
 
@@ -244,13 +237,17 @@ class BucketJobOperator(SkippingOperator, FollowingOperator, MovementOperator, S
         with airflow_errors():
             return self._go_on(context, self.job(context), State(**state))
 
-    def _go_on(self, context: Context, job: AnyJob, state: State) -> dict[str, Any]:
+    def _go_on(self, context: Context, job: Job, state: State) -> dict[str, Any]:
         while state.phase != "done":
             if state.not_before > time.time() + self.poll_interval:
                 self._delay(state)
             state = job.submit(state)
             if state.job_id:
-                trigger = self._trigger(job, state)
+                trigger = self.trigger(
+                    state.job_id, total=state.pending if state.phase in ("bucket", "objects") else 0,
+                    own=not state.waits,
+                    etl_names=job.spec.all_names if job.spec and not job.options.keep_etl else (),
+                )  # fmt: skip
                 self.stop_on_kill(job.client, trigger)
                 record_running(
                     job.ledger, context, self.kind, str(job.source), str(job.destination),
@@ -301,17 +298,3 @@ class BucketJobOperator(SkippingOperator, FollowingOperator, MovementOperator, S
 
         moment = datetime.fromtimestamp(state.not_before, UTC)
         self.defer(trigger=DateTimeTrigger(moment), method_name="after_delay", kwargs={"state": state.to_dict()})
-
-    def _trigger(self, job: AnyJob, state: State) -> AISJobTrigger:
-        from storeside.operators.triggers.aistore import AISJobTrigger
-
-        return AISJobTrigger(
-            aistore_conn_id=self.aistore_conn_id,
-            job_id=state.job_id,
-            started=time.time(),
-            total=state.pending if state.phase in ("bucket", "objects") else 0,
-            poll_interval=self.poll_interval,
-            stall_seconds=self.stall_seconds,
-            own=not state.waits,
-            etl_names=job.spec.all_names if job.spec and not job.options.keep_etl else (),
-        )

@@ -26,9 +26,22 @@ class FollowingArguments(WaitingArguments, SelectingArguments, total=False):
 class FollowingOperator(WaitingOperator):
     """Waits for AIStore's jobs; aborts a job when its task is killed or cleared, or exceeds `execution_timeout`."""
 
+    aistore_conn_id: str
+    stall_seconds: float
+    poll_interval: float = 1.0
+
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self._stop_job: Callable[[], None] | None = None
+
+    def trigger(self, job_id: str, **more: Any) -> AISJobTrigger:
+        """Return the trigger for a job that began now; `more` are its arguments that the operator does not have."""
+        from storeside.operators.triggers.aistore import AISJobTrigger
+
+        return AISJobTrigger(
+            self.aistore_conn_id, job_id, time.time(), poll_interval=self.poll_interval,
+            stall_seconds=self.stall_seconds, **more,
+        )  # fmt: skip
 
     def wait_for(self, trigger: AISJobTrigger, method_name: str, context: Context, **kwargs: Any) -> Any:
         """Wait until the job ends, and return the result of a method of this operator with the trigger's event."""

@@ -16,11 +16,18 @@ from storeside.operators.links import QueuePageLink
 from storeside.operators.restrictions import FormOperator
 
 if TYPE_CHECKING:
-    from airflow.sdk import Context
+    from airflow.sdk import Connection, Context
     from clickhouse_connect.driver.httpclient import HttpClient
 
     from storeside.events.queue import Queue
     from storeside.events.settle import Settled
+
+
+def queue_of(aws: Connection, name: str) -> Queue:
+    """Return the queue of this name or URL. Raises NoQueueError."""
+    from storeside.events.queue import Queue
+
+    return Queue.find(sqs_client(aws), name)
 
 
 def batches_of(context: Context, queue: Queue) -> list[str]:
@@ -71,10 +78,8 @@ class QueueOperator(FormOperator):
 
     def conn(self) -> tuple[Queue, HttpClient]:
         """Return the queue and a ClickHouse client for the ledger."""
-        from storeside.events.queue import Queue
-
         client = clickhouse_client(ledger_connection(BaseHook.get_connection(self.clickhouse_conn_id)))
-        return Queue.find(sqs_client(BaseHook.get_connection(self.aws_conn_id)), self.sqs_queue), client
+        return queue_of(BaseHook.get_connection(self.aws_conn_id), self.sqs_queue), client
 
     def conn_if_any(self) -> tuple[Queue, HttpClient] | None:
         """Return the result of `conn`, or None if the queue does not exist: the run then has no events."""

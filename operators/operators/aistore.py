@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Literal, TypedDict, Unpack, cast
+from typing import TYPE_CHECKING, TypedDict, Unpack, cast
 
 from storeside.aistore.buckets import Bucket, objects_url
 from storeside.aistore.names import expand
 from storeside.aistore.spec import (
+    ALL_WORKERS,
     TRANSFORMER_IMAGE,
     EtlSpec,
     check_communication,
     check_direct_put,
-    transformer_command,
 )
 from storeside.operators.arguments import check_literals, flag, is_literal, literal_errors
 from storeside.operators.bases.bucket_job import (
@@ -29,21 +29,13 @@ from storeside.operators.hooks.transfer import listed_by_s3
 from storeside.operators.outcome import check_policy
 from storeside.operators.shared import as_bool, as_list, as_mapping, as_object, as_seconds, ledger, run_key
 from storeside.transform.naming import Naming
-from storeside.transformers.audio.formats import AudioFormat
 
 if TYPE_CHECKING:
     from airflow.sdk import Context, XComArg
 
     from storeside.aistore.spec import Communication
-    from storeside.aistore.stored_objects import StoredObject
-    from storeside.operators.bases.bucket_job import AnyJob
     from storeside.transfer.request.template import Template
-    from storeside.transform.state import Options
-    from storeside.transformers.audio.formats import CodecName, Container
-
-# More than AIStore ever starts: its limit is the target's CPUs plus four (xact, TuneNumWorkers).
-ALL_WORKERS = 1024
-_AUDIO_OPTIONS = tuple(AudioFormat.__dataclass_fields__)
+    from storeside.transform.state import Job, ListSource, Options
 
 
 class AISCopyBucketOperator(BucketJobOperator):
@@ -60,7 +52,7 @@ class AISCopyBucketOperator(BucketJobOperator):
         super().__init__(**kwargs)
         self.aws_conn_id = aws_conn_id
 
-    def listing(self, source: Bucket) -> Callable[[], Iterator[StoredObject]] | None:
+    def listing(self, source: Bucket) -> ListSource | None:
         """Return a listing of an ``s3://`` source through S3's own API; None lets AIStore list the source."""
         if source.scheme != "s3" or self.aws_conn_id is None:
             return None
@@ -257,7 +249,7 @@ class AISTransformBucketOperator(BucketJobOperator):
             with literal_errors(self):
                 check_direct_put(communication, as_bool(direct_put, "direct_put"))
 
-    def job(self, context: Context) -> AnyJob:
+    def job(self, context: Context) -> Job:
         """Build the engine's job: an `InPlaceJob` when objects are replaced."""
         if not as_bool(self.in_place, "in_place"):
             return super().job(context)
@@ -347,91 +339,3 @@ class AISTransformObjectsOperator(AISTransformBucketOperator):
         """Add the names of the selected objects."""
         names = expand(self.objects) if isinstance(self.objects, str) else list(self.objects)
         return replace(super().options(), names=names)
-
-
-class AISTranscodeAudioOperator(AISTransformBucketOperator):
-    """Transcodes a bucket of recordings inside AIStore; see `AISTransformBucketOperator`.
-
-    :param container: ``wav``, ``flac``, ``mp3``, ``ogg`` or ``m4a``; empty for the container of the codec
-    :param codec: a codec that the container supports, such as ``pcm_s16le``
-    :param sample_rate: Hz
-    :param channels: 1 to 8, as the codec allows
-    :param bit_rate: bits per second, for lossy codecs
-    :param start_seconds: leave out the audio before this second
-    :param duration_seconds: maximum seconds of audio; leave out the rest
-    :param trim_silence_dbfs: remove leading and trailing audio that is quieter than this
-    :param loudness_lufs: integrated loudness (EBU R 128) of the results
-    :param channel: transcode only this channel: ``left``, ``right``, or its number from 1. Recordings without it fail
-    :param keep_extension: append the new extension instead of replacing the old one (``a.flac.wav``, not ``a.wav``),
-        so that recordings whose names differ only in their extensions have different results
-    :param facts: URI of a bucket for the facts about the results. The transformer writes them in the same pass, and
-        the `AISProbeAudioOperator` of the same run uses them. Transformers reach the bucket at the connection's
-        ``transformer_endpoint``. If the facts of an object cannot be stored, the object fails. The task does not
-        transcode an object again only to get its facts
-    """
-
-    template_fields = (*AISTransformBucketOperator.template_fields, *_AUDIO_OPTIONS, "facts")
-
-    def __init__(
-        self,
-        *,
-        container: Container | Literal[""] | Template = "wav",
-        codec: CodecName | Template = "pcm_s16le",
-        sample_rate: int | str = 16_000,
-        channels: int | str = 1,
-        bit_rate: int | str | None = None,
-        start_seconds: float | str = 0.0,
-        duration_seconds: float | str | None = None,
-        trim_silence_dbfs: float | str | None = None,
-        loudness_lufs: float | str | None = None,
-        keep_extension: bool | str = False,
-        channel: int | str | None = None,
-        facts: str = "",
-        **kwargs: Unpack[TranscodeArguments],
-    ) -> None:
-        super().__init__(command=transformer_command("audio_transcode"), several_results=False, **kwargs)
-        self.container = container
-        self.codec = codec
-        self.sample_rate = sample_rate
-        self.channels = channels
-        self.bit_rate = bit_rate
-        self.start_seconds = start_seconds
-        self.duration_seconds = duration_seconds
-        self.trim_silence_dbfs = trim_silence_dbfs
-        self.loudness_lufs = loudness_lufs
-        self.keep_extension = keep_extension
-        self.channel = channel
-        self.facts = facts
-        check_literals(self, facts=Bucket.parse)
-        if all(is_literal(getattr(self, name)) for name in _AUDIO_OPTIONS):
-            with literal_errors(self):
-                self.audio()
-
-    def audio(self) -> AudioFormat:
-        """Return the format of results. Raises OperatorInputError for a format that does not exist."""
-        values = {name: getattr(self, name) for name in _AUDIO_OPTIONS}
-        try:
-            return AudioFormat.from_values(values)
-        except ValueError as e:  # transformers import no other package: their errors have no kind
-            raise OperatorInputError(str(e)) from e
-
-    def options(self) -> Options:
-        """Add the bucket of the facts."""
-        return replace(super().options(), sidecars=Bucket.parse(self.facts) if self.facts else None)
-
-    def spec(self, context: Context) -> EtlSpec:
-        """Add the format to the ETL's environment, and the URL for facts, which changes no result, to its tuning."""
-        spec = super().spec(context)
-        tuning = dict(spec.tuning)
-        if self.facts:
-            endpoint = AIStoreHook(self.aistore_conn_id).transformer_endpoint
-            from storeside.speech.manifest import facts_url
-
-            tuning["SIDECAR_URL"] = facts_url(
-                endpoint, Bucket.parse(self.facts), run_key(context), Bucket.parse(self.destination), self.prepend
-            )  # fmt: skip
-        return replace(spec, environment={**spec.environment, **self.audio().environment()}, tuning=tuning)
-
-    def renaming(self) -> dict[str, str]:
-        """Give results the extension of their container."""
-        return {**self.audio().extensions, **super().renaming()}

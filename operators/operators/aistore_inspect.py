@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -20,7 +19,6 @@ from storeside.operators.hooks.aistore import AIStoreHook
 from storeside.operators.links import RunPageLink
 from storeside.operators.outcome import check_policy
 from storeside.operators.shared import ledger, plain, run_columns
-from storeside.operators.triggers.aistore import AISJobTrigger
 from storeside.transform.inspection import Inspection
 
 if TYPE_CHECKING:
@@ -86,13 +84,7 @@ class AISInspectBucketOperator(FollowingOperator, SelectingOperator):
         with airflow_errors():
             check_policy(self.on_failed_objects)
             job_id = self.inspection().submit()
-        trigger = AISJobTrigger(
-            self.aistore_conn_id,
-            job_id,
-            started=time.time(),
-            stall_seconds=self.stall_seconds,
-            etl_names=self.etl.over("hpush").own_names,
-        )
+        trigger = self.trigger(job_id, etl_names=self.etl.over("hpush").own_names)
         return dict(self.wait_for(trigger, "report", context))
 
     def report(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Unpack
 
 from airflow.sdk import BaseHook
@@ -20,11 +20,13 @@ from storeside.operators.hooks.transfer import (
     ledger_connection,
     other_servers,
     s3_client,
+    source,
 )
 from storeside.operators.outcome import (
     fail_for_objects,
     known_detail,
     log_load,
+    log_preview,
     with_short_verdict,
 )
 from storeside.operators.shared import as_bool, ledger, plain, run_columns, run_key
@@ -197,22 +199,27 @@ class S3ToClickHouseOperator(LoadOperator):
         clickhouse = self._connection()
         aistore = AIStoreHook(self.aistore_conn_id) if in_aistore(self.place()[0]) else None
         aws = None if aistore else BaseHook.get_connection(self.aws_conn_id)
+        of_source: dict[str, Any] = {
+            name: str(getattr(self, name)) for name in ("modified_after", "inventory", "snapshot")
+        }
         request = self.request(
-            aws,
-            {name: str(getattr(self, name)) for name in ("modified_after", "inventory", "snapshot")},
-            aistore=aistore,
+            replace(source(aws, *self.place(), aistore), **of_source),
             all_or_nothing=self.all_or_nothing,
             retry_failed=as_bool(self.retry_failed, "retry_failed"),
             overlap_seconds=self.overlap_seconds,
             remove_deleted=self.remove_deleted,
             replace_partition=self.replace_partition,
-            expectations=Expectations(self.suite, self.on_failed_expectations),
+            expectations=self._expectations(),
             after_load=self.after_load,
         )
         reader = s3_client(aws) if aws else AIStoreHook(self.aistore_conn_id).get_conn()
         client = clickhouse_client(clickhouse)
         own_tables = ledger_client(ledger_connection(clickhouse), clickhouse)
         return request, client, reader, own_tables, other_servers(clickhouse)
+
+    def _expectations(self) -> Expectations:
+        """Return the check of the rows."""
+        return Expectations(self.suite, self.on_failed_expectations)
 
     def _connection(self) -> Connection:
         """Return the connection of the user that loads."""
@@ -229,13 +236,9 @@ class S3ToClickHouseOperator(LoadOperator):
     def _preview(self, *arguments: Any) -> dict[str, Any]:
         """Log and return what a load would do; `arguments` are those of `Previewing`."""
         from storeside.transfer.run.preview import Previewing
-        from storeside.transfer.run.preview_text import preview_text, preview_values
 
         self._transfer = previewing = Previewing(*arguments)
-        found = previewing.run()
-        for line in preview_text(found).splitlines():
-            self.log.info("%s", line)
-        return dict(plain(preview_values(found)))
+        return log_preview(self.log, previewing.run())
 
     def _report(self, context: Context, report: dict[str, Any]) -> dict[str, Any]:
         verdict = report.get("verdict")

@@ -111,16 +111,7 @@ class AISPrefetchBucketOperator(FollowingOperator, MovementOperator, SelectingOp
             job_id = prefetch.submit(
                 latest=as_bool(self.latest, "latest"), workers=self.workers, blob_threshold=self.blob_threshold
             )
-        from storeside.operators.triggers.aistore import AISJobTrigger
-
-        trigger = AISJobTrigger(
-            aistore_conn_id=self.aistore_conn_id,
-            job_id=job_id,
-            started=time.time(),
-            total=missing.objects,
-            poll_interval=self.poll_interval,
-            stall_seconds=self.stall_seconds,
-        )
+        trigger = self.trigger(job_id, total=missing.objects)
         return dict(self.wait_for(trigger, "resume", context, **begun, before=missing.objects, rounds=rounds))
 
     def resume(

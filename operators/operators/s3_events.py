@@ -4,28 +4,26 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Unpack, cast
 
 from airflow.sdk import BaseHook
-from airflow.sdk.exceptions import AirflowFailException
 from airflow.sdk.observability import stats
 
-from storeside.amounts import counted, others, size
 from storeside.operators.arguments import check_instant, check_literals
 from storeside.operators.bases.deprecated import without_effect
 from storeside.operators.bases.load import LoadArguments, LoadOperator
-from storeside.operators.bases.queue import batches_of
+from storeside.operators.bases.queue import batches_of, queue_of
 from storeside.operators.errors import airflow_errors
 from storeside.operators.hooks.transfer import (
     clients,
     ledger_client,
     ledger_connection,
     other_servers,
-    sqs_client,
+    source,
 )
 from storeside.operators.links import QueuePageLink
-from storeside.operators.outcome import with_short_verdict
+from storeside.operators.outcome import fail_for_messages, log_drained, with_short_verdict
 from storeside.operators.shared import as_number, ledger, plain, run_key
 from storeside.transfer.request.after_load import AfterLoad
 from storeside.transfer.request.options import Expectations
@@ -138,13 +136,12 @@ class S3EventsToClickHouseOperator(LoadOperator):
         """Defer while ClickHouse pulls, or push from the worker."""
         from storeside.events.intake import Limits
         from storeside.events.load import EventLoad
-        from storeside.events.queue import Queue
 
         aws = BaseHook.get_connection(self.aws_conn_id)
         clickhouse = BaseHook.get_connection(self.clickhouse_conn_id)
         with airflow_errors():
             request = self.request(
-                aws, {"modified_after": self.modified_after}, after_load=self.after_load,
+                replace(source(aws, *self.place()), modified_after=self.modified_after), after_load=self.after_load,
                 expectations=Expectations(self.suite, self.on_failed_expectations),
             )  # fmt: skip
             limits = Limits(
@@ -156,7 +153,7 @@ class S3EventsToClickHouseOperator(LoadOperator):
                 self.lease_seconds,
                 bytes=as_number(self.max_bytes, "max_bytes", int),
             )
-            queue = Queue.find(sqs_client(aws), self.sqs_queue)
+            queue = queue_of(aws, self.sqs_queue)
             load = EventLoad(
                 queue, request, *clients(aws, clickhouse), run_key(context), limits,
                 ledger_client(ledger_connection(clickhouse), clickhouse), other_servers(clickhouse),
@@ -202,25 +199,9 @@ class S3EventsToClickHouseOperator(LoadOperator):
         )
         queue = self.sqs_queue.rpartition("/")[2]
         stats.gauge("storeside.queue.oldest_seconds", report["oldest_seconds"], tags={"queue": queue})
-        self.log.info(
-            "%s with %s: %d loaded (%s, %s)%s%s; the oldest message waited %.1f s",
-            counted(report["messages"], "message"), counted(report["events"], "event"), report["loaded"],
-            counted(report["rows"], "row"), size(report["bytes"]), others((report["skipped"], "skipped")),
-            others((report["released"], "messages released"), (report["dead"], "sent to the dead-letter queue")),
-            report["oldest_seconds"],
-        )  # fmt: skip
-        if report["dead"] and self.on_failed_objects == "fail":
-            raise AirflowFailException(
-                f"{counted(report['dead'], 'message')} went to the dead-letter queue of {self.sqs_queue};"
-                " storeside.events and the messages' attributes contain the reasons: fix the cause, then send the"
-                " messages back with SqsRedriveDeadLettersOperator"
-            )
-        if report["left"] and self.on_failed_objects == "fail":
-            raise AirflowFailException(
-                f"{counted(report['left'], 'object')} loaded, but unchanged in s3://{self.bucket}: correct the cause,"
-                " and the next run tries again. Reasons: SELECT key, reason FROM storeside.source_objects FINAL WHERE"
-                " state = 'failed'"
-            )
+        log_drained(self.log, report)
+        if self.on_failed_objects == "fail":
+            fail_for_messages(report, self.sqs_queue, self.bucket)
         if not report["messages"] and not report["handled"]:
             self.end_without(f"the queue {self.sqs_queue} has no messages")
         return dict(plain(with_short_verdict(report)))

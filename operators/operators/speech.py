@@ -1,23 +1,118 @@
-"""Operators at the two ends of the speech pipeline: one probes audio in the cluster, one settles messages."""
+"""Operators of the speech pipeline: they transcode and probe audio in the cluster, and settle its messages."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, Literal, Unpack
 
 from storeside.aistore.buckets import Bucket
 from storeside.aistore.spec import transformer_command
-from storeside.operators.arguments import check_event_source, check_literals, flag
+from storeside.operators.arguments import check_event_source, check_literals, flag, is_literal, literal_errors
 from storeside.operators.bases.queue import QueueArguments, QueueOperator
-from storeside.operators.errors import airflow_errors
-from storeside.operators.operators.aistore import AISTransformBucketOperator, ProbeArguments
+from storeside.operators.errors import OperatorInputError, airflow_errors
+from storeside.operators.hooks.aistore import AIStoreHook
+from storeside.operators.operators.aistore import AISTransformBucketOperator, ProbeArguments, TranscodeArguments
 from storeside.operators.shared import as_bool, run_key
+from storeside.transformers.audio.formats import AudioFormat
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from storeside.aistore.spec import EtlSpec
+    from storeside.transfer.request.template import Template
     from storeside.transform.naming import Naming
     from storeside.transform.state import Options
+    from storeside.transformers.audio.formats import CodecName, Container
+
+_AUDIO_OPTIONS = tuple(AudioFormat.__dataclass_fields__)
+
+
+class AISTranscodeAudioOperator(AISTransformBucketOperator):
+    """Transcodes a bucket of recordings inside AIStore; see `AISTransformBucketOperator`.
+
+    :param container: ``wav``, ``flac``, ``mp3``, ``ogg`` or ``m4a``; empty for the container of the codec
+    :param codec: a codec that the container supports, such as ``pcm_s16le``
+    :param sample_rate: Hz
+    :param channels: 1 to 8, as the codec allows
+    :param bit_rate: bits per second, for lossy codecs
+    :param start_seconds: leave out the audio before this second
+    :param duration_seconds: maximum seconds of audio; leave out the rest
+    :param trim_silence_dbfs: remove leading and trailing audio that is quieter than this
+    :param loudness_lufs: integrated loudness (EBU R 128) of the results
+    :param channel: transcode only this channel: ``left``, ``right``, or its number from 1. Recordings without it fail
+    :param keep_extension: append the new extension instead of replacing the old one (``a.flac.wav``, not ``a.wav``),
+        so that recordings whose names differ only in their extensions have different results
+    :param facts: URI of a bucket for the facts about the results. The transformer writes them in the same pass, and
+        the `AISProbeAudioOperator` of the same run uses them. Transformers reach the bucket at the connection's
+        ``transformer_endpoint``. If the facts of an object cannot be stored, the object fails. The task does not
+        transcode an object again only to get its facts
+    """
+
+    template_fields = (*AISTransformBucketOperator.template_fields, *_AUDIO_OPTIONS, "facts")
+
+    def __init__(
+        self,
+        *,
+        container: Container | Literal[""] | Template = "wav",
+        codec: CodecName | Template = "pcm_s16le",
+        sample_rate: int | str = 16_000,
+        channels: int | str = 1,
+        bit_rate: int | str | None = None,
+        start_seconds: float | str = 0.0,
+        duration_seconds: float | str | None = None,
+        trim_silence_dbfs: float | str | None = None,
+        loudness_lufs: float | str | None = None,
+        keep_extension: bool | str = False,
+        channel: int | str | None = None,
+        facts: str = "",
+        **kwargs: Unpack[TranscodeArguments],
+    ) -> None:
+        super().__init__(command=transformer_command("audio_transcode"), several_results=False, **kwargs)
+        self.container = container
+        self.codec = codec
+        self.sample_rate = sample_rate
+        self.channels = channels
+        self.bit_rate = bit_rate
+        self.start_seconds = start_seconds
+        self.duration_seconds = duration_seconds
+        self.trim_silence_dbfs = trim_silence_dbfs
+        self.loudness_lufs = loudness_lufs
+        self.keep_extension = keep_extension
+        self.channel = channel
+        self.facts = facts
+        check_literals(self, facts=Bucket.parse)
+        if all(is_literal(getattr(self, name)) for name in _AUDIO_OPTIONS):
+            with literal_errors(self):
+                self.audio()
+
+    def audio(self) -> AudioFormat:
+        """Return the format of results. Raises OperatorInputError for a format that does not exist."""
+        values = {name: getattr(self, name) for name in _AUDIO_OPTIONS}
+        try:
+            return AudioFormat.from_values(values)
+        except ValueError as e:  # transformers import no other package: their errors have no kind
+            raise OperatorInputError(str(e)) from e
+
+    def options(self) -> Options:
+        """Add the bucket of the facts."""
+        return replace(super().options(), sidecars=Bucket.parse(self.facts) if self.facts else None)
+
+    def spec(self, context: Context) -> EtlSpec:
+        """Add the format to the ETL's environment, and the URL for facts, which changes no result, to its tuning."""
+        spec = super().spec(context)
+        tuning = dict(spec.tuning)
+        if self.facts:
+            endpoint = AIStoreHook(self.aistore_conn_id).transformer_endpoint
+            from storeside.speech.manifest import facts_url
+
+            tuning["SIDECAR_URL"] = facts_url(
+                endpoint, Bucket.parse(self.facts), run_key(context), Bucket.parse(self.destination), self.prepend
+            )  # fmt: skip
+        return replace(spec, environment={**spec.environment, **self.audio().environment()}, tuning=tuning)
+
+    def renaming(self) -> dict[str, str]:
+        """Give results the extension of their container."""
+        return {**self.audio().extensions, **super().renaming()}
 
 
 class AISProbeAudioOperator(AISTransformBucketOperator):

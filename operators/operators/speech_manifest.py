@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from inspect import signature
-from typing import TYPE_CHECKING, Any, Required, Unpack, cast
+from typing import TYPE_CHECKING, Any, Unpack, cast
 from urllib.parse import urlsplit
 
 from airflow.sdk import BaseHook
 
 from storeside.aistore.buckets import Bucket
 from storeside.operators.arguments import check_literals, flag, refuse
-from storeside.operators.bases.deprecated import warn_of_class
 from storeside.operators.bases.load import LoadArguments
 from storeside.operators.bases.task import TaskArguments
 from storeside.operators.errors import airflow_errors
@@ -22,15 +21,13 @@ from storeside.operators.movement import Movement
 from storeside.operators.operators.clickhouse import S3ToClickHouseOperator
 from storeside.operators.outcome import check_policy
 from storeside.operators.shared import as_bool, as_number, clickhouse, run_key
-from storeside.transfer.request.options import ReadOptions
+from storeside.transfer.request.options import Expectations, ReadOptions
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection, Context, XComArg
 
-    from storeside.ledger.scope import Scope
     from storeside.operators.outcome import OnFailed
-    from storeside.speech.manifest import SpeechManifest
-    from storeside.transfer.request.request import Request
+    from storeside.speech.manifest import ManifestRequest, SpeechManifest
     from storeside.transfer.request.template import Template
 
 
@@ -43,49 +40,14 @@ class ConnectionArguments(TaskArguments, total=False):
     """connection to ClickHouse"""
 
 
-class ManifestArguments(ConnectionArguments, total=False):
-    """Arguments of the operators for the facts of recordings."""
-
-    bucket: Required[str]
-    """URI of the AIStore bucket whose audio the manifest describes"""
-    facts: Required[str]
-    """URI of the bucket that `AISTranscodeAudioOperator` and `AISProbeAudioOperator` wrote to"""
-
-
-class LimitArguments(ManifestArguments, total=False):
-    """Arguments of the operators that check the rows of the manifest."""
-
-    sample_rate: int | str
-    """Hz that every row must have"""
-    channels: int | str
-    """channels that every row must have"""
-    min_seconds: float | str
-    """shortest valid duration"""
-    max_seconds: float | str
-    """longest valid duration"""
-    on_invalid_rows: OnFailed | Template
-    """``fail`` the task and publish nothing, or ``report``: quarantine these rows and publish the others"""
-    require_complete: bool | str
-    """accept a row only if its recording's container states the length and the recording has this length. Recordings
-    in containers that state no length, such as AAC in ADTS, are then invalid
-    """
-    max_silence_share: float | str
-    """largest share of silent frames, 0 to 1; a row without this fact is valid, here and below"""
-    max_clipped_share: float | str
-    """largest share of clipped samples, 0 to 1"""
-    min_bandwidth_hz: float | str
-    """lowest effective bandwidth of the recording in Hz"""
-    min_snr_db: float | str
-    """lowest estimate of the signal-to-noise ratio in dB"""
-
-
 # Arguments of loads, which these operators choose themselves.
-_OF_LOADS = (
-    {*LoadArguments.__annotations__, *signature(S3ToClickHouseOperator.__init__).parameters}
-    - {*TaskArguments.__annotations__, *ManifestArguments.__annotations__}
-    - {"self", "kwargs"}
-)
-_LIMITS = LimitArguments.__annotations__.keys() - ManifestArguments.__annotations__.keys()
+OF_LOADS = {*LoadArguments.__annotations__, *signature(S3ToClickHouseOperator.__init__).parameters} - {
+    *TaskArguments.__annotations__,
+    *ConnectionArguments.__annotations__,
+    "bucket",
+    "self",
+    "kwargs",
+}
 
 
 class ClickHouseLoadManifestOperator(S3ToClickHouseOperator):
@@ -117,7 +79,7 @@ class ClickHouseLoadManifestOperator(S3ToClickHouseOperator):
     :param min_snr_db: lowest estimate of the signal-to-noise ratio in dB
     """
 
-    refused = tuple(_OF_LOADS)
+    refused = tuple(OF_LOADS)
     results_before = ("effect",)
     template_fields = (
         *S3ToClickHouseOperator.template_fields, "facts", "effect", "sample_rate", "channels", "on_invalid_rows",
@@ -185,7 +147,8 @@ class ClickHouseLoadManifestOperator(S3ToClickHouseOperator):
         """Store the rows of the run in the bucket of the facts; return the numbers of facts, their bytes and rows."""
         with airflow_errors():
             aistore = AIStoreHook(self.aistore_conn_id).get_conn()
-            return asdict(self.manifest(context).collect(aistore, self.scope(context)))
+            manifest = self.manifest(context)
+            return asdict(manifest.collect(aistore, manifest.probes(self.effect)))
 
     def load(self, context: Context) -> dict[str, Any]:
         """Load the collected rows that meet the suite; return the report."""
@@ -199,7 +162,7 @@ class ClickHouseLoadManifestOperator(S3ToClickHouseOperator):
         """Record the outcome of the objects, delete the facts, and return the number of published rows."""
         with airflow_errors():
             manifest = self.manifest(context)
-            manifest.finish(AIStoreHook(self.aistore_conn_id).get_conn(), self.scope(context))
+            manifest.finish(AIStoreHook(self.aistore_conn_id).get_conn(), manifest.probes(self.effect))
             rows = manifest.published()
         self.log.info("%d rows of this run for %s are in speech.manifest", rows, self.bucket)
         return rows
@@ -221,13 +184,6 @@ class ClickHouseLoadManifestOperator(S3ToClickHouseOperator):
         buckets = Bucket.parse(self.bucket), Bucket.parse(self.facts)
         return SpeechManifest(clickhouse(self.clickhouse_conn_id), *buckets, run_key(context))
 
-    def scope(self, context: Context) -> Scope:
-        """Return the scope of this run's probes, which select the objects of the facts."""
-        from storeside.ledger.scope import Scope
-
-        buckets = str(Bucket.parse(self.bucket)), str(Bucket.parse(self.facts))
-        return Scope(*buckets, self.effect, run_key(context))
-
     def place(self) -> tuple[str, str]:
         """Return the object with the rows of the run."""
         return str(Bucket.parse(self.facts)), self._manifest.key if self._manifest else ""
@@ -237,16 +193,15 @@ class ClickHouseLoadManifestOperator(S3ToClickHouseOperator):
         """The URI of the bucket that the rows describe."""
         return str(Bucket.parse(self.bucket))
 
-    def request_type(self) -> type[Request]:
+    def request_type(self) -> type[ManifestRequest]:
         """Return the request that may load the manifest."""
         from storeside.speech.manifest import ManifestRequest
 
         return ManifestRequest
 
-    def request(self, *arguments: Any, **more: Any) -> Request:
-        """Return the engine's request; examples in the verdict name recordings."""
-        expectations = replace(more.pop("expectations"), key_column="object")
-        return super().request(*arguments, expectations=expectations, **more)
+    def _expectations(self) -> Expectations:
+        """Return the check of the rows; examples in its verdict name recordings."""
+        return replace(super()._expectations(), key_column="object")
 
     def _connection(self) -> Connection:
         """Return the connection of the user that writes Storeside's tables: the manifest is one of them."""
@@ -269,68 +224,3 @@ class ClickHouseLoadManifestOperator(S3ToClickHouseOperator):
                 as_number(self.min_snr_db, "min_snr_db", float),
             ),
         )
-
-
-class ClickHouseStageManifestOperator(ClickHouseLoadManifestOperator):
-    """Deprecated: use `ClickHouseLoadManifestOperator` for the three tasks. Collects the rows of the run.
-
-    Returns the numbers of facts, of their bytes, and of rows.
-
-    :param effect: the ``effect`` in the result of the `AISProbeAudioOperator`
-    """
-
-    refused = (*_OF_LOADS, *_LIMITS)
-
-    def __init__(self, *, effect: XComArg | str, **kwargs: Unpack[ManifestArguments]) -> None:
-        refuse(self, kwargs)
-        super().__init__(effect=effect, **kwargs)
-        warn_of_class(ClickHouseStageManifestOperator, ClickHouseLoadManifestOperator)
-
-    def execute(self, context: Context) -> dict[str, Any]:
-        """Collect the rows."""
-        return dict(self.collect(context))
-
-
-class GXValidateManifestOperator(ClickHouseLoadManifestOperator):
-    """Deprecated: use `ClickHouseLoadManifestOperator` for the three tasks. Loads the rows that meet the limits.
-
-    Returns the engine's `Report` as a dictionary, and the verdict's ``success``, ``rows`` and ``invalid``.
-    """
-
-    refused = (*_OF_LOADS, "effect")
-
-    def __init__(self, **kwargs: Unpack[LimitArguments]) -> None:
-        refuse(self, kwargs)
-        super().__init__(effect="", **kwargs)
-        warn_of_class(GXValidateManifestOperator, ClickHouseLoadManifestOperator)
-
-    def execute(self, context: Context) -> dict[str, Any]:
-        """Load the collected rows."""
-        report = self.load(context)
-        return {**report, **(report["verdict"] or {"success": True, "rows": 0, "invalid": 0})}
-
-
-class ClickHousePublishManifestOperator(ClickHouseLoadManifestOperator):
-    """Deprecated: use `ClickHouseLoadManifestOperator` for the three tasks. Records the objects of the run as done.
-
-    It also collects and loads the rows that no task before it has loaded, such as one of an earlier version. Returns
-    the number of rows of the bucket in ``speech.manifest`` that this run has published.
-
-    :param effect: the ``effect`` in the result of the `AISProbeAudioOperator` whose objects this task records as done
-    """
-
-    refused = (*_OF_LOADS, *_LIMITS)
-
-    def __init__(self, *, effect: XComArg | str, **kwargs: Unpack[ManifestArguments]) -> None:
-        refuse(self, kwargs)
-        super().__init__(effect=effect, **kwargs)
-        warn_of_class(ClickHousePublishManifestOperator, ClickHouseLoadManifestOperator)
-
-    def execute(self, context: Context) -> dict[str, Any]:
-        """Collect and load the rows that are not loaded, and record their objects as done."""
-        self.collect(context)
-        self.load(context)
-        return {"rows": self.finish_run(context)}
-
-    def _suite(self) -> Mapping[str, Any]:
-        return {}  # a task before it has checked the rows

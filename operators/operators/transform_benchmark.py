@@ -14,9 +14,8 @@ from storeside.operators.bases.task import TaskArguments
 from storeside.operators.errors import OperatorInputError, airflow_errors
 from storeside.operators.hooks.aistore import AIStoreHook
 from storeside.operators.links import BenchmarksPageLink, RunPageLink
-from storeside.operators.operators.aistore import ALL_WORKERS
 from storeside.operators.restrictions import FormOperator
-from storeside.operators.shared import as_list, as_number, clickhouse, ledger, plain, run_columns, run_key
+from storeside.operators.shared import as_list, as_number, clickhouse, ledger, plain, run_columns, run_key, task_key
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
     from storeside.aistore.spec import Communication
     from storeside.measure.transforms.benchmark import Benchmark
     from storeside.measure.transforms.plan import Plan
-    from storeside.measure.transforms.results import Report
     from storeside.measure.transforms.variants import Server
     from storeside.transfer.request.template import Template
     from storeside.transformers.audio.formats import CodecName
@@ -38,11 +36,6 @@ def check_switch(value: str) -> None:
     """Raise OperatorInputError unless the value is one of `SWITCHES`."""
     if value not in SWITCHES:
         raise OperatorInputError(f"{value!r}: use one of {', '.join(SWITCHES)}")
-
-
-def _scope(context: Context, task_id: str) -> str:
-    """Return the key of a measurement's buckets and ETLs, which all tries of its task share."""
-    return f"{run_key(context)}/{task_id}/{context['ti'].map_index}"
 
 
 class AISMeasureTransformsOperator(FormOperator):
@@ -157,7 +150,6 @@ class AISMeasureTransformsOperator(FormOperator):
                 as_list(self.servers), as_list(self.communications), SWITCHES[self.file_access],
                 SWITCHES[self.direct_put],
             ),
-            workers=ALL_WORKERS,
             rounds=as_number(self.rounds, "rounds", int),
             parallel=as_number(self.client_workers, "client_workers", int),
         )  # fmt: skip
@@ -167,17 +159,27 @@ class AISMeasureTransformsOperator(FormOperator):
         from storeside.measure.transforms.benchmark import Benchmark
 
         hook = AIStoreHook(self.aistore_conn_id)
-        scope = _scope(context, context["ti"].task_id)
-        return Benchmark(hook.cluster, self.plan(), scope=scope, pods=hook.pods, stop=self._stop)
+        return Benchmark(hook.cluster, self.plan(), scope=task_key(context), pods=hook.pods, stop=self._stop)
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Measure all variants, record the rounds, and log the medians."""
-        from storeside.measure.transforms.results import record
-
         with airflow_errors():
             report = self.benchmark(context).run()
-            record(clickhouse(self.clickhouse_conn_id), run_key(context), report)
-            self._record(context, report)
+            report.record(clickhouse(self.clickhouse_conn_id), run_key(context))
+            ledger(self.clickhouse_conn_id).record_run(
+                {
+                    **run_columns(context),
+                    "kind": "transform benchmark",
+                    "source": self.source,
+                    "destination": "",
+                    "state": "partial" if report.failed else "done",
+                    "listed": report.objects,
+                    "done": len(report.results),
+                    "failed": len(report.failed),
+                    "seconds": sum(sum(result.seconds) for result in report.results),
+                    "detail": json.dumps({"failed": report.failed}),
+                }
+            )
         self.log.info(
             "%d recordings of %s, %.1f MB, to %s; %d targets; medians of %s rounds, with minimum and maximum:\n%s",
             report.objects, report.source, report.size / 1e6, report.form, report.targets, self.rounds,
@@ -188,23 +190,6 @@ class AISMeasureTransformsOperator(FormOperator):
     def on_kill(self) -> None:
         """Stop the measurement; `execute` then removes its buckets and ETLs."""
         self._stop.set()
-
-    def _record(self, context: Context, report: Report) -> None:
-        tables = ledger(self.clickhouse_conn_id)
-        tables.record_run(
-            {
-                **run_columns(context),
-                "kind": "transform benchmark",
-                "source": self.source,
-                "destination": "",
-                "state": "partial" if report.failed else "done",
-                "listed": report.objects,
-                "done": len(report.results),
-                "failed": len(report.failed),
-                "seconds": sum(sum(result.seconds) for result in report.results),
-                "detail": json.dumps({"failed": report.failed}),
-            }
-        )
 
 
 class AISRemoveMeasurementOperator(FormOperator):
@@ -231,4 +216,4 @@ class AISRemoveMeasurementOperator(FormOperator):
 
         with airflow_errors():
             client = AIStoreHook(self.aistore_conn_id).get_conn()
-            Scratch(client, _scope(context, self.measured)).remove_after_end()
+            Scratch(client, task_key(context, self.measured)).remove_after_end()

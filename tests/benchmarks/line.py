@@ -24,11 +24,10 @@ from typing import Any
 from storeside.aistore import etl as etls
 from storeside.aistore import jobs
 from storeside.aistore.buckets import Bucket
-from storeside.aistore.spec import EtlSpec
+from storeside.aistore.spec import ALL_WORKERS, EtlSpec
 from storeside.measure.throughput.chart import draw
 from storeside.measure.throughput.group import LoaderGroup
 from storeside.measure.throughput.load import Load, environment
-from storeside.operators.operators.aistore import ALL_WORKERS
 from storeside.stack.building import aisloader
 from storeside.stack.building import nodes as aistore_build
 from storeside.stack.settings import default_folder

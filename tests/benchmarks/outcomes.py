@@ -22,8 +22,7 @@ import numpy as np
 from storeside.aistore import etl as etls
 from storeside.aistore import jobs
 from storeside.aistore.buckets import Bucket, objects_url
-from storeside.aistore.spec import TRANSFORMER_IMAGE, EtlSpec, transformer_command
-from storeside.operators.operators.aistore import ALL_WORKERS
+from storeside.aistore.spec import ALL_WORKERS, TRANSFORMER_IMAGE, EtlSpec, transformer_command
 from storeside.stack import authn
 from storeside.stack.settings import CHECKOUT, SOURCES, Stack
 from storeside.stack.speech_corpus import RATE, decode, encode

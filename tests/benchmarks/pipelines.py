@@ -33,8 +33,7 @@ import psutil
 from storeside.aistore import etl as etls
 from storeside.aistore import jobs
 from storeside.aistore.buckets import Bucket
-from storeside.aistore.spec import TRANSFORMER_IMAGE, EtlSpec, transformer_command
-from storeside.operators.operators.aistore import ALL_WORKERS
+from storeside.aistore.spec import ALL_WORKERS, TRANSFORMER_IMAGE, EtlSpec, transformer_command
 from storeside.stack import authn
 from storeside.stack.settings import CHECKOUT, Stack
 from storeside.stack.supervision.supervisor import Supervisor

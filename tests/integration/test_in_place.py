@@ -17,7 +17,7 @@ from storeside.aistore.stored_objects import list_s3
 from storeside.copying.job import CopyJob
 from storeside.ledger.copies import CopyLedger
 from storeside.ledger.objects import Ledger
-from storeside.operators.operators.aistore import AISTranscodeAudioOperator
+from storeside.operators.operators.speech import AISTranscodeAudioOperator
 from storeside.stack import authn, demo, speech_corpus
 from storeside.stack.airflow import airflow
 from storeside.stack.settings import Stack

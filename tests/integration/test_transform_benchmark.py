@@ -17,7 +17,6 @@ from storeside.aistore import jobs, lock
 from storeside.aistore.buckets import Bucket
 from storeside.aistore.spec import EtlSpec, transformer_command
 from storeside.measure.errors import MeasureCancelled, MeasureInputError, MeasureTransientError
-from storeside.measure.transforms import results
 from storeside.measure.transforms import scratch as scratches
 from storeside.measure.transforms.benchmark import Benchmark
 from storeside.measure.transforms.plan import Plan
@@ -25,7 +24,7 @@ from storeside.measure.transforms.rounds import Rounds
 from storeside.measure.transforms.scratch import Scratch
 from storeside.measure.transforms.variants import Variant
 from storeside.operators.operators import transform_benchmark
-from storeside.operators.operators.aistore import ALL_WORKERS
+from storeside.operators.shared import task_key
 from storeside.stack import authn
 from storeside.stack.demo import RECORDINGS
 from storeside.stack.settings import Stack
@@ -76,7 +75,7 @@ def source(aistore: Any) -> Iterator[Bucket]:
 
 def plan(source: Bucket, **options: Any) -> Plan:
     given: dict[str, Any] = {
-        "prefix": "in/", "objects": 300, "spec": spec(), "audio": AUDIO, "variants": THREE, "workers": ALL_WORKERS,
+        "prefix": "in/", "objects": 300, "spec": spec(), "audio": AUDIO, "variants": THREE,
         "rounds": 1, "parallel": 3, **options,
     }  # fmt: skip
     return Plan(source, **given)
@@ -98,7 +97,7 @@ def test_all_variants_and_the_client_are_measured(
     assert (report.objects, report.targets) == (5, stack.targets), "neither the text nor the empty object"
     assert report.size == sum(path.stat().st_size for path in RECORDINGS.glob("*.flac"))
     assert left_of_benchmarks(aistore) == []
-    results.record(clickhouse, run, report)
+    report.record(clickhouse, run)
     rows = clickhouse.query(
         "SELECT server, channel, file_access, direct_put, count(), min(objects), min(processes), source,"
         " min(seconds) > 0, min(abs(objects_per_second * seconds - 5) < 1e-6)"
@@ -261,7 +260,7 @@ def test_the_teardown_waits_for_the_end_of_a_task_that_still_runs(
     aistore: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     measured = task_context("measure")
-    scratch = Scratch(aistore, transform_benchmark._scope(measured, "measure"))
+    scratch = Scratch(aistore, task_key(measured, "measure"))
     put(aistore, scratch.source, {"a.flac": b"a"})
     others = Scratch(aistore, "another")
     others.destination()

@@ -24,7 +24,7 @@ from storeside.events.errors import TriedOutError
 from storeside.hsds.errors import HsdsInputError
 from storeside.hsds.imports import Importer
 from storeside.operators.errors import airflow_error, airflow_errors, is_final, may_pass_soon
-from storeside.operators.operators.aistore import AISTranscodeAudioOperator
+from storeside.operators.operators.speech import AISTranscodeAudioOperator
 from storeside.operators.triggers import engine
 from storeside.stack.settings import CHECKOUT
 from storeside.transfer.base.errors import TransferInputError

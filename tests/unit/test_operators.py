@@ -27,7 +27,6 @@ from storeside.operators.hooks import transfer
 from storeside.operators.hooks.aistore import AIStoreHook
 from storeside.operators.operators.aistore import (
     AISCopyBucketOperator,
-    AISTranscodeAudioOperator,
     AISTransformBucketOperator,
     AISTransformObjectsOperator,
 )
@@ -35,7 +34,7 @@ from storeside.operators.operators.aistore_etl import AISDeleteEtlOperator, AISS
 from storeside.operators.operators.aistore_inspect import AISInspectBucketOperator
 from storeside.operators.operators.aistore_object import AISGetObjectOperator, AISTransformObjectOperator
 from storeside.operators.operators.shards import AISMakeShardsOperator, AISSplitShardsOperator
-from storeside.operators.operators.speech import AISProbeAudioOperator
+from storeside.operators.operators.speech import AISProbeAudioOperator, AISTranscodeAudioOperator
 from storeside.operators.operators.speech_manifest import ClickHouseLoadManifestOperator
 from storeside.operators.shared import as_bool, as_number, run_columns, run_key
 from storeside.operators.triggers.aistore import AISJobTrigger
@@ -50,7 +49,7 @@ from storeside.transformers.audio.formats import CODECS, AudioFormat
 from storeside.transformers.contract.members import Members
 
 if TYPE_CHECKING:
-    from storeside.operators.bases.bucket_job import AnyJob
+    from storeside.transform.state import Job
 
 CONTEXT: Any = {
     "dag_run": SimpleNamespace(dag_id="speech", run_id="manual__1"),
@@ -409,7 +408,7 @@ def test_an_in_place_transform_names_one_bucket_twice(monkeypatch: pytest.Monkey
     monkeypatch.setattr("storeside.operators.operators.aistore.ledger", lambda _: None)
     monkeypatch.setattr("storeside.operators.bases.bucket_job.ledger", lambda _: None)
 
-    def job(destination: str, in_place: bool | str) -> AnyJob:
+    def job(destination: str, in_place: bool | str) -> Job:
         operator = AISTranscodeAudioOperator(
             task_id="transcode", source="ais://a", destination=destination, in_place=in_place
         )

@@ -1206,7 +1206,7 @@ def test_the_variants_of_transforms_are_charted(client: Client, monkeypatch: pyt
     measured = [(None, (10.0, 20.0, 60.0)), (ws, (2.0, 4.0, 5.0)), (push, (5.0, 5.0, 8.0))]
     found = [results.Result(variant, seconds) for variant, seconds in measured]
     report = results.Report("ais://in", "wav", 2, 0, 100, 50_000_000, found, {"http": "it failed"})
-    results.record(Inserting(client), "d/r", report)
+    report.record(Inserting(client), "d/r")
     tables = Tables(client)
     by_measure = {chart.measure: chart for chart in benchmarks.charts(tables)}
     assert list(by_measure) == ["seconds", "objects_per_second", "megabytes_per_second"]

@@ -47,7 +47,7 @@ def limits(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Return the limits that a task with these arguments passes to its trigger."""
     monkeypatch.setattr(BaseHook, "get_connection", lambda conn_id: Connection(conn_id=conn_id, conn_type="aws"))
     monkeypatch.setattr(Queue, "find", Queue)
-    monkeypatch.setattr(s3_events, "sqs_client", lambda conn: None)
+    monkeypatch.setattr("storeside.operators.bases.queue.sqs_client", lambda conn: None)
     monkeypatch.setattr(s3_events, "clients", lambda *_: (None, None))
     monkeypatch.setattr("storeside.events.load.EventLoad.pulls", True)
     monkeypatch.setattr(s3_events, "run_key", lambda context: "d/r")

@@ -114,7 +114,7 @@ def test_without_a_client_there_is_no_ratio() -> None:
 def test_plans_out_of_range(change: dict[str, int], message: str) -> None:
     given = {"objects": 1, "rounds": 1, "parallel": 0, **change}
     with pytest.raises(MeasureInputError, match=message):
-        Plan(Bucket("ais", "in"), "", spec=SPEC, audio=AudioFormat(), variants=[WS], workers=0, **given)
+        Plan(Bucket("ais", "in"), "", spec=SPEC, audio=AudioFormat(), variants=[WS], **given)
 
 
 # ---- operator and form

@@ -18,6 +18,9 @@ from storeside.transformers.contract.names import unfit_extensions
 Communication = Literal["ws", "hpush", "hpull"]
 TRANSFORMER_IMAGE = "storeside/transformer-audio:0.1.0"
 COMMUNICATION_TYPES: tuple[Communication, ...] = get_args(Communication)
+# Objects in flight per target, more than AIStore ever starts: its limit is the target's CPUs plus four (xact,
+# TuneNumWorkers).
+ALL_WORKERS = 1024
 # The image of the SDK's `Etl.init_class`; the tag is the Python version.
 CLASS_IMAGE = f"aistorage/runtime_python:{sys.version_info.major}.{sys.version_info.minor}"
 # Environment variable that identifies the specification of a running ETL, because names can be chosen.

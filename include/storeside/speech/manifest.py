@@ -83,6 +83,10 @@ class SpeechManifest:
         """Return whether the run has facts, or rows that are not loaded."""
         return any(True for prefix in (self.prefix, self.key) for _ in list_aistore(aistore, self.facts, prefix))
 
+    def probes(self, effect: str) -> Scope:
+        """Return the scope of this run's probes with an effect, which select the objects of the facts."""
+        return Scope(str(self.bucket), str(self.facts), effect, self.run_id)
+
     def collect(self, aistore: Any, scope: Scope) -> Collected:
         """Store the run's rows as one object of JSON Lines, except rows that other runs have published.
 

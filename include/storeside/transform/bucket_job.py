@@ -23,7 +23,7 @@ import hashlib
 import json
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -34,7 +34,6 @@ from storeside.aistore.existence import require_bucket
 from storeside.aistore.existing import described
 from storeside.aistore.pods import PodWatch
 from storeside.aistore.spec import EtlSpec
-from storeside.aistore.stored_objects import StoredObject
 from storeside.ledger.objects import Ledger
 from storeside.ledger.scope import Scope
 from storeside.transform.apart import require_apart
@@ -44,7 +43,7 @@ from storeside.transform.naming import Naming
 from storeside.transform.outcomes import Outcomes
 from storeside.transform.planner import Planner
 from storeside.transform.results import listings_of, naming_lists, require_stores
-from storeside.transform.state import Options, Phase, State, Summary
+from storeside.transform.state import ListSource, Options, Phase, State, Summary
 from storeside.transform.submission import Submission
 
 if TYPE_CHECKING:
@@ -79,7 +78,7 @@ class BucketJob:
         spec: EtlSpec | None = None,
         naming: Naming | None = None,
         options: Options | None = None,
-        list_source: Callable[[], Iterable[StoredObject]] | None = None,
+        list_source: ListSource | None = None,
         pods: PodWatch | None = None,
         scope: Scope | None = None,
     ) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from storeside.aistore.buckets import Bucket, common_prefix
@@ -14,7 +14,7 @@ from storeside.ledger.listing import Row, destination_rows, source_row
 from storeside.ledger.objects import Ledger
 from storeside.ledger.scope import Scope
 from storeside.transform.naming import Naming
-from storeside.transform.state import Options
+from storeside.transform.state import ListSource, Options
 
 if TYPE_CHECKING:
     from aistore.sdk import Client
@@ -38,7 +38,7 @@ class Listings:
         destination: Bucket,
         naming: Naming,
         options: Options,
-        list_source: Callable[[], Iterable[StoredObject]] | None = None,
+        list_source: ListSource | None = None,
     ) -> None:
         self._client = client
         self._ledger = ledger

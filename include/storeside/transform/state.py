@@ -1,15 +1,26 @@
-"""The options, the current state and the summary of a bucket job."""
+"""A bucket job as its caller drives it: the steps, the options, the current state and the summary."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from storeside.aistore.buckets import Bucket
 from storeside.aistore.errors import AIStoreInputError
 from storeside.amounts import counted, others, rate, size
+
+if TYPE_CHECKING:
+    from aistore.sdk import Client
+
+    from storeside.aistore.jobs import Follower
+    from storeside.aistore.spec import EtlSpec
+    from storeside.aistore.stored_objects import StoredObject
+    from storeside.ledger.objects import Ledger
+
+# Lists the source of a job in the place of AIStore.
+ListSource: TypeAlias = "Callable[[], Iterable[StoredObject]]"
 
 
 class Phase(StrEnum):
@@ -167,3 +178,35 @@ class Options:
             raise AIStoreInputError(
                 "names of objects exclude a prefix and sync, which apply to whole buckets: choose one"
             )
+
+
+class Job(Protocol):
+    """A job over the objects of a bucket, in the steps of `BucketJob`."""
+
+    client: Client
+    ledger: Ledger
+    source: Bucket
+    destination: Bucket
+    options: Options
+
+    @property
+    def spec(self) -> EtlSpec | None:
+        """The ETL that the job applies; None for a copy."""
+
+    def begin(self) -> State:
+        """Return the first state: follow a running job, resume a plan, or make one."""
+
+    def preview(self) -> dict[str, int]:
+        """Return how many objects the job would list, process, skip and refuse."""
+
+    def submit(self, state: State) -> State:
+        """Submit the next job of AIStore."""
+
+    def follower(self, state: State, stall_seconds: float) -> Follower:
+        """Return the follower that detects the end of the submitted job."""
+
+    def advance(self, state: State, seconds: float = 0) -> State:
+        """Continue after the submitted job, which took `seconds`."""
+
+    def finish(self, state: State) -> Summary:
+        """Record every outcome and return the summary."""

@@ -16,7 +16,6 @@ from storeside.aistore.cluster import Cluster
 from storeside.aistore.errors import said
 from storeside.aistore.existence import require_bucket
 from storeside.aistore.pods import PodWatch
-from storeside.aistore.stored_objects import list_aistore
 from storeside.errors import StoresideError, Transient
 from storeside.measure.errors import (
     BrokenRecordingsError,
@@ -24,15 +23,13 @@ from storeside.measure.errors import (
     MeasureTransientError,
     VariantFailedError,
 )
+from storeside.measure.transforms.jobs import follow
 from storeside.measure.transforms.plan import Plan
+from storeside.measure.transforms.recordings import chosen, copied
 from storeside.measure.transforms.results import CLIENT, Report, Result
 from storeside.measure.transforms.rounds import Rounds
 from storeside.measure.transforms.scratch import Scratch
 from storeside.measure.transforms.variants import Variant
-from storeside.transform import submit
-from storeside.transform.naming import Naming
-from storeside.transform.state import Options
-from storeside.transformers.audio.formats import EXTENSIONS
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +45,8 @@ class Benchmark:
         self._client = cluster.client()
         self._plan = plan
         self._scratch = Scratch(self._client, scope)
-        self._rounds = Rounds(cluster, self._client, plan, self._scratch, pods, stop or threading.Event())
+        self._stop = stop or threading.Event()
+        self._rounds = Rounds(cluster, self._client, plan, self._scratch, pods, self._stop)
         self._sizes: dict[str, int] = {}
         self._left_out: dict[str, str] = {}
 
@@ -87,38 +85,8 @@ class Benchmark:
 
     def _copy(self) -> None:
         """Copy the objects to the scratch bucket, so that each variant reads them from the targets' disks."""
-        plan, to = self._plan, self._scratch.source
-        self._rounds.names = self._selected()
-        names = list(self._rounds.names)
-        to.handle(self._client).create()
-        with jobs.submitting(self._client, plan.source, to):
-            job_id = submit.objects(self._client, plan.source, names, to, None, [], Naming(), Options())
-        self._rounds.follow(job_id)
-        jobs.end_idle(self._client, plan.source, to)
-        self._sizes = {found.name: found.size for found in list_aistore(self._client, to)}
-        if missing := [name for name in names if name not in self._sizes]:
-            raise MeasureTransientError(
-                f"{plan.source}: {len(missing)} of {len(names)} objects could not be copied to the cluster, such as"
-                f" {missing[0]!r}: check whether AIStore can read it"
-            )
-        log.info("%s: %d recordings, %.1f MB", plan.source, len(names), sum(self._sizes.values()) / 1e6)
-
-    def _selected(self) -> dict[str, str]:
-        """Return the first recordings of the source by name, with the names of their results."""
-        plan, chosen = self._plan, dict[str, str]()
-        for found in list_aistore(self._client, plan.source, plan.prefix):
-            known = found.name.rpartition(".")[2].lower() in EXTENSIONS
-            if found.size and known and not plan.naming.refusal(found.name):
-                chosen[found.name] = plan.naming.destination(found.name)
-            if len(chosen) == plan.objects:
-                break
-        if not chosen:
-            below = f" below {plan.prefix!r}" if plan.prefix else ""
-            raise MeasureInputError(
-                f"{plan.source} has no recordings{below}: choose a bucket with objects such as a.flac; known"
-                f" extensions are {', '.join(EXTENSIONS)}"
-            )
-        return chosen
+        self._rounds.names = chosen(self._client, self._plan)
+        self._sizes = copied(self._client, self._plan, list(self._rounds.names), self._scratch.source, self._stop)
 
     def _measure(self) -> Report:
         plan = self._plan
@@ -165,7 +133,7 @@ class Benchmark:
 
     def _leave_out(self, broken: Mapping[str, str]) -> None:
         """Remove objects from the scratch bucket, and remember their reasons."""
-        self._rounds.follow(self._scratch.source.objects(self._client, broken).delete())
+        follow(self._client, self._scratch.source.objects(self._client, broken).delete(), self._stop)
         for name, reason in broken.items():
             del self._rounds.names[name], self._sizes[name]
             self._left_out[name] = reason

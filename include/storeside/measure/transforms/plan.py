@@ -20,8 +20,8 @@ OBJECTS, ROUNDS, PARALLEL = range(1, 10_001), range(1, 101), range(257)
 class Plan:
     """A measurement of up to `objects` recordings of `source` below `prefix`, in each of the `variants`.
 
-    `spec` is the transcoder's ETL on Storeside's server, and `audio` its format. `workers` is the number of objects
-    in flight per target. The client transcodes `parallel` objects at the same time; without any, it is left out.
+    `spec` is the transcoder's ETL on Storeside's server, and `audio` its format. The client transcodes `parallel`
+    objects at the same time; without any, it is left out.
     Raises MeasureInputError for a number out of range.
     """
 
@@ -31,7 +31,6 @@ class Plan:
     spec: EtlSpec
     audio: AudioFormat
     variants: list[Variant]
-    workers: int
     rounds: int
     parallel: int
 

@@ -108,23 +108,22 @@ class Report:
             ],
         }  # fmt: skip
 
+    def record(self, client: Client, run_id: str) -> None:
+        """Insert every round into ``storeside.transform_benchmark``. Raises DatabaseError."""
+        migrate(client)
+        rows = [
+            [
+                run_id, *_place(result.variant), self.source, self.form, self.targets, self.objects, self.processes,
+                number, seconds, self.objects / seconds, self.size / 1e6 / seconds,
+            ]
+            for result in self.results
+            for number, seconds in enumerate(result.seconds, 1)
+        ]  # fmt: skip
+        client.insert("storeside.transform_benchmark", rows, column_names=_COLUMNS, settings={"async_insert": 0})
+
 
 def _spread(values: Sequence[float]) -> str:
     return f"{statistics.median(values):.2f} ({min(values):.2f} to {max(values):.2f})"
-
-
-def record(client: Client, run_id: str, report: Report) -> None:
-    """Insert every round into ``storeside.transform_benchmark``. Raises DatabaseError."""
-    migrate(client)
-    rows = [
-        [
-            run_id, *_place(result.variant), report.source, report.form, report.targets, report.objects,
-            report.processes, number, seconds, report.objects / seconds, report.size / 1e6 / seconds,
-        ]
-        for result in report.results
-        for number, seconds in enumerate(result.seconds, 1)
-    ]  # fmt: skip
-    client.insert("storeside.transform_benchmark", rows, column_names=_COLUMNS, settings={"async_insert": 0})
 
 
 def _place(variant: Variant | None) -> tuple[str, str, str, str]:

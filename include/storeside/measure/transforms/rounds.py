@@ -7,8 +7,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from storeside.aistore import etl as etls
-from storeside.aistore import jobs
 from storeside.aistore.buckets import Bucket
 from storeside.aistore.cluster import Cluster
 from storeside.aistore.errors import NO_REASON, said
@@ -23,19 +21,13 @@ from storeside.measure.errors import (
     VariantFailedError,
 )
 from storeside.measure.transforms import client as clients
+from storeside.measure.transforms.jobs import refuse_stopped, transcode_by_etl
 from storeside.measure.transforms.plan import Plan
 from storeside.measure.transforms.scratch import Scratch
 from storeside.measure.transforms.variants import Variant
-from storeside.transform import submit
-from storeside.transform.journal import failures, readable
-from storeside.transform.reasons import object_errors
-from storeside.transform.state import Options
 
 if TYPE_CHECKING:
     from aistore.sdk import Client
-
-_POLL_SECONDS = 0.2
-_STALL_SECONDS = 300.0
 
 
 class Rounds:
@@ -59,7 +51,7 @@ class Rounds:
         Raises BrokenRecordingsError if objects without a result are themselves the reason, and VariantFailedError if
         anything else fails.
         """
-        self._check_stop()
+        refuse_stopped(self._stop)
         with _failing():
             to = self._scratch.destination()
             try:
@@ -79,20 +71,12 @@ class Rounds:
         return seconds
 
     def _by_etl(self, spec: EtlSpec, to: Bucket) -> float:
-        """Run one job of AIStore, and return its seconds by the targets' clocks."""
-        plan, source = self._plan, self._scratch.source
         try:
-            names = etls.ensure(self._client, spec, self._pods, keeps=False)
-            self._check_stop()
-            options = Options(workers=plan.workers)
-            with etls.kept(self._client, names):
-                job_id = submit.bucket(self._client, source, to, spec, names, plan.naming, options)
-            seconds = self.follow(job_id)
-            reasons = dict(readable(job_id, object_errors(self._client, names, job_id, source)))
-            journal = list(readable(job_id, failures(self._client, names, job_id, source.name)))
-            reasons |= {f.object: f.reason for f in journal}
-            self._reconcile(to, reasons, {f.object: f.reason for f in journal if f.final})
-            return seconds
+            done = transcode_by_etl(
+                self._client, self._plan.naming, spec, self._scratch.source, to, self._pods, self._stop
+            )
+            self._reconcile(to, done.reasons, done.broken)
+            return done.seconds
         finally:
             self._scratch.discard(spec.name)
 
@@ -112,24 +96,6 @@ class Rounds:
         if len(missing) < len(self.names) and all(name in broken for name in missing):
             raise BrokenRecordingsError(message, {name: broken[name] for name in missing})
         raise MeasureTransientError(f"{message}: choose a prefix without such objects")
-
-    def follow(self, job_id: str) -> float:
-        """Wait for the end of a job and return its seconds. Raises MeasureTransientError if the job failed."""
-        follower = jobs.Follower(self._client, job_id, _STALL_SECONDS)
-        try:
-            while not (progress := follower.poll()).finished:
-                self._stop.wait(_POLL_SECONDS)
-                self._check_stop()
-        except BaseException:  # also a timeout of the task: while the job runs, its ETL cannot be removed
-            jobs.abort(self._client, job_id)
-            raise
-        if progress.error:
-            raise MeasureTransientError(f"job {job_id}: {progress.error}")
-        return max(progress.seconds, 0.001)
-
-    def _check_stop(self) -> None:
-        if self._stop.is_set():
-            raise MeasureCancelled("the measurement was cancelled")
 
 
 @contextmanager
