@@ -253,8 +253,8 @@ BREAKS = (
         "tasks that process parts of one bucket share a plan",
         (
             Edit(
-                f"{ENGINE}/transform/bucket_job.py",
-                "selection = repr((self.options.prefix, list(self.options.names or ()), self.naming))",
+                f"{ENGINE}/transform/terms.py",
+                "selection = repr((self.options.prefix, list(self.options.names or ()), self.named))",
                 'selection = ""',
             ),
         ),

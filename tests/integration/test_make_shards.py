@@ -23,8 +23,9 @@ from storeside.ledger.objects import Ledger
 from storeside.operators import AISMakeShardsOperator
 from storeside.stack.airflow import airflow
 from storeside.stack.settings import Stack
-from storeside.transform import make_shards
-from storeside.transform.make_shards import ShardsJob, members_of
+from storeside.transform import shard_check
+from storeside.transform.make_shards import ShardsJob
+from storeside.transform.shard_check import members_of
 from storeside.transform.shard_plan import Packing
 from storeside.transform.state import Options, Summary
 from tests.shards import files, tar
@@ -252,7 +253,7 @@ def test_a_shard_counts_only_with_the_planned_members(
         assert len(members) == 6
         return {**members, wrong: 1} if shard == "shard-000001.tar" else members
 
-    monkeypatch.setattr(make_shards, "members_of", differs)
+    monkeypatch.setattr(shard_check, "members_of", differs)
     monkeypatch.setattr("storeside.transform.bucket_job.RETRIES", 1)
     run = unique("run")
     summary = drive(making.job(run, samples_per_shard=2))

@@ -10,7 +10,6 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from storeside.amounts import counted, others
 from storeside.events.batches import Batches
 from storeside.events.deliveries import Delivery, conclude, oldest, sort_out
 from storeside.events.drained import Drained
@@ -214,7 +213,4 @@ class EventLoad:
         lag = oldest(messages, time.time())
         with self._lock:
             self.drained.add(len(messages), processed.deliveries, settled, lag)
-        log.info(
-            "%s: %d deleted%s; the oldest waited %.1f s", counted(len(messages), "message"), settled.deleted,
-            others((settled.released, "released"), (settled.dead, "sent to the dead-letter queue")), lag,
-        )  # fmt: skip
+        log.info("%s", settled.line(len(messages), lag))

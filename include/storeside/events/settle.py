@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
+from storeside.amounts import counted, others
 from storeside.events.deliveries import Delivery, Verdict
 from storeside.events.errors import UnfitError
 from storeside.events.ledger import EventLedger
@@ -36,6 +37,11 @@ class Settled:
         self.deleted += other.deleted
         self.released += other.released
         self.dead += other.dead
+
+    def line(self, messages: int, lag: float) -> str:
+        """Return a line for the log: the outcome of messages, the oldest of which waited `lag` seconds."""
+        kept = others((self.released, "released"), (self.dead, "sent to the dead-letter queue"))
+        return f"{counted(messages, 'message')}: {self.deleted} deleted{kept}; the oldest waited {lag:.1f} s"
 
 
 def settle(

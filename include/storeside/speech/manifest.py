@@ -22,8 +22,8 @@ from storeside.speech.facts import Collected, rows
 from storeside.sql.answers import first_row
 from storeside.transfer.request.request import MANIFEST, Request
 from storeside.transfer.tables.quarantine import Quarantine
-from storeside.transform.bucket_job import acknowledge
 from storeside.transform.naming import Naming
+from storeside.transform.outcomes import acknowledge
 from storeside.transformers.audio.formats import CODECS
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Makes sure that no job writes into the bucket that it reads.
+"""Makes sure that the buckets of a job exist, and that no job writes into the bucket that it reads.
 
 In the same bucket, a result could overwrite a source object, even one that the job refuses or has not processed yet.
 Buckets are compared by where their objects are stored; see `storeside.aistore.places`.
@@ -11,10 +11,35 @@ from typing import TYPE_CHECKING
 
 from storeside.aistore.buckets import Bucket
 from storeside.aistore.errors import AIStoreInputError
+from storeside.aistore.existence import require_bucket
 from storeside.aistore.places import Clusters, place
+from storeside.transform.state import Options
 
 if TYPE_CHECKING:
     from aistore.sdk import Client
+
+
+def require_readable(client: Client, source: Bucket, destination: Bucket, options: Options) -> None:
+    """Raise AIStoreInputError unless the source of a job exists, and no other bucket of the job is the same one."""
+    require_apart(
+        client,
+        {
+            "source": source,
+            "destination": destination,
+            "quarantine": options.quarantine,
+            "bucket of facts": options.sidecars,
+        },
+    )
+    require_bucket(client, source)
+
+
+def require_writable(client: Client, destination: Bucket, options: Options) -> None:
+    """Create the buckets that a job writes to; remote ones must exist. Raises AIStoreInputError."""
+    for bucket in (destination, options.sidecars):
+        if bucket and bucket.is_remote:
+            require_bucket(client, bucket)
+        elif bucket:
+            bucket.handle(client).create(exist_ok=True)
 
 
 def require_apart(client: Client, buckets: Mapping[str, Bucket | None]) -> None:

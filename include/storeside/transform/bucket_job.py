@@ -19,32 +19,26 @@ After a kill, the next try follows the job that still runs and reuses the listin
 
 from __future__ import annotations
 
-import hashlib
-import json
 import logging
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from storeside.aistore import jobs
 from storeside.aistore.buckets import Bucket
-from storeside.aistore.errors import NO_REASON, AIStoreInputError, AIStoreTransientError
-from storeside.aistore.existence import require_bucket
-from storeside.aistore.existing import described
 from storeside.aistore.pods import PodWatch
 from storeside.aistore.spec import EtlSpec
 from storeside.ledger.objects import Ledger
 from storeside.ledger.scope import Scope
-from storeside.transform.apart import require_apart
+from storeside.transform.apart import require_readable, require_writable
 from storeside.transform.held import Held
 from storeside.transform.listings import Listings
 from storeside.transform.naming import Naming
 from storeside.transform.outcomes import Outcomes
 from storeside.transform.planner import Planner
-from storeside.transform.results import listings_of, naming_lists, require_stores
 from storeside.transform.state import ListSource, Options, Phase, State, Summary
 from storeside.transform.submission import Submission
+from storeside.transform.terms import Terms
 
 if TYPE_CHECKING:
     from aistore.sdk import Client
@@ -86,37 +80,20 @@ class BucketJob:
         self.ledger = ledger
         self.source = source
         self.destination = destination
-        self.naming = naming or Naming()
-        self.options = options or Options()
         self.pods = pods
-        if self.options.sync and not source.is_remote:
-            raise AIStoreInputError(
-                f"sync follows deletions in a remote bucket, but {source} is not remote: leave it out"
-            )
-        if source.scheme != "ais" and not self.options.sync:
-            self.options = replace(self.options, latest=False)  # `Held` compares the versions for the whole job
-        if spec and (self.options.latest or self.options.sync):
-            spec = spec.without_files()
-        self.spec = spec = described(client, spec) if spec else None
-        selection = repr((self.options.prefix, list(self.options.names or ()), self.naming))
-        prepend = self.naming.prepend if self.options.keeps_result else ""
-        effect = spec.effect if spec else ""
-        options_digest = decisive(spec, self.naming) if spec else ""
-        self.scope = scope or Scope(str(source), str(destination), effect, run_id, selection, prepend, options_digest)
-        several = spec is not None and spec.has_several_results
-        if several:
-            require_stores(destination, self.options)
-            self.naming = naming_lists(self.naming)
-        self._listings = listings_of(spec, self.listings)(
+        terms = Terms.of(client, source, destination, spec, naming or Naming(), options or Options())
+        self.spec, self.naming, self.options = terms.spec, terms.naming, terms.options
+        self.scope = scope or terms.scope(source, destination, run_id)
+        self._listings = terms.listings(self.listings)(
             client, ledger, self.scope, source, destination, self.naming, self.options, list_source
         )
         self._submission = Submission(
-            client, ledger, self.scope, source, destination, spec, self.naming, self.options, pods
+            client, ledger, self.scope, source, destination, terms.spec, self.naming, self.options, pods
         )
-        self._outcomes = Outcomes(client, ledger, self.scope, source, destination, spec, self.options)
-        splits = spec is not None and spec.splits
+        self._outcomes = Outcomes(client, ledger, self.scope, source, destination, terms.spec, self.options)
+        splits = terms.spec is not None and terms.spec.splits
         self._held = Held(client, ledger, self.scope, source, self._listings, by_now=self.options.sync)
-        self._planner = Planner(ledger, self.scope, self._listings, self._held, self.options, splits, several)
+        self._planner = Planner(ledger, self.scope, self._listings, self._held, self.options, splits, terms.several)
 
     def begin(self) -> State:
         """Return the first state: follow a running job, resume the plan of a killed try, or make a plan.
@@ -129,10 +106,9 @@ class BucketJob:
 
     def _begin(self) -> State:
         jobs.wait_for_rebalance(self.client)
-        self._require_apart()
-        require_bucket(self.client, self.source)
+        require_readable(self.client, self.source, self.destination, self.options)
         self.ledger.create()
-        self._require_destinations()
+        require_writable(self.client, self.destination, self.options)
         running = jobs.running_between(self.client, self.source, self.destination)
         if running:
             log.warning("job %s already runs between %s and %s: following it", running, self.source, self.destination)
@@ -142,8 +118,7 @@ class BucketJob:
 
     def preview(self) -> dict[str, int]:
         """Return how many objects a job would list, process, skip and refuse, without a change to the buckets."""
-        self._require_apart()
-        require_bucket(self.client, self.source)
+        require_readable(self.client, self.source, self.destination, self.options)
         self.ledger.create()
         return self._planner.preview()
 
@@ -156,8 +131,7 @@ class BucketJob:
         self.ledger.create()
         if self.options.sync or self.ledger.planned(self.scope) is not None:
             return None
-        self._require_apart()
-        require_bucket(self.client, self.source)
+        require_readable(self.client, self.source, self.destination, self.options)
         try:
             plan = self._planner.foresee()
             if plan.pending or plan.refused:
@@ -174,7 +148,6 @@ class BucketJob:
         if state.phase in (Phase.ATTACHED, Phase.DONE):
             return state
         with jobs.naming_stuck_targets(self.client):
-            self._require_same_effect(state)
             return self._submission.submit(state)
 
     def follower(self, state: State, stall_seconds: float) -> jobs.Follower:
@@ -186,16 +159,8 @@ class BucketJob:
         with jobs.naming_stuck_targets(self.client):
             return self._advance(state, seconds)
 
-    def _require_same_effect(self, state: State) -> None:
-        """Raise AIStoreTransientError when the ETL does something else than at the beginning."""
-        if state.effect is not None and state.effect != self.scope.effect:
-            raise AIStoreTransientError(
-                f"the ETL of {self.source} -> {self.destination} was replaced by another while the job ran: a retry"
-                " transforms all objects with the new one"
-            )
-
     def _advance(self, state: State, seconds: float) -> State:
-        self._require_same_effect(state)
+        self._submission.require_same_effect(state)
         if state.phase == "attached":
             self._outcomes.record_members(state)
             return replace(self._planner.resume() or self._planner.plan(), effect=state.effect)
@@ -259,41 +224,3 @@ class BucketJob:
         if self.options.keeps_result:
             self.ledger.forget_listings(self.scope)
         return summary
-
-    def _require_apart(self) -> None:
-        require_apart(
-            self.client,
-            {
-                "source": self.source,
-                "destination": self.destination,
-                "quarantine": self.options.quarantine,
-                "bucket of facts": self.options.sidecars,
-            },
-        )
-
-    def _require_destinations(self) -> None:
-        for bucket in (self.destination, self.options.sidecars):
-            if bucket and bucket.is_remote:
-                require_bucket(self.client, bucket)
-            elif bucket:
-                bucket.handle(self.client).create(exist_ok=True)
-
-
-def decisive(spec: EtlSpec, naming: Naming) -> str:
-    """Return a digest of what decides, beside the effect, whether an object can be transformed."""
-    text = json.dumps([spec.limits, sorted(naming.extensions.items())])
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def acknowledge(ledger: Ledger, scope: Scope, before_closing: Callable[[Scope], None]) -> None:
-    """Record the objects of jobs without `keeps_result` as done, after the caller has used their results.
-
-    `scope` has the buckets, the effect and the run of the jobs, with any selection. `before_closing` may record
-    exceptions of each job while its listings still exist. The failures are kept for the pages: the tasks of the jobs
-    did not know these exceptions. A repeated call records nothing else, because the plans no longer exist.
-    """
-    for part in ledger.parts(scope):
-        ledger.settle(part, record_done=True, no_reason=NO_REASON)
-        before_closing(part)
-        ledger.forget_listings(part)
-    ledger.keep_failures(run_id=scope.run_id, source=scope.source, destination=scope.destination)

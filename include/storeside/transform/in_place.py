@@ -29,9 +29,9 @@ from storeside.aistore.stored_objects import list_aistore
 from storeside.ledger.listing import Row, destination_rows
 from storeside.ledger.objects import Ledger
 from storeside.ledger.scope import Scope
-from storeside.transform.bucket_job import BucketJob, decisive
+from storeside.transform.bucket_job import BucketJob
 from storeside.transform.listings import Listings
-from storeside.transform.naming import Naming
+from storeside.transform.naming import Naming, decisive
 from storeside.transform.state import Options, State, Summary
 
 if TYPE_CHECKING:

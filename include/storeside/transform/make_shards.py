@@ -11,84 +11,41 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from storeside.aistore import jobs
 from storeside.aistore.buckets import Bucket
-from storeside.aistore.entries import archived
-from storeside.aistore.errors import AIStoreInputError, AIStoreTransientError, said
+from storeside.aistore.errors import AIStoreInputError, AIStoreTransientError
 from storeside.aistore.existence import require_bucket
 from storeside.aistore.places import Clusters, place
 from storeside.aistore.pods import PodWatch
 from storeside.aistore.spec import EtlSpec
 from storeside.aistore.stored_objects import StoredObject, list_aistore
-from storeside.ledger import members, selections
+from storeside.ledger import selections
 from storeside.ledger.objects import Ledger
 from storeside.ledger.scope import Scope
 from storeside.transform.bucket_job import BucketJob
-from storeside.transform.listings import Listings
-from storeside.transform.shard_plan import Packing, ShardPlan, members_in, pack, version_of
+from storeside.transform.shard_check import THREADS, CheckedShards, ahead
+from storeside.transform.shard_plan import Packing, ShardPlan, pack, version_of
 from storeside.transform.state import Options, State, Summary
 
 if TYPE_CHECKING:
     from aistore.sdk import Client
 
 log = logging.getLogger(__name__)
-T = TypeVar("T")
-R = TypeVar("R")
 
 # The effect of all jobs that make shards: the same plan makes the same bytes, also in another image.
 _EFFECT = "shards-1"
-# Concurrent requests, and shards whose plans are in memory; the SDK keeps ten connections.
-_THREADS = 4
-
-
-class _Checked(Listings):
-    """Listings in which a shard counts after a job only if it has the planned members."""
-
-    takes_markers = True  # the name of a plan is that of its shard
-
-    def source(self) -> None:
-        """Record the plans; `ShardsJob` records the ignored markers of the objects."""
-        self._ledger.record_listing(self._scope, "source", self.rows())
-
-    def results(self, side: str, prefix: str) -> Iterator[StoredObject]:
-        """Leave shards with other members out of the listing after a job, and record the difference."""
-        found = super().results(side, prefix)
-        if side != "after":
-            yield from found
-            return
-        plans = members.pending(self._ledger, self._scope)
-        with ThreadPoolExecutor(_THREADS, thread_name_prefix="shards") as pool:
-            for shard, wrong in _ahead(pool, lambda shard: (shard, self._wrong(shard, plans)), found):
-                if wrong:
-                    self._ledger.record_reasons(self._scope, [(shard.name, wrong, False)])
-                else:
-                    yield shard
-
-    def _wrong(self, shard: StoredObject, plans: dict[str, str]) -> str:
-        """Return the fault of a shard; empty for a shard that this job does not make."""
-        from aistore.sdk.errors import AISError
-
-        if shard.name not in plans:
-            return ""
-        try:
-            plan = self._source.object(self._client, shard.name).get_reader().read_all()
-            if version_of(plan) != plans[shard.name]:
-                return "another task has replaced the plan of this shard: run this task again"
-            return _difference(members_in(plan), members_of(self._client, self._destination, shard.name))
-        except AISError as e:
-            return f"AIStore does not list its members: {said(e)}"
 
 
 class _Make(BucketJob):
     """Makes shards of the plans in the work bucket."""
 
-    listings = _Checked
+    listings = CheckedShards
 
     def preview(self) -> dict[str, int]:
         """Return the counts without a work bucket."""
@@ -191,8 +148,8 @@ class ShardsJob:
             bucket.create()
         listing = map(self._versioned, list_aistore(self.client, self.source, self.packing.prefix))
         ignored = Counter[str]()
-        with ThreadPoolExecutor(_THREADS, thread_name_prefix="plans") as pool:
-            yield from _ahead(pool, self._write, pack(listing, self.packing, ignored))
+        with ThreadPoolExecutor(THREADS, thread_name_prefix="plans") as pool:
+            yield from ahead(pool, self._write, pack(listing, self.packing, ignored))
         self.ledger.record_ignored(self.scope, ignored)
 
     def _write(self, shard: ShardPlan) -> StoredObject:
@@ -250,30 +207,3 @@ class ShardsJob:
     def _forget(self) -> None:
         self.ledger.forget_listings(self.scope)
         self.plans.handle(self.client).delete(missing_ok=True)
-
-
-def members_of(client: Client, bucket: Bucket, shard: str) -> dict[str, int]:
-    """Return the sizes of a shard's members in bytes by their names, as AIStore lists them. Raises AISError."""
-    folder = f"{shard}/"
-    found = archived(client, bucket, shard)
-    return {e.name.removeprefix(folder): e.size for e in found if e.name.startswith(folder)}
-
-
-def _difference(wanted: dict[str, int], found: dict[str, int]) -> str:
-    """Return how the members of a shard differ from those in its plan; empty if they do not."""
-    wrong = [name for name, size in wanted.items() if found.get(name) != size]
-    wrong += found.keys() - wanted.keys()
-    if not wrong:
-        return ""
-    return f"its members are not the planned ones: {len(wrong)} differ, such as {wrong[0]!r}"
-
-
-def _ahead(pool: ThreadPoolExecutor, work: Callable[[T], R], given: Iterable[T]) -> Iterator[R]:
-    """Yield the results of `work` in order, with at most `_THREADS` of them under way."""
-    waiting: deque[Future[R]] = deque()
-    for item in given:
-        if len(waiting) == _THREADS:
-            yield waiting.popleft().result()
-        waiting.append(pool.submit(work, item))
-    while waiting:
-        yield waiting.popleft().result()

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from storeside.aistore.errors import AIStoreInputError
 from storeside.aistore.names import require_fit_prefix, unfit
+from storeside.aistore.spec import EtlSpec
 from storeside.transformers.contract.names import unfit_extensions
 
 
@@ -46,3 +49,9 @@ class Naming:
         if reason := unfit(result):
             return f"its result would be named {result!r}: {reason}"
         return self.refuses(name) if self.refuses else None
+
+
+def decisive(spec: EtlSpec, naming: Naming) -> str:
+    """Return a digest of what decides, beside the effect, whether an object can be transformed."""
+    text = json.dumps([spec.limits, sorted(naming.extensions.items())])
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -139,3 +140,17 @@ class Outcomes:
         if missing:
             count = f"{len(missing)} or more" if len(missing) == REASONS else str(len(missing))
             raise copies.not_copied(count, missing[0].object, self.source, self.destination)
+
+
+def acknowledge(ledger: Ledger, scope: Scope, before_closing: Callable[[Scope], None]) -> None:
+    """Record the objects of jobs without `keeps_result` as done, after the caller has used their results.
+
+    `scope` has the buckets, the effect and the run of the jobs, with any selection. `before_closing` may record
+    exceptions of each job while its listings still exist. The failures are kept for the pages: the tasks of the jobs
+    did not know these exceptions. A repeated call records nothing else, because the plans no longer exist.
+    """
+    for part in ledger.parts(scope):
+        ledger.settle(part, record_done=True, no_reason=NO_REASON)
+        before_closing(part)
+        ledger.forget_listings(part)
+    ledger.keep_failures(run_id=scope.run_id, source=scope.source, destination=scope.destination)

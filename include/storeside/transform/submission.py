@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from storeside.aistore import etl as etls
 from storeside.aistore import jobs
 from storeside.aistore.buckets import Bucket
+from storeside.aistore.errors import AIStoreTransientError
 from storeside.aistore.pods import PodWatch
 from storeside.aistore.spec import EtlSpec
 from storeside.ledger.objects import Ledger
@@ -42,7 +43,16 @@ class Submission:
 
     def submit(self, state: State) -> State:
         """Submit the next job; for the returned state see `BucketJob.submit`."""
+        self.require_same_effect(state)
         return submit.patiently(lambda: self._submit(state))
+
+    def require_same_effect(self, state: State) -> None:
+        """Raise AIStoreTransientError when the ETL does something else than at the beginning."""
+        if state.effect is not None and state.effect != self.scope.effect:
+            raise AIStoreTransientError(
+                f"the ETL of {self.source} -> {self.destination} was replaced by another while the job ran: a retry"
+                " transforms all objects with the new one"
+            )
 
     def end(self) -> None:
         """End the ETLs, and jobs of AIStore that are idle."""

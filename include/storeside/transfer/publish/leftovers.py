@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 import uuid
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from clickhouse_connect.driver.exceptions import DatabaseError, OperationalError
+
 from storeside.sql.answers import first_row
 from storeside.transfer.base import queries, staging_tables
+from storeside.transfer.base.errors import plain
 from storeside.transfer.publish.publishing import settle
 from storeside.transfer.state.loads import Loads
 from storeside.transfer.state.lock import locked
@@ -17,6 +21,8 @@ from storeside.transfer.tables.table import DESCRIPTION, Destination, described,
 if TYPE_CHECKING:
     from clickhouse_connect.driver.client import Client
 
+log = logging.getLogger(__name__)
+
 
 def sweep(clients: Sequence[Client], transfer: str) -> None:
     """Kill an earlier attempt's statements, and drop its staging tables and stale ones, on each client's server."""
@@ -24,6 +30,15 @@ def sweep(clients: Sequence[Client], transfer: str) -> None:
     for client in clients:
         if not staging_tables.sweep(client, mine, queries.filling(mine)):
             _kill_and_sweep(client, mine)
+
+
+def kill(clients: Sequence[Client], transfer: str) -> None:
+    """Kill a transfer's statements on each client's server, without waiting for their ends."""
+    try:
+        for client in clients:
+            queries.kill(client, queries.tables_of(transfer), wait=False)
+    except (DatabaseError, OperationalError) as e:
+        log.warning("queries of this transfer may still run: %s", plain(e))
 
 
 def _kill_and_sweep(client: Client, mine: str) -> None:

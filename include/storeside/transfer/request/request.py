@@ -245,6 +245,16 @@ class Request:
         return self.is_lake or bool(self.remove_deleted or self.replace_partition)
 
     @property
+    def keeps_rest(self) -> bool:
+        """Whether the column ``_rest`` gets columns that the table does not have."""
+        return self.on_drift == "rest"
+
+    @property
+    def empties_nested(self) -> bool:
+        """Whether lists and maps that are NULL become empty ones."""
+        return self.read.on_null_nested == "empty"
+
+    @property
     def is_lake(self) -> bool:
         """Whether the source is an Iceberg or Delta table."""
         return self.format in LAKES
@@ -285,7 +295,7 @@ class Request:
     @property
     def own_columns(self) -> tuple[str, ...]:
         """The columns that the load fills itself: the requested system columns, and ``_rest`` if it is used."""
-        return (*self.table_options.system_columns, *((REST,) if self.on_drift == "rest" else ()))
+        return (*self.table_options.system_columns, *((REST,) if self.keeps_rest else ()))
 
     @property
     def at_once(self) -> bool:

@@ -25,6 +25,7 @@ from storeside.transfer.base.errors import (
 )
 from storeside.transfer.run.batch import BatchLoad
 from storeside.transfer.run.preparation import MOST_FAILURES, Prepared
+from storeside.transfer.run.pulling import let_read
 from storeside.transfer.staging.staging import Staged
 from storeside.transfer.staging.validation import Validation
 from storeside.transfer.staging.work import Work
@@ -43,23 +44,27 @@ _LISTED_AT_ONCE = 5000  # plans with up to this number of objects are read in on
 class BatchThreads:
     """Loads batches in daemon threads, which do not keep a terminated process alive.
 
-    When `left` is set, the threads are left alone, and ClickHouse continues.
+    When `left` is set, the threads are left alone, and ClickHouse continues. The run began at `started`, seconds
+    since the epoch.
     """
 
     def __init__(
-        self, work: Work, prepared: Prepared, validation: Validation | None, left: threading.Event
+        self, work: Work, prepared: Prepared, validation: Validation | None, left: threading.Event, started: float
     ) -> None:  # fmt: skip
         self.work = work
         self.prepared = prepared
         self.validation = validation
         self.left = left
+        self.started = started
 
-    def load(self, progress: Callable[[], str], show: Callable[[str], None] | None = None) -> None:
-        """Load the batches. `show` gets the line of `progress` each second; without it, the log every few seconds.
+    def load(self, show: Callable[[str], None] | None = None) -> None:
+        """Load the batches. `show` gets a line of progress each second; without it, the log every few seconds.
 
         Raises LeftError when `left` is set, and the first error of a batch.
         """
         work, prepared, plan = self.work, self.prepared, self.work.plan
+        if not prepared.push:
+            let_read(work.client, work.request.source)  # another process may have prepared the load
         is_small = work.recent is not None and prepared.planned <= _LISTED_AT_ONCE
         batches, _ = queries.at_once(
             plan.listed_batches if is_small or plan.is_small else plan.batches,
@@ -85,7 +90,7 @@ class BatchThreads:
                 reported = time.monotonic()
                 # a missing line of progress does no harm: rows that are read now may take the memory for the question
                 with suppress(DatabaseError, OperationalError):
-                    tell(progress())
+                    tell(self._progress())
             try:
                 outcome = outcomes.get(timeout=_TICK_SECONDS)
             except queue.Empty:
@@ -96,6 +101,12 @@ class BatchThreads:
             done += 1
         if work.request.at_once:
             self._publish_at_once(kept)
+
+    def _progress(self) -> str:
+        """Return one line: done of total, rate and remaining time."""
+        loads = self.work.loads
+        reading = queries.being_read(self.work.client, queries.tables_of(loads.transfer))
+        return describe(loads.totals(), reading, self.prepared, time.time() - self.started)
 
     def _publish_at_once(self, kept: list[tuple[BatchLoad, Staged]]) -> None:
         """Publish the staging tables of all batches in one step, unless an object has failed with all-or-nothing."""

@@ -22,7 +22,6 @@ The first load of a client also asks for the server's memory, to limit its state
 from __future__ import annotations
 
 import hashlib
-import logging
 import threading
 import time
 import uuid
@@ -33,18 +32,13 @@ from typing import TYPE_CHECKING, Any
 
 from clickhouse_connect.driver.exceptions import DatabaseError, OperationalError
 
-from storeside.transfer.base import queries
-from storeside.transfer.base.errors import (
-    LeftError,
-    plain,
-)
-from storeside.transfer.publish.leftovers import sweep
+from storeside.transfer.base.errors import LeftError
+from storeside.transfer.publish.leftovers import kill, sweep
 from storeside.transfer.publish.loaded_objects import SourceActions
 from storeside.transfer.publish.mirror import Mirror
-from storeside.transfer.request import aistore_urls
 from storeside.transfer.request.request import Request
 from storeside.transfer.request.source import Listed
-from storeside.transfer.run.batch_threads import BatchThreads, describe
+from storeside.transfer.run.batch_threads import BatchThreads
 from storeside.transfer.run.preparation import MOST_FAILURES, Preparation, Prepared
 from storeside.transfer.run.table_setup import TableSetup
 from storeside.transfer.staging.private import quiet_client
@@ -52,16 +46,12 @@ from storeside.transfer.staging.validation import Validation
 from storeside.transfer.staging.work import Work
 from storeside.transfer.state.loads import Loads, Unplanned
 from storeside.transfer.state.plan import Plan
-from storeside.transfer.tables.current import keep_view
 from storeside.transfer.tables.servers import NO_SERVERS, Servers
-from storeside.transfer.tables.table import existing, look_up
 
 if TYPE_CHECKING:
     from clickhouse_connect.driver.client import Client
 
 __all__ = ["Prepared", "Report", "Transfer"]
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -144,7 +134,8 @@ class Transfer:
         # the stored listing. A listing with an overlap begins where the ledger says.
         is_compared = request.is_mirrored or bool(request.after_load)
         self.plan = Plan(self.loads, stores=is_compared or request.overlap_seconds is not None)
-        self._preparation = Preparation(TableSetup(request, client, s3, self.plan, servers))
+        self._table = TableSetup(request, client, s3, self.plan, servers)
+        self._preparation = Preparation(self._table)
         self.started = time.time()
         self._neighbours = 0
         self._given: list[str] | None = None
@@ -173,10 +164,7 @@ class Transfer:
     @property
     def source_actions(self) -> SourceActions:
         """The actions on source objects after their load; `run` also takes them."""
-        return SourceActions(
-            self.loads, self.s3, self.request.after_load, self.stop,
-            lambda: look_up(self.client, self.request.table, self.servers),
-        )  # fmt: skip
+        return SourceActions(self.loads, self.s3, self.request.after_load, self.stop, self._table.look_up)
 
     def prepare(self, objects: Sequence[Listed] | None = None, neighbours: int = 0) -> Prepared:
         """List, plan, and create a missing table; `objects` replaces the listing.
@@ -207,8 +195,6 @@ class Transfer:
             remover = None if self.request.is_lake and self.request.on_overwrite == "append" else made
         is_tidy = self._preparation.has_swept
         validation = self.validation or (validation_of(self.request) if prepared.planned else None)
-        if self.request.source.by_url and not prepared.push:
-            aistore_urls.configure(self.client)  # another process may have prepared the load
         if form is not None:
             work = Work(
                 _of_snapshot(self.request, prepared), form, self.client, self.plan, uuid.uuid4().hex[:8],
@@ -217,16 +203,15 @@ class Transfer:
                 recent=self._preparation.recent, mirror=mirror,
             )  # fmt: skip
             try:
-                BatchThreads(work, prepared, validation, self._left).load(lambda: self.progress(prepared), show)
+                BatchThreads(work, prepared, validation, self._left, self.started).load(show)
             except LeftError:
                 raise
             except BaseException:
                 self.cancel()
                 raise
             is_tidy = is_tidy and not work.is_untidy
-            if self.request.upsert:  # the load may have added columns
-                keep_view(existing(self.client, self.request.table, self.servers), self.request.upsert)
-        removed = remover.remove_gone(look_up(self.client, self.request.table, self.servers)) if remover else 0
+            self._table.renew_view()  # the load may have added columns
+        removed = remover.remove_gone(self._table.look_up()) if remover else 0
         totals = self.loads.last_totals(prepared.planned)
         failures = tuple(self.loads.failures(MOST_FAILURES)) if totals.failed else ()
         handled = self.source_actions.run(self._given)
@@ -243,20 +228,10 @@ class Transfer:
             known_failures=prepared.known_failures, ignored=prepared.ignored,
         )  # fmt: skip
 
-    def progress(self, prepared: Prepared) -> str:
-        """Return one line: done of total, rate and remaining time."""
-        totals = self.loads.totals()
-        reading = queries.being_read(self.client, queries.tables_of(self.id))
-        return describe(totals, reading, prepared, time.time() - self.started)
-
     def cancel(self) -> None:
         """Stop from any thread and kill the queries; no row of an unfinished batch becomes visible."""
         self.stop.set()
-        try:
-            for client in self._clients:
-                queries.kill(client, queries.tables_of(self.id), wait=False)
-        except (DatabaseError, OperationalError) as e:
-            log.warning("queries of this transfer may still run: %s", plain(e))
+        kill(self._clients, self.id)
 
     def leave(self) -> None:
         """Stop from any thread and let ClickHouse continue, because this process is about to end."""

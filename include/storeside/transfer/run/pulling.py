@@ -10,12 +10,18 @@ from clickhouse_connect.driver.exceptions import DatabaseError
 from storeside.transfer.base.errors import TransferInputError, is_unlistable, is_without_collection, plain
 from storeside.transfer.request import aistore_urls
 from storeside.transfer.request.request import Request
-from storeside.transfer.request.source import bucket_uri
+from storeside.transfer.request.source import Source, bucket_uri
 
 if TYPE_CHECKING:
     from clickhouse_connect.driver.client import Client
 
 log = logging.getLogger(__name__)
+
+
+def let_read(client: Client, source: Source) -> None:
+    """Set what this client's statements need to read the source."""
+    if source.by_url:
+        aistore_urls.configure(client)
 
 
 def clickhouse_reads(client: Client, request: Request) -> bool:
@@ -27,8 +33,7 @@ def clickhouse_reads(client: Client, request: Request) -> bool:
     if request.loader == "push" or source.only_by_worker:
         return False
     try:
-        if source.by_url:
-            aistore_urls.configure(client)
+        let_read(client, source)
         client.query(
             f"SELECT 1 FROM {source.probe()} LIMIT 1",
             settings={"s3_retry_attempts": 1, "s3_connect_timeout_ms": 2000, "use_hive_partitioning": 0},

@@ -37,12 +37,12 @@ class Rereading:
         with content.released():
             return salvage(
                 self.work.client, content, self.reading(), o, table, self.request.table_options.system_columns,
-                self.staging.reader.query_id(table), reject, strict=self.work.is_strict,
+                self.staging.reader.ids.of_statement(table), reject, strict=self.work.is_strict,
             )  # fmt: skip
 
     def reading(self) -> Reading:
         """Return how an object is read into the table as it is now."""
-        empty_nulls = self.request.read.on_null_nested == "empty"
+        empty_nulls = self.request.empties_nested
         return self.work.readings.text(
             self.work.form, self.staging.destination, empty_nulls=empty_nulls,
             keeps_codes=self.work.keeps_codes, exact=self.work.is_strict,

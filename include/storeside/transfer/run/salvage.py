@@ -23,9 +23,9 @@ from storeside.transfer.formats.text_rows import Record
 from storeside.transfer.objects import strict_json
 from storeside.transfer.objects.content import Content
 from storeside.transfer.objects.streams import CHUNK
+from storeside.transfer.staging.inserting import insert
 from storeside.transfer.staging.json_names import Names
 from storeside.transfer.staging.json_numbers import Numbers
-from storeside.transfer.staging.push import insert
 from storeside.transfer.state.loads import Planned
 from storeside.transfer.statements.reading import TOGETHER, Reading
 from storeside.transfer.tables.table import Destination

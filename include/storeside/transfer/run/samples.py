@@ -1,12 +1,10 @@
-"""Infers the format of sampled objects, and the columns of a table for them."""
+"""Infers the columns of a table for sampled objects."""
 
 from __future__ import annotations
 
 import contextlib
-import itertools
 import logging
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -14,18 +12,15 @@ from clickhouse_connect.driver.exceptions import DatabaseError
 
 from storeside.transfer.base.errors import NO_COLUMNS, LoadObjectError, TransferInputError, is_transient, plain
 from storeside.transfer.base.schema import Column
-from storeside.transfer.formats.csv_text import FIRST_ROW
 from storeside.transfer.formats.encoding import refuse_encoding
 from storeside.transfer.formats.registry import MESSAGES, TEXTS, TYPED
-from storeside.transfer.formats.text_columns import Place
 from storeside.transfer.formats.text_lines import with_line
-from storeside.transfer.formats.text_lists import listed
-from storeside.transfer.formats.text_rows import LONGEST_ROW
 from storeside.transfer.objects.content import Content
 from storeside.transfer.objects.members import about_member, members_of
-from storeside.transfer.request.known_formats import KNOWN
-from storeside.transfer.request.object_format import Csv, Format, format_of
+from storeside.transfer.request.object_format import Format
 from storeside.transfer.request.request import Request
+from storeside.transfer.run.recognition import HEAD, SamplesError
+from storeside.transfer.run.text_samples import NoRowsError, columns_at, merged, sampled_rows, shown_in
 from storeside.transfer.staging.private import quiet
 from storeside.transfer.tables.storable import refuse_unstorable
 from storeside.transfer.types.inference import NoTypeError, merge
@@ -34,75 +29,6 @@ if TYPE_CHECKING:
     from clickhouse_connect.driver.client import Client
 
 log = logging.getLogger(__name__)
-
-# The errors of objects that may be readable later, by key.
-Passing = Mapping[str, LoadObjectError]
-
-_HEAD = 1 << 12
-# How many times as large as asked for a sample of text becomes, one after the other, until it has a row.
-_GROWTHS = (1, 4, 16)
-
-
-def recognise(request: Request, contents: Sequence[Content]) -> tuple[Format, list[Content]]:
-    """Return the request's format, or that of most objects, and the objects with that format.
-
-    The other objects fail when they are loaded. Raises TransferInputError when the objects show no format.
-    """
-    if request.has_kind("messages"):  # no content shows these
-        return request.form(request.format), [*contents]
-    found, blank, reasons, passing = _found(request, contents)
-    name = request.format
-    if name == "auto":
-        if not found:
-            key = next(iter(reasons or (content.key for content in contents)), "")
-            such, why = f", such as {key!r}" if key else "", reasons.get(key, "")
-            if why and not why.endswith("set `format`"):
-                raise SamplesError(f"no sampled object can be read{such}: {why}", passing)
-            raise SamplesError(f"no sampled object shows its format{such}: set `format`", passing)
-        name = Counter(form for _, form in found).most_common(1)[0][0]
-    if name == "tsv" and request.format == "auto" and request.read.csv.delimiter != Csv.delimiter:
-        name = "csv"  # with the delimiter of the request
-    wanted = request.form(name)
-    is_text = wanted.is_text
-    fitting = [content for content, form in found if form == name or (is_text and KNOWN[form].is_text)]
-    fitting += blank if is_text else []
-    reasons |= {content.key: f"it is {KNOWN[form].title} file" for content, form in found}
-    if reasons and not fitting:
-        key, reason = next(iter(reasons.items()))
-        raise SamplesError(f"no sampled object can be read as {wanted.name}, such as {key!r}: {reason}", passing)
-    return wanted, fitting
-
-
-def _found(
-    request: Request, contents: Sequence[Content]
-) -> tuple[list[tuple[Content, str]], list[Content], dict[str, str], Passing]:
-    """Return the objects with their formats, those without content, and why the others cannot be read, by key.
-
-    The errors of those that may be readable later are the last part.
-    """
-    found: list[tuple[Content, str]] = []
-    blank, reasons = [], {}
-    passing: dict[str, LoadObjectError] = {}
-    for content in contents:
-        try:
-            if head := content.sample(_HEAD):
-                found.append((content, format_of(content.title, head)))
-            else:
-                blank.append(content)
-        except LoadObjectError as e:
-            reasons[content.key] = str(e)
-            passing |= {} if e.kind.is_final else {content.key: e}
-        except TransferInputError as e:
-            if request.format == "auto":
-                reasons[content.key] = str(e)
-            else:
-                found.append((content, request.format))
-    for key, reason in reasons.items():
-        log.warning("%r cannot be sampled: %s", key, reason)
-    if passing and len(passing) == len(contents):
-        key, error = next(iter(passing.items()))
-        raise SamplesError(f"no sampled object can be read, such as {key!r}: {error}", passing)
-    return found, blank, reasons, passing
 
 
 def columns_of(client: Client, request: Request, form: Format, contents: Sequence[Content]) -> list[Column]:
@@ -195,39 +121,7 @@ def _taken(request: Request, form: Format, content: Content) -> Any:
     if not form.is_text:
         return typed_columns(form, content)
     rows = sampled_rows(request.read.sample_bytes, form, content)
-    return _of_text(request, replace(form, csv=replace(form.csv, encoding="utf-8")), rows)
-
-
-def sampled_rows(most: int, form: Format, content: Content) -> list[bytes]:
-    """Return the rows in about the first `most` bytes of a text, or in more if these have no whole row.
-
-    Rows with thousands of fields are that long. Raises LoadObjectError.
-    """
-    text, before = TEXTS[form.name], -1
-    for growth in _GROWTHS:
-        sample = content.sample(min(most * growth, LONGEST_ROW))
-        is_whole = len(sample) == content.size and not content.compression
-        is_all = is_whole or len(sample) == before
-        try:
-            rows = text.sample(sample, form, is_whole=is_whole)
-        except LoadObjectError:
-            if is_all or growth == _GROWTHS[-1]:
-                raise
-            continue
-        if is_all or len(rows) > text.headers(form):
-            return rows
-        before = len(sample)
-    raise LoadObjectError(FIRST_ROW.format(before, "increase `sample_bytes`"))
-
-
-def _of_text(request: Request, form: Format, rows: Iterable[bytes]) -> Place | None:
-    """Return what the rows of a text show of its columns; None if there are none. Raises LoadObjectError."""
-    read, found, rows = request.read, TEXTS[form.name], iter(rows)
-    first = [*itertools.islice(rows, found.headers(form) + 1)]
-    if len(first) <= found.headers(form):
-        return None
-    with quiet(bool(read.columns.mask)):
-        return found.shown(itertools.chain(first, rows), form, read, skips_bad=request.on_bad_rows != "fail")
+    return shown_in(request, replace(form, csv=replace(form.csv, encoding="utf-8")), rows)
 
 
 def _merged(client: Client, request: Request, form: Format, taken: Sequence[Any]) -> list[Column]:
@@ -238,29 +132,7 @@ def _merged(client: Client, request: Request, form: Format, taken: Sequence[Any]
         return MESSAGES[form.name].columns(form, given)
     if not form.is_text:
         return merge(client, taken, given)
-    root, found = Place(), [place for place in taken if place is not None]
-    if not found:
-        raise NoRowsError(f"no sampled object has a row: create {request.table} yourself")
-    for place in found:
-        root.merge(place)
-    if not root.fields:
-        raise NoRowsError(f"no sampled object has a row with a field: create {request.table} yourself")
-    return _columns_at(client, request, form, root, given)
-
-
-def _columns_at(
-    client: Client, request: Request, form: Format, root: Place, given: Mapping[str, str]
-) -> list[Column]:
-    """Return the columns of text objects; no statement has values of masked columns."""
-    masked = request.read.columns.mask
-    if form.has_fields and masked and not root.fields.keys() & masked.keys():
-        raise TransferInputError(
-            f"mask {', '.join(map(repr, sorted(masked)))}: no sampled object has these columns: correct the names"
-        )
-    nested: Any = request.read.nested
-    return root.columns(
-        nested, {**dict.fromkeys(masked, "Nullable(String)"), **given}, lambda values: listed(client, values)
-    )
+    return merged(client, request, form, taken, given)
 
 
 def typed_columns(form: Format, content: Content) -> list[Column]:
@@ -282,21 +154,6 @@ def columns_of_members(form: Format, content: Content) -> Iterator[list[Column]]
             yield typed_columns(form, member)
 
 
-class SamplesError(TransferInputError):
-    """No sampled object shows a format or columns: all are damaged, archived or denied, for example. Others may.
-
-    `passing` has the errors of those that may be readable later, by key.
-    """
-
-    def __init__(self, message: str, passing: Passing | None = None) -> None:
-        super().__init__(message)
-        self.passing = passing or {}
-
-
-class NoRowsError(SamplesError):
-    """No sampled object has a row that could show columns."""
-
-
 def whole_columns(client: Client, request: Request, form: Format, content: Content) -> list[Column]:
     """Return the columns that every row of a text object shows. Raises LoadObjectError."""
     return larger_columns(client, request, form, content, [])
@@ -308,12 +165,12 @@ def larger_columns(
     """Return the columns of every row of a text object, and of samples of others. Raises LoadObjectError."""
     if not form.is_native:  # a row may end within a character
         return sample_columns(client, request, form, [content, *others])
-    refuse_encoding(content.sample(_HEAD), form)
-    root = _of_text(request, form, (raw for _, raw in TEXTS[form.name].records(content.plain(), form)))
+    refuse_encoding(content.sample(HEAD), form)
+    root = shown_in(request, form, (raw for _, raw in TEXTS[form.name].records(content.plain(), form)))
     if root is None:
         raise NoRowsError("it has no row")
     for other in others:
         with contextlib.suppress(LoadObjectError):  # its own load states why
             if (found := _taken(request, form, other)) is not None:
                 root.merge(found)
-    return _columns_at(client, request, form, root, {})
+    return columns_at(client, request, form, root, {})

@@ -20,7 +20,7 @@ from storeside.transfer.statements.projection import Readings
 from storeside.transfer.tables.creation import create
 from storeside.transfer.tables.current import keep_view, require
 from storeside.transfer.tables.servers import NO_SERVERS, Servers
-from storeside.transfer.tables.table import Destination
+from storeside.transfer.tables.table import Destination, existing, look_up
 
 if TYPE_CHECKING:
     from clickhouse_connect.driver.client import Client
@@ -44,6 +44,10 @@ class TableSetup:
     def find(self) -> Destination | None:
         """Return the destination if it exists, and drop what earlier tries of this transfer left."""
         return look_up_and_sweep(self.client, self.request.table, self.plan.loads.transfer, self.servers)
+
+    def look_up(self) -> Destination | None:
+        """Return the destination if it exists."""
+        return look_up(self.client, self.request.table, self.servers)
 
     @property
     def look(self) -> Look:
@@ -83,6 +87,11 @@ class TableSetup:
             require(destination, self.request.upsert)
             keep_view(destination, self.request.upsert)
 
+    def renew_view(self) -> None:
+        """With `upsert`, replace the view of current rows by one with all columns of the table."""
+        if self.request.upsert:
+            keep_view(existing(self.client, self.request.table, self.servers), self.request.upsert)
+
     def in_keys(self) -> list[Column]:
         """Return the columns whose values are in keys, with the given types or those that the planned keys show."""
         if not (names := self.request.read.partition_columns):
@@ -99,7 +108,7 @@ class TableSetup:
         wanted = [Column(name, SYSTEM_COLUMNS[name]) for name in self.request.table_options.system_columns]
         if any(destination.type_of(name) is None for name in self.request.read.partition_columns):
             wanted += self.in_keys()
-        if self.request.on_drift == "rest":
+        if self.request.keeps_rest:
             wanted.append(Column(REST, "Map(String, String)"))
         added = [c for c in wanted if destination.type_of(c.name) is None]
         if self.readings.columns:
