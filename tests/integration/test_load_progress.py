@@ -36,6 +36,6 @@ def test_a_question_about_progress_that_fails_ends_no_load(loading: Loading, mon
         asked.append("")
         raise DatabaseError("Code: 241. DB::Exception: (total) memory limit exceeded (MEMORY_LIMIT_EXCEEDED)")
 
-    monkeypatch.setattr(transfer, "progress", fails)
+    monkeypatch.setattr("storeside.transfer.run.batch_threads.queries.being_read", fails)
     assert transfer.run(transfer.prepare()).loaded == 3
     assert asked

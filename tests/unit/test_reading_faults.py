@@ -15,7 +15,7 @@ from pyarrow import orc
 
 from storeside.transfer.request.object_format import Csv
 from storeside.transfer.request.source import Source
-from storeside.transfer.run.looking import Look
+from storeside.transfer.samples.looking import Look
 from storeside.transfer.state.loads import Planned
 from tests import statements
 from tests.avro_files import avro, record

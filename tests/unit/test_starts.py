@@ -16,8 +16,9 @@ HEAVY = BANNED | {"airflow", "asyncpg", "fastapi", "pydantic", "requests", "sqla
 # Parts of the engine that only work needs: a start without work imports none of them.
 WORK = (
     "copying.s3", "events.load", "ledger", "quality.verdict", "transfer.formats", "transfer.objects",
-    "transfer.publish", "transfer.run", "transfer.staging", "transfer.state", "transfer.statements",
-    "transform.bucket_job", "transform.state", "aistore.jobs", "aistore.etl", "speech.manifest",
+    "transfer.publish", "transfer.run", "transfer.samples", "transfer.staging", "transfer.state",
+    "transfer.statements", "transform.bucket_job", "transform.state", "aistore.jobs", "aistore.etl",
+    "speech.manifest",
 )  # fmt: skip
 SEEN = "import atexit, json, sys; atexit.register(lambda: print('SEEN', json.dumps(sorted(sys.modules)), flush=True))"
 NOWHERE = {"CLICKHOUSE_HOST": "localhost", "CLICKHOUSE_PORT": "1", "AWS_DEFAULT_REGION": "us-east-1"}

@@ -1,4 +1,4 @@
-"""What a bucket job does: its ETL, names and options as they apply, and the scope of the results that count."""
+"""The terms of a bucket job: its ETL, names and options as they apply, and the scope of the results that count."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Terms:
-    """What a job does; `named` are the names of results before those are refused that can have no list of results."""
+    """The terms of a job; `named` are the names of results, also of those that can have no list of results."""
 
     spec: EtlSpec | None
     naming: Naming

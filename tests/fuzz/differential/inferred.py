@@ -21,7 +21,7 @@ from clickhouse_connect.driver.exceptions import DatabaseError
 from storeside.sql.quoting import identifier
 from storeside.transfer.base.errors import LoadObjectError, TransferInputError
 from storeside.transfer.base.schema import Column
-from storeside.transfer.run.samples import sample_columns
+from storeside.transfer.samples.columns import sample_columns
 from storeside.transfer.tables.table import LOAD_ID
 from storeside.transfer.types.inference import NoTypeError
 from tests.fuzz.differential.inferred_files import File, made

@@ -13,7 +13,7 @@ from storeside.transfer.base.errors import (
 )
 from storeside.transfer.base.schema import Column, bare, is_nested, resolved, same
 from storeside.transfer.formats.registry import MESSAGES
-from storeside.transfer.run.samples import columns_of_members, larger_columns, typed_columns, whole_columns
+from storeside.transfer.samples.columns import columns_of_members, larger_columns, typed_columns, whole_columns
 from storeside.transfer.staging.staging import Staging
 from storeside.transfer.state.loads import Planned
 from storeside.transfer.state.lock import Hold, locked

@@ -14,7 +14,7 @@ from storeside.transfer.formats.text_types import TEXT, Types, type_of
 from storeside.transfer.objects.content import Content
 from storeside.transfer.request.object_format import Format
 from storeside.transfer.request.request import Request
-from storeside.transfer.run.text_samples import sampled_rows
+from storeside.transfer.samples.text import sampled_rows
 
 # Rows of each sample whose values are compared.
 _ROWS = 1000

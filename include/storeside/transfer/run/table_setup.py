@@ -13,8 +13,8 @@ from storeside.transfer.publish.leftovers import look_up_and_sweep
 from storeside.transfer.request.object_format import Format
 from storeside.transfer.request.options import REST, SYSTEM_COLUMNS, refuse_own
 from storeside.transfer.request.request import Request
-from storeside.transfer.run.looking import Look
 from storeside.transfer.run.planned_columns import check_table, missing, of_keys, of_new_table
+from storeside.transfer.samples.looking import Look
 from storeside.transfer.state.plan import Plan
 from storeside.transfer.statements.projection import Readings
 from storeside.transfer.tables.creation import create

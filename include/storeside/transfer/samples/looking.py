@@ -23,9 +23,9 @@ from storeside.transfer.objects.content import Content, content_of
 from storeside.transfer.objects.streams import CHUNK
 from storeside.transfer.request.object_format import Format
 from storeside.transfer.request.request import Request
-from storeside.transfer.run.recognition import SamplesError, recognise
-from storeside.transfer.run.samples import columns_of
-from storeside.transfer.run.text_samples import NoRowsError
+from storeside.transfer.samples.columns import columns_of
+from storeside.transfer.samples.recognition import SamplesError, recognise
+from storeside.transfer.samples.text import NoRowsError
 from storeside.transfer.state.loads import Loaded, Planned
 from storeside.transfer.state.plan import Plan
 

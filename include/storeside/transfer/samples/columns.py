@@ -19,8 +19,8 @@ from storeside.transfer.objects.content import Content
 from storeside.transfer.objects.members import about_member, members_of
 from storeside.transfer.request.object_format import Format
 from storeside.transfer.request.request import Request
-from storeside.transfer.run.recognition import HEAD, SamplesError
-from storeside.transfer.run.text_samples import NoRowsError, columns_at, merged, sampled_rows, shown_in
+from storeside.transfer.samples.recognition import HEAD, SamplesError
+from storeside.transfer.samples.text import NoRowsError, columns_at, merged, sampled_rows, shown_in
 from storeside.transfer.staging.private import quiet
 from storeside.transfer.tables.storable import refuse_unstorable
 from storeside.transfer.types.inference import NoTypeError, merge

@@ -1,4 +1,4 @@
-"""What sampled rows of text objects show, and the columns for them."""
+"""Reads the rows of sampled text objects, and infers the columns that they show."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from storeside.transfer.formats.text_rows import LONGEST_ROW
 from storeside.transfer.objects.content import Content
 from storeside.transfer.request.object_format import Format
 from storeside.transfer.request.request import Request
-from storeside.transfer.run.recognition import SamplesError
+from storeside.transfer.samples.recognition import SamplesError
 from storeside.transfer.staging.private import quiet
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def shown_in(request: Request, form: Format, rows: Iterable[bytes]) -> Place | N
 def merged(
     client: Client, request: Request, form: Format, shown: Sequence[Place | None], given: Mapping[str, str]
 ) -> list[Column]:
-    """Return the columns of what the rows of several texts show. Raises NoRowsError."""
+    """Return the columns that the rows of several texts show together. Raises NoRowsError."""
     root, found = Place(), [place for place in shown if place is not None]
     if not found:
         raise NoRowsError(f"no sampled object has a row: create {request.table} yourself")
