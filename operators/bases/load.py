@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Required
 
@@ -13,14 +13,16 @@ from storeside.operators.bases.deferring import WaitingArguments, WaitingOperato
 from storeside.operators.bases.deprecated import FlatArguments, FlatLoadArguments
 from storeside.operators.bases.selecting import SelectingArguments, SelectingOperator
 from storeside.operators.errors import airflow_errors
+from storeside.operators.hooks.aistore import AIStoreHook
+from storeside.operators.hooks.transfer import source
 from storeside.operators.outcome import check_policy
 from storeside.operators.shared import as_object, ledger, record_running
 from storeside.transfer.request.options import Batches, LoadLimits
-from storeside.transfer.request.source import Source, uri_of
+from storeside.transfer.request.source import uri_of
 from storeside.transfer.request.upsert import Upsert
 
 if TYPE_CHECKING:
-    from airflow.sdk import Context
+    from airflow.sdk import Connection, Context
 
     from storeside.operators.outcome import OnFailed
     from storeside.transfer.request.named_options import NamedOptions
@@ -34,7 +36,6 @@ if TYPE_CHECKING:
         Request,
     )
     from storeside.transfer.request.template import Template
-    from storeside.transfer.run.engine import Prepared
 
 
 class LoadArguments(WaitingArguments, SelectingArguments, FlatArguments, total=False):
@@ -180,14 +181,23 @@ class LoadOperator(FlatLoadArguments, WaitingOperator, SelectingOperator):
         """The URI of the source, for the log, the pages and assets."""
         return uri_of(*self.place())
 
-    def request(self, source: Source, **more: Any) -> Request:
-        """Return the engine's request for the rendered arguments; `more` adds fields. Raises BadInput."""
+    def request(
+        self, aws: Connection | None, of_source: Mapping[str, Any] | None = None, aistore: AIStoreHook | None = None,
+        **more: Any,
+    ) -> Request:  # fmt: skip
+        """Return the engine's request for the rendered arguments; `more` adds fields, `of_source` to its source.
+
+        `aws` is the connection to S3, or None for a source in AIStore, whose hook is `aistore`.
+
+        Raises:
+            BadInput: the arguments are invalid.
+        """
         from storeside.transfer.request.named_options import with_options
         from storeside.transfer.request.request import CHOICES
 
         check_policy(self.on_failed_objects)
         request = self.request_type()(
-            source,
+            replace(source(aws, *self.place(), aistore), **(of_source or {})),
             self.table,
             **{name: getattr(self, name) for name in CHOICES},
             read=self.read,
@@ -220,12 +230,9 @@ class LoadOperator(FlatLoadArguments, WaitingOperator, SelectingOperator):
         if self._transfer is not None:
             self._transfer.cancel()
 
-    def _record_running(
-        self, context: Context, kind: str, started: float, table: str, prepared: Prepared | None = None
-    ) -> None:
-        """Record in ``storeside.runs`` that the task is running; `prepared` adds the totals if the plan exists."""
+    def _record_running(self, context: Context, kind: str, started: float, table: str, **totals: int) -> None:
+        """Record in ``storeside.runs`` that the task is running; `totals` are those of the plan if it exists."""
         tables = ledger(self.clickhouse_conn_id)
         tables.create()
-        totals = {"objects": prepared.planned, "bytes": prepared.bytes} if prepared else {}
         destination = f"clickhouse://{table}"
         record_running(tables, context, kind, self.origin, destination, started=started, **totals)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Unpack
 
 from airflow.sdk import BaseHook
@@ -20,7 +20,6 @@ from storeside.operators.hooks.transfer import (
     ledger_connection,
     other_servers,
     s3_client,
-    source,
 )
 from storeside.operators.outcome import (
     fail_for_objects,
@@ -154,7 +153,10 @@ class S3ToClickHouseOperator(LoadOperator):
             request = given[0]
             if prepared.planned:
                 self._loader = "push" if prepared.push else "pull"
-                self._record_running(context, "load", started, self._transfer.request.table, prepared)
+                self._record_running(
+                    context, "load", started, self._transfer.request.table, objects=prepared.planned,
+                    bytes=prepared.bytes,
+                )  # fmt: skip
             # A triggerer has neither the suite's file nor its module.
             stays = prepared.push or prepared.is_brief or self.suite
             if prepared.planned and self.deferrable and not stays:
@@ -199,11 +201,10 @@ class S3ToClickHouseOperator(LoadOperator):
         clickhouse = self._connection()
         aistore = AIStoreHook(self.aistore_conn_id) if in_aistore(self.place()[0]) else None
         aws = None if aistore else BaseHook.get_connection(self.aws_conn_id)
-        of_source: dict[str, Any] = {
-            name: str(getattr(self, name)) for name in ("modified_after", "inventory", "snapshot")
-        }
         request = self.request(
-            replace(source(aws, *self.place(), aistore), **of_source),
+            aws,
+            {name: str(getattr(self, name)) for name in ("modified_after", "inventory", "snapshot")},
+            aistore=aistore,
             all_or_nothing=self.all_or_nothing,
             retry_failed=as_bool(self.retry_failed, "retry_failed"),
             overlap_seconds=self.overlap_seconds,

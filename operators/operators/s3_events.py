@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Unpack, cast
 
 from airflow.sdk import BaseHook
@@ -20,7 +20,6 @@ from storeside.operators.hooks.transfer import (
     ledger_client,
     ledger_connection,
     other_servers,
-    source,
 )
 from storeside.operators.links import QueuePageLink
 from storeside.operators.outcome import fail_for_messages, log_drained, with_short_verdict
@@ -141,7 +140,7 @@ class S3EventsToClickHouseOperator(LoadOperator):
         clickhouse = BaseHook.get_connection(self.clickhouse_conn_id)
         with airflow_errors():
             request = self.request(
-                replace(source(aws, *self.place()), modified_after=self.modified_after), after_load=self.after_load,
+                aws, {"modified_after": self.modified_after}, after_load=self.after_load,
                 expectations=Expectations(self.suite, self.on_failed_expectations),
             )  # fmt: skip
             limits = Limits(
