@@ -8,14 +8,14 @@ from airflow.sdk import Param
 
 from storeside.operators.entries import must_match
 from storeside.operators.restrictions import form_choices
-from storeside.transfer.request.after_load import AfterLoad
+from storeside.transfer.request.after_load import ACTIONS, AfterLoad
 from storeside.transfer.request.template import Template
 
 AFTER: Final = {
     "after_load": Param(
         "none",
         type="string",
-        enum=["none", "delete", "move", "tag"],
+        enum=[*ACTIONS],
         title="Loaded objects",
         section="After the load",
         **form_choices("after load"),

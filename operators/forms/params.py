@@ -14,7 +14,7 @@ from storeside.transfer.request.column_options import Columns
 from storeside.transfer.request.known_formats import KNOWN
 from storeside.transfer.request.object_format import Csv, MessageSchema
 from storeside.transfer.request.options import ReadOptions, TableOptions
-from storeside.transfer.request.request import RESERVED
+from storeside.transfer.request.request import CHOICES, RESERVED, Request
 from storeside.transfer.request.template import Template
 
 described = restrictions.described
@@ -178,9 +178,9 @@ TABLE: Final = {
         description="PARTITION BY of a new table: columns or functions of a column, such as toYYYYMM(taken_at)",
     ),
     "on_drift": Param(
-        "fail",
+        Request.on_drift,
         type="string",
-        enum=["fail", "add", "widen", "rest"],
+        enum=[*CHOICES["on_drift"]],
         title="Other columns",
         section="When objects differ",
         values_display={
@@ -192,9 +192,9 @@ TABLE: Final = {
         description="What happens to an object whose columns differ from the table's",
     ),
     "on_bad_rows": Param(
-        "fail",
+        Request.on_bad_rows,
         type="string",
-        enum=["fail", "skip", "keep"],
+        enum=[*CHOICES["on_bad_rows"]],
         title="Bad rows",
         section="When objects differ",
         values_display={
@@ -205,9 +205,9 @@ TABLE: Final = {
         description="What happens to rows that cannot be parsed",
     ),
     "on_overwrite": Param(
-        "append",
+        Request.on_overwrite,
         type="string",
-        enum=["append", "replace"],
+        enum=[*CHOICES["on_overwrite"]],
         title="Overwritten objects",
         section="When objects differ",
         values_display={"append": "Add the new rows", "replace": "Replace the old rows"},

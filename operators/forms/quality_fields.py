@@ -7,6 +7,7 @@ from typing import Final, TypedDict
 from airflow.sdk import Param
 
 from storeside.operators.restrictions import described, form_choices
+from storeside.transfer.request.options import Expectations
 from storeside.transfer.request.template import Template
 
 # The suite that checks the rows of `S3ToClickHouseOperator`.
@@ -23,9 +24,9 @@ EXPECTATIONS: Final = {
         ),
     ),
     "on_failed_expectations": Param(
-        "fail",
+        Expectations.on_failed,
         type="string",
-        enum=["fail", "quarantine"],
+        enum=[*Expectations.CHOICES["on_failed"]],
         title="Unexpected rows",
         section="Quality",
         values_display={

@@ -253,3 +253,5 @@ def test_the_form_offers_the_engines_choices() -> None:
     offered = {name: param.schema["enum"] for name, param in form.items() if "enum" in param.schema}
     assert offered == {name: list(choices) for name, choices in CHOICES.items() if name in offered}
     assert {"format", "on_drift", "on_bad_rows", "on_overwrite"} <= offered.keys()
+    for field in (*form.values(), *params.EXPECTATIONS.values(), *params.AFTER.values()):
+        assert field.schema.get("enum", []) == [*field.schema.get("values_display", ())], "each choice has a label"

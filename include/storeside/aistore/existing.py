@@ -14,7 +14,7 @@ from storeside.aistore.spec_file import OBJECT_TIMEOUT, seconds
 if TYPE_CHECKING:
     from aistore.sdk import Client
 
-RUNNING, INITIALIZING, ABORTED = "Running", "Initializing", "Aborted"
+RUNNING, ABORTED = "Running", "Aborted"
 # Variables that change with the cluster or with time-outs, not with the result; see `EtlSpec.message`.
 _NO_EFFECT = frozenset({MARK, KEEPER, "AIS_NODES", "TRANSFORM_VARIABLES", "OBJECT_TIMEOUT", "ETL_DIRECT_FQN"})
 

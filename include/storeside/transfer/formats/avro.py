@@ -1,6 +1,8 @@
 """Reads the header of Avro objects.
 
-https://avro.apache.org/docs/1.12.0/specification/#object-container-files describes the header.
+https://avro.apache.org/docs/1.12.0/specification/#object-container-files describes the header. fastavro 1.13.1 would
+be slower (0.029 instead of 0.020 ms for 5 fields, 0.065 instead of 0.049 ms for 50), and it does not tell where a
+header ends, which a push with another schema needs.
 """
 
 from __future__ import annotations

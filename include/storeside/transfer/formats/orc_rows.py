@@ -2,7 +2,7 @@
 
 pyarrow 26.0.1 ends its process with a segmentation fault while it reads some damaged stripes, although not while it
 reads a footer. These processes are forks of a reader that has imported pyarrow, which takes most of the time of a
-small object.
+small object. docs/decisions/0011-isolation-of-readers.md has the reason and the measurement.
 """
 
 from __future__ import annotations

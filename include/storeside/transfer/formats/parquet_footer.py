@@ -1,7 +1,8 @@
 """The footer of a Parquet object, field by field, with a check that each column's declarations are consistent.
 
-pyarrow can open such a footer, but crashes the process if some declarations of a column contradict each other. Field
-ids are those of https://github.com/apache/parquet-format/blob/master/src/main/thrift/parquet.thrift
+pyarrow can open such a footer, but crashes the process if some declarations of a column contradict each other; see
+docs/decisions/0011-isolation-of-readers.md. Field ids are those of
+https://github.com/apache/parquet-format/blob/master/src/main/thrift/parquet.thrift
 """
 
 from __future__ import annotations

@@ -148,8 +148,6 @@ _LONGEST = 64  # characters of a text that may have a form
 _INTEGERS = of("Int64", "UInt64", "Int128", "Float64")
 _FLOATS = of("Float64")
 _SHORT = re.compile(r"(0|[1-9]\d{0,14})(\.\d{1,15})?", re.ASCII)
-# A code: text that a number does not keep.
-CODE = re.compile(r"\+\d|[+-]?0\d", re.ASCII)
 
 
 def held(text: str, without: Collection[str] = ()) -> Types:
