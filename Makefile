@@ -297,6 +297,10 @@ bench-transfer: $(STAMP) ## compare loads from S3 with ClickHouse's own, Airbyte
 bench-small: $(STAMP) ## measure statements and CPU of loads of one small object; ARGS="--before DIR" compares with another checkout
 	@$(PYTHON) -m tests.benchmarks.small $(ARGS)
 
+.PHONY: bench-tables
+bench-tables: $(STAMP) ## load one object into each of 1,000 tables in one run: seconds, CPU, memory; ARGS="--tables 10000"
+	@$(PYTHON) -m tests.benchmarks.tables $(ARGS)
+
 .PHONY: bench-starts
 bench-starts: $(STAMP) ## measure the CPU of starts: the command for a small load, --help, DAG files in a parse; ARGS="--before DIR"
 	@$(PYTHON) -m tests.benchmarks.starts $(ARGS)

@@ -123,6 +123,7 @@ def check_load(operator: Any) -> None:
     from storeside.transfer.request.named_options import with_options
     from storeside.transfer.request.request import CHOICES, Request
     from storeside.transfer.request.source import Source
+    from storeside.transfer.request.table_names import TABLE, names_tables
 
     anywhere, anything = Source("bucket"), "database.table"
     choices = {name: lambda value, name=name: Request(anywhere, anything, **{name: value}) for name in CHOICES}
@@ -130,9 +131,12 @@ def check_load(operator: Any) -> None:
         operator,
         bucket=check_s3_bucket,
         keys=lambda keys: Source("bucket", keys),
-        table=lambda table: Request(anywhere, table),
+        table=lambda table: Request(Source("bucket", TABLE if TABLE in table else ""), table),
         on_failed_objects=check_policy,
         upsert=lambda options: options.check(),
         options=lambda options: with_options(Request(anywhere, anything), as_object(options, "options")),
         **choices,
     )
+    if operator.keys and is_literal([operator.bucket, operator.keys, operator.table]):
+        with literal_errors(operator):
+            names_tables(operator.keys, operator.table)

@@ -341,6 +341,15 @@ class Form:
             return True
         return is_listed("databases", table.partition(".")[0], _with_defaults(self.value)["databases"])
 
+    def fault(self, template: str, table: str) -> str:
+        """Return why a load whose table is this `template` with ``{table}`` may not load a table; empty if it may."""
+        if not any(field.kind == "table" and template in field.values for field in self.fields):
+            return ""
+        listed = _with_defaults(self.value)["tables"]
+        return (
+            "" if is_listed("tables", table, listed) else f"it is not one of the tables that forms may use: {listed}"
+        )
+
     def check_limits(self, groups: Mapping[str, Any]) -> None:
         """Check options by name against those of the task's code in `groups`; see `named_options.raised`.
 

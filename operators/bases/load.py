@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Required
 
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
@@ -16,7 +17,7 @@ from storeside.operators.errors import airflow_errors
 from storeside.operators.hooks.aistore import AIStoreHook
 from storeside.operators.hooks.transfer import source
 from storeside.operators.outcome import check_policy
-from storeside.operators.shared import as_object, ledger, record_running
+from storeside.operators.shared import as_object, ledger, plain, record_running, run_columns, run_key
 from storeside.transfer.request.options import Batches, LoadLimits
 from storeside.transfer.request.source import uri_of
 from storeside.transfer.request.upsert import Upsert
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Connection, Context
 
     from storeside.operators.outcome import OnFailed
+    from storeside.operators.restrictions import Form
     from storeside.transfer.request.named_options import NamedOptions
     from storeside.transfer.request.options import ReadOptions, TableOptions
     from storeside.transfer.request.request import (
@@ -152,6 +154,7 @@ class LoadOperator(FlatLoadArguments, WaitingOperator, SelectingOperator):
         self.clickhouse_conn_id = clickhouse_conn_id
         self._transfer: Any = None
         self._creates_database = True
+        self._form: Form | None = None
         self._loader = "pull"
         check_load(self)
 
@@ -159,6 +162,7 @@ class LoadOperator(FlatLoadArguments, WaitingOperator, SelectingOperator):
         """Check the run's parameters, and whether the load may create a database. Raises AirflowFailException."""
         super().pre_execute(context)
         with airflow_errors():
+            self._form = self.checked_form
             self._creates_database = self.checked_form.may_create_database(self.table)
             self.checked_form.check_limits({"read.": self.read, "batches.": self._batches(), "limits.": self.limits})
 
@@ -208,6 +212,32 @@ class LoadOperator(FlatLoadArguments, WaitingOperator, SelectingOperator):
             **more,
         )
         return with_options(request, as_object(self.options, "options"))
+
+    def _load_tables(self, context: Context, given: tuple[Any, ...]) -> dict[str, Any]:
+        """Load the tables that keys name, and return the totals; `given` is the request with clients for it."""
+        from storeside.operators.tables import TableRuns, fail_for_tables, transfer_of
+
+        started = time.time()
+        form = self._form
+        self._transfer = transfer_of(
+            given, run_key(context), lambda table: form.fault(self.table, table) if form else ""
+        )
+        self._record_running(context, "load", started, self.table)
+        runs = TableRuns(ledger(self.clickhouse_conn_id), run_columns(context))
+        try:
+            report = self._transfer.run(runs.add)
+        finally:
+            runs.flush()
+        self.record_end(
+            context, runs.ledger, runs.rest(self.origin, self.table, report), rows=report.rows,
+            rejected=report.rejected, listed=report.listed, skipped=report.skipped, done=report.loaded,
+            failed=report.failed, bytes_in=report.bytes,
+        )  # fmt: skip
+        runs.log(self.log, report)
+        fail_for_tables(report, run_key(context), must_be_complete=self.on_failed_objects == "fail")
+        if not report.listed:
+            self.end_without(f"no object matches {self.origin}")
+        return dict(plain(asdict(report)))
 
     def finish(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
         """Report the result in the trigger's event.

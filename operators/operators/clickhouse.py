@@ -53,6 +53,9 @@ class S3ToClickHouseOperator(LoadOperator):
     retried, cleared or run again loads nothing twice: ``storeside.loads`` records the outcome of each object version.
     When the task is killed or cleared, it stops its queries. Returns the engine's `Report` as a dictionary.
 
+    With ``{table}`` in the keys and in `table`, each object goes into the table that its key names, and the task
+    returns the engine's `TablesReport` as a dictionary, see docs/transfer/many-tables.md.
+
     :param source: URI of bucket and keys, instead of `bucket` and `keys`: ``s3://trips/2026/{01..06}/**.csv.gz``, or
         ``ais://results/2026/`` for a bucket of AIStore
     :param bucket: bucket, without ``s3://``
@@ -149,6 +152,8 @@ class S3ToClickHouseOperator(LoadOperator):
             given = self._given()
             if as_bool(self.plan_only, "plan_only"):
                 return self._preview(*given)
+            if given[0].names_tables:
+                return self._load_tables(context, given)
             prepared = self._planned(context, given)
             request = given[0]
             if prepared.planned:
@@ -187,7 +192,10 @@ class S3ToClickHouseOperator(LoadOperator):
         if as_bool(self.plan_only, "plan_only"):
             return False
         with airflow_errors():
-            prepared = self._planned(context, self._given())
+            given = self._given()
+            if given[0].names_tables:
+                return False
+            prepared = self._planned(context, given)
             if prepared.planned or not (prepared.listed or self.on_nothing == "succeed"):
                 return False
             report = asdict(self._transfer.run(prepared))

@@ -29,6 +29,7 @@ BENCHMARKS = (
     "authn",
     "transfer",
     "small",
+    "tables",
     "starts",
     "quality",
     "upsert",

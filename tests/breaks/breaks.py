@@ -426,6 +426,17 @@ BREAKS = (
         ),
     ),
     Break(
+        "load-tables",
+        "any name in a key becomes a table",
+        (
+            Edit(
+                f"{ENGINE}/transfer/many/names.py",
+                "if not _NAME.fullmatch(name):",
+                'if name == "":',
+            ),
+        ),
+    ),
+    Break(
         "load-partition",
         "the new rows appear before the old ones go",
         (

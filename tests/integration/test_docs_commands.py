@@ -31,6 +31,14 @@ RUN = {
     for line in block.splitlines()
     if (command := re.sub(r"\s+#.*", "", line).strip())
 }
+# The output of the last command of a block, if a block with text follows.
+PRINTED = {
+    re.sub(r"\s+#.*", "", commands.splitlines()[-1]).strip(): text
+    for path in PAGES
+    for commands, text in re.findall(
+        r"^```sh run\n(.*?)^```\n\n^```text\n(.*?)^```", path.read_text(), re.MULTILINE | re.DOTALL
+    )
+}
 QUERIES = [
     statement
     for path in PAGES
@@ -93,6 +101,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory, s3_client: S3Client, clickh
 
 def test_there_are_commands_and_queries() -> None:
     assert len(RUN) >= 5
+    assert len(PRINTED) >= 4
     assert len(QUERIES) >= 6
 
 
@@ -109,6 +118,7 @@ def test_commands_run(folder: Path, environment: dict[str, str], clickhouse: Any
             capture_output=True, text=True,
         )  # fmt: skip
         assert done.returncode == 0, f"{page}: {line}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
+        assert line not in PRINTED or done.stdout == PRINTED[line], f"{page}: {line}"
     assert clickhouse.query("SELECT count(), sum(fare) FROM data.trips").first_row == (3, 7.5)
     current = clickhouse.query("SELECT id, city FROM data.customers_current ORDER BY id").result_rows
     assert current == [(1, "Bern"), (3, "Genf")]

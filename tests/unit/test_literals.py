@@ -176,6 +176,11 @@ WRONG: list[tuple[Any, dict[str, Any], str]] = [
         {**LOAD, "bucket": "ais://in", "sqs_queue": "q"},
         "bucket 'ais://in': write source=",
     ),
+    (
+        S3ToClickHouseOperator,
+        {**LOAD, "keys": "raw/", "table": "raw.{table}"},
+        "write {table} once in the keys, and once in the name",
+    ),
     (S3ToClickHouseOperator, {**LOAD, "table": "trips"}, "table 'trips': write database.table"),
     (S3ToClickHouseOperator, {**LOAD, "keys": "a{b"}, "keys 'a{b': close each brace"),
     (S3EventsToClickHouseOperator, {**LOAD, "sqs_queue": "q", "on_drift": "no"}, "on_drift 'no': choose one of"),

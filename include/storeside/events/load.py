@@ -76,6 +76,11 @@ class EventLoad:
                 f"{option}: a load of events lists no bucket, so it does not know which objects are gone: set it"
                 " in an S3ToClickHouseOperator"
             )
+        if request.names_tables:
+            raise EventInputError(
+                f"table {request.table!r}: a load of events fills one table: load tables that keys name with"
+                " S3ToClickHouseOperator"
+            )
         if request.source.in_aistore:
             raise EventInputError(
                 f"{request.source.bucket}: only S3 sends events: load it with S3ToClickHouseOperator"

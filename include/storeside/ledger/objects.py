@@ -452,6 +452,18 @@ class Ledger:
             if run.get("failed") or int(first_row(self.client.query(kept, parameters=asked))[0]):
                 self.keep_failures(**asked)
 
+    def record_loads(self, runs: Sequence[Mapping[str, Any]]) -> None:
+        """Record loads of tables within one task in ``storeside.runs``, as `record_run` does with one task.
+
+        All have the same keys.
+        """
+        if runs:
+            names = {name: _RUN.get(name, "String") for name in runs[0]}
+            self._insert("storeside.runs", [list(run.values()) for run in runs], names)
+        for run in runs:
+            if run["failed"]:
+                self.keep_failures(**{name: run[name] for name in ("run_id", "source", "destination")})
+
     def keep_failures(self, *, run_id: str, source: str, destination: str) -> None:
         """Copy the failures of a run into ``storeside.failures``; see `record_run`."""
         asked = {"run_id": run_id, "source": source, "destination": destination}

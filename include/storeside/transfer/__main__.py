@@ -11,12 +11,13 @@ the ledger, and replaces CLICKHOUSE_HOST and CLICKHOUSE_PORT.
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
-from storeside.amounts import counted
+from storeside.amounts import counted, others
 from storeside.transfer.base.errors import TransferInputError, shown
 from storeside.transfer.cli import (
     S3_SOURCE,
@@ -37,7 +38,8 @@ if TYPE_CHECKING:
     from storeside.transfer.request.request import Request
     from storeside.transfer.run.engine import Report
 
-_EXAMPLE = "storeside load s3://trips/2026/ analytics.trips --order-by pickup_time"
+_EXAMPLE = """storeside load s3://trips/2026/ analytics.trips --order-by pickup_time
+  storeside load 's3://exports/{table}/**.csv' 'raw.{table}'"""
 _CODES = """1 if objects failed, now or before, or S3 refused to change them; 2 if the load cannot finish;
 99 with --on-nothing skip and no object"""
 
@@ -50,7 +52,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Objects that an earlier run could not load count as failed, unless their failure was accepted.
     """
     parser = transfer_arguments(
-        "storeside load", "Loads the objects of a bucket into a table of ClickHouse, each exactly once.",
+        "storeside load",
+        "Loads the objects of a bucket into a table of ClickHouse, or with {table} in SOURCE and TABLE into the"
+        " tables that keys name, each exactly once.",
         f"{S3_SOURCE}; or the same with ais://", example=_EXAMPLE, codes=_CODES,
     )  # fmt: skip
     parser.add_argument(
@@ -99,6 +103,8 @@ def _transfer(given: argparse.Namespace) -> int:
     )
     if given.preview:
         return _preview(wanted, given)
+    if wanted.names_tables:
+        return _tables(wanted, given)
     transfer = Transfer(
         wanted,
         clickhouse(),
@@ -128,6 +134,43 @@ def status(report: Report, given: argparse.Namespace) -> int:
         ignored = "".join(f"; {counted(n, 'marker')} {kind} ignored" for kind, n in report.ignored.items())
         return end_without(f"no object matches {given.source}{ignored}", given.on_nothing)
     return 1 if report.failed or report.known_bad or report.left else 0
+
+
+def _tables(wanted: Request, given: argparse.Namespace) -> int:
+    """Load the objects into the tables that their keys name, and print the totals of each changed table."""
+    from storeside.transfer.many.report import TableOutcome
+    from storeside.transfer.many.tables_transfer import TablesTransfer
+
+    if given.accept_failed:
+        raise TransferInputError(
+            "--accept-failed: accept the failures of each table alone: write its name instead of {table} in SOURCE"
+            " and in TABLE"
+        )
+    found: list[TableOutcome] = []
+    transfer = TablesTransfer(
+        wanted, clickhouse(), reader_of(wanted.source, given.sse_kms_key_id), run_of(given), ledger(), servers()
+    )
+    with Lines() as show:
+        report = transfer.run(lambda outcome: None if outcome.is_unchanged else found.append(outcome), show)
+    found.sort(key=lambda outcome: outcome.table)
+    if given.json:
+        print(json.dumps({**asdict(report), "by_table": [asdict(outcome) for outcome in found]}))
+    else:
+        for outcome in found:
+            if outcome.report and outcome.report.loaded:
+                print(f"{outcome.table}: {counted(outcome.report.loaded, 'object')}, {_rows_of(outcome.report)}")
+        print(report_text(report, as_json=False))
+        for outcome in found:
+            if outcome.reason:
+                print(f"{outcome.table or shown(outcome.name)}: {outcome.reason}", file=sys.stderr)
+    if not report.listed:
+        return end_without(f"no object matches {given.source}", given.on_nothing)
+    return 1 if report.failed_tables else 0
+
+
+def _rows_of(report: Report) -> str:
+    """Return the numbers of rows of a report as text."""
+    return f"{counted(report.rows, 'row')}{others((report.rejected, 'rejected'), (report.filtered, 'filtered'))}"
 
 
 def _preview(wanted: Request, given: argparse.Namespace) -> int:

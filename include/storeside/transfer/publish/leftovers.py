@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from clickhouse_connect.driver.exceptions import DatabaseError, OperationalError
 
 from storeside.sql.answers import first_row
+from storeside.sql.quoting import literal
 from storeside.transfer.base import queries, staging_tables
 from storeside.transfer.base.errors import plain
 from storeside.transfer.publish.publishing import settle
@@ -61,6 +62,24 @@ def look_up_and_sweep(client: Client, name: str, transfer: str, servers: Servers
     if found is not None:
         sweep(found.others, transfer)
     return found
+
+
+def transfers_with_leftovers(client: Client, transfers: Sequence[str]) -> set[str]:
+    """Return those of these transfers whose earlier tries left staging tables or running statements."""
+    prefixes = {queries.tables_of(transfer): transfer for transfer in transfers}
+    length = len(next(iter(prefixes)))
+    ids = ", ".join(map(literal, prefixes))
+    statement = queries.filling("")
+    row = first_row(
+        client.query(
+            f"SELECT (SELECT groupUniqArray(substring(name, 1, {length})) FROM system.tables"
+            f" WHERE database = '{staging_tables.STAGING}' AND substring(name, 1, {length}) IN ({ids})),"
+            f" (SELECT groupUniqArray(substring(query_id, {len(statement) + 1}, {length})) FROM system.processes"
+            f" WHERE startsWith(query_id, {literal(statement)})"
+            f" AND substring(query_id, {len(statement) + 1}, {length}) IN ({ids}))"
+        )
+    )
+    return {prefixes[prefix] for some in row for prefix in some}
 
 
 def settle_doubtful(destination: Destination | None, loads: Loads, s3: Any) -> None:

@@ -74,9 +74,11 @@ class Replacement:
         require_partitions(self.destination, self.value)
         found = self._ids(f"{STAGING}.{identifier(staging)}")
         if others := set(found) - {self.value}:
+            whose = "also have rows" if self.value in found else "have no rows of this partition, but"
             raise TransferInputError(
-                f"replace_partition {self.value!r}: the objects also have rows of the partition {min(others)!r} of"
-                f" {self.destination.name}: choose keys whose objects have only rows of {self.value!r}"
+                f"replace_partition {self.value!r}: the objects {whose} of the partition {min(others)!r} of"
+                f" {self.destination.name}: write the value as ClickHouse shows it, and choose keys whose objects"
+                f" have only rows of {self.value!r}"
             )
         identity = found.get(self.value) or self._ids(self.destination.quoted).get(self.value)
         if identity is None:  # neither the objects nor the table have such rows

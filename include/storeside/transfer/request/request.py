@@ -29,6 +29,7 @@ from storeside.transfer.request.options import (
 )
 from storeside.transfer.request.source import Source
 from storeside.transfer.request.table_keys import Expression
+from storeside.transfer.request.table_names import names_tables
 from storeside.transfer.request.upsert import Upsert
 
 LoadFormat = Literal["auto", FormatName, Lake]
@@ -74,7 +75,8 @@ class Request:
 
     :param source: bucket and keys, with ClickHouse's way to them
     :param table: ``database.table``; a missing table is created from `table_options` and the columns of sampled
-        objects
+        objects. With ``{table}`` in the keys and here, `transfer.many` loads each object into the table that its key
+        names
     :param format: format of the objects, or ``iceberg`` or ``delta``: then the load makes the table equal to a
         snapshot of the table in the folder `source.keys`, in one step and then by removing the rows of files that
         left it. With ``on_overwrite="append"`` it is refused if a loaded file left the table
@@ -136,6 +138,8 @@ class Request:
             options.check()
         self.read.schema.check(self.format)
         self.after_load.check_source(self.source)
+        if self.names_tables:
+            self._check_tables()
         self._check_lake()
         self._check_upsert()
         self._check_removal()
@@ -155,6 +159,16 @@ class Request:
 
         if self.source.inventory and self.overlap_seconds is not None:
             raise TransferInputError("overlap_seconds: an inventory has all keys: omit overlap_seconds or inventory")
+
+    def _check_tables(self) -> None:
+        for option, given in (
+            (f"format {self.format!r}", self.is_lake), ("overlap_seconds", self.overlap_seconds is not None),
+        ):  # fmt: skip
+            if given:
+                raise TransferInputError(
+                    f"{option}: keys with {{table}} are those of many tables, in one listing: load each table with a"
+                    " separate task"
+                )
 
     def _check_lake(self) -> None:
         source = self.source
@@ -233,6 +247,11 @@ class Request:
     def most_removed(self) -> float:
         """The largest share of the loaded objects whose rows may be removed, from 0 to 1."""
         return share_of("remove_deleted", self.remove_deleted) if self.remove_deleted else 0.0
+
+    @property
+    def names_tables(self) -> bool:
+        """Whether the keys name the tables; see `table_names`. Raises TransferInputError."""
+        return names_tables(self.source.keys, self.table)
 
     @property
     def upsert(self) -> Upsert:

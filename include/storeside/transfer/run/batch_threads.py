@@ -57,8 +57,10 @@ class BatchThreads:
         self.left = left
         self.started = started
 
-    def load(self, show: Callable[[str], None] | None = None) -> None:
+    def load(self, show: Callable[[str], None] | None = None, *, is_quiet: bool = False) -> None:
         """Load the batches. `show` gets a line of progress each second; without it, the log every few seconds.
+
+        There is no progress if the load `is_quiet`.
 
         Raises LeftError when `left` is set, and the first error of a batch.
         """
@@ -86,7 +88,7 @@ class BatchThreads:
             if self.left.is_set():
                 work.stop.set()
                 raise LeftError("this process ends, and ClickHouse continues")
-            if time.monotonic() - reported >= seconds:
+            if not is_quiet and time.monotonic() - reported >= seconds:
                 reported = time.monotonic()
                 # a missing line of progress does no harm: rows that are read now may take the memory for the question
                 with suppress(DatabaseError, OperationalError):

@@ -40,11 +40,11 @@ from storeside.transfer.request.request import Request
 from storeside.transfer.request.source import Listed
 from storeside.transfer.run.batch_threads import BatchThreads
 from storeside.transfer.run.preparation import MOST_FAILURES, Preparation, Prepared
-from storeside.transfer.run.table_setup import TableSetup
+from storeside.transfer.run.table_setup import Shared, TableSetup
 from storeside.transfer.staging.private import quiet_client
 from storeside.transfer.staging.validation import Validation
 from storeside.transfer.staging.work import Work
-from storeside.transfer.state.loads import Loads, Unplanned
+from storeside.transfer.state.loads import Inserts, Loads, Unplanned
 from storeside.transfer.state.plan import Plan
 from storeside.transfer.tables.servers import NO_SERVERS, Servers
 
@@ -103,12 +103,13 @@ class Transfer:
     again, continues where it stopped. An `owner` runs one transfer of a request at a time, under changing run ids,
     and each transfer cleans up after the previous one. `ledger` is a client of the same server whose user may write
     Storeside's tables; `client` is used if there is none. A load into a Distributed table also needs the other
-    `servers` of the cluster. Several transfers may share a `validation`.
+    `servers` of the cluster. Several transfers may share a `validation`. Those of many tables, which
+    no other process continues and whose progress is shown elsewhere, share `inserts`.
     """
 
     def __init__(
         self, request: Request, client: Client, s3: Any, run_id: str, owner: str = "", ledger: Client | None = None,
-        servers: Servers = NO_SERVERS,
+        servers: Servers = NO_SERVERS, inserts: Inserts | None = None,
     ) -> None:  # fmt: skip
         client = quiet_client(client) if request.read.columns.mask else client
         self.client = client
@@ -118,6 +119,7 @@ class Transfer:
         self.stop = threading.Event()
         self._left = threading.Event()
         self.request = request
+        self._is_one_of_many = inserts is not None
         source = request.source
         text = "\0".join((owner or run_id, request.table, source.bucket, source.keys))
         if request.read.columns:  # no run may continue a statement that had other options
@@ -128,12 +130,13 @@ class Transfer:
         self.loads = Loads(
             ledger or client, self.id, request.table, source, run_id, request.after_load.action,
             replaces=request.on_overwrite == "replace", options=request.digest,
-            markers=request.markers,
+            markers=request.markers, inserts=inserts,
         )  # fmt: skip
         # The files of a snapshot, objects that may be gone, and objects that an action is due for, are compared with
         # the stored listing. A listing with an overlap begins where the ledger says.
         is_compared = request.is_mirrored or bool(request.after_load)
-        self.plan = Plan(self.loads, stores=is_compared or request.overlap_seconds is not None)
+        stores = is_compared or request.overlap_seconds is not None
+        self.plan = Plan(self.loads, stores=stores, stays=not self._is_one_of_many)
         self._table = TableSetup(request, client, s3, self.plan, servers)
         self._preparation = Preparation(self._table)
         self.started = time.time()
@@ -166,8 +169,10 @@ class Transfer:
         """The actions on source objects after their load; `run` also takes them."""
         return SourceActions(self.loads, self.s3, self.request.after_load, self.stop, self._table.look_up)
 
-    def prepare(self, objects: Sequence[Listed] | None = None, neighbours: int = 0) -> Prepared:
-        """List, plan, and create a missing table; `objects` replaces the listing.
+    def prepare(
+        self, objects: Sequence[Listed] | None = None, neighbours: int = 0, shared: Shared | None = None
+    ) -> Prepared:
+        """List, plan, and create a missing table; `objects` replaces the listing, and `shared` its statements.
 
         `neighbours` is the number of objects in the bucket below the common prefix of `objects`, or 0 if unknown. The
         load decides from it between a listing and a request for each object. Raises TransferInputError when the
@@ -175,7 +180,7 @@ class Transfer:
         """
         self._neighbours = neighbours
         self._given = None if objects is None else [o.key for o in objects]
-        return self._preparation.prepare(objects)
+        return self._preparation.prepare(objects, shared)
 
     def run(self, prepared: Prepared, show: Callable[[str], None] | None = None) -> Report:
         """Load the planned objects; return when every object is loaded or recorded as failed.
@@ -203,7 +208,8 @@ class Transfer:
                 recent=self._preparation.recent, mirror=mirror,
             )  # fmt: skip
             try:
-                BatchThreads(work, prepared, validation, self._left, self.started).load(show)
+                threads = BatchThreads(work, prepared, validation, self._left, self.started)
+                threads.load(show, is_quiet=self._is_one_of_many)
             except LeftError:
                 raise
             except BaseException:

@@ -27,7 +27,7 @@ from storeside.transfer.request.request import Request
 from storeside.transfer.request.source import Listed
 from storeside.transfer.run.plan_input import record_source, size_of_plan
 from storeside.transfer.run.pulling import clickhouse_reads
-from storeside.transfer.run.table_setup import TableSetup
+from storeside.transfer.run.table_setup import RECENT_SECONDS, Shared, TableSetup
 from storeside.transfer.state.loads import Unplanned
 from storeside.transfer.tables.table import Destination
 
@@ -37,8 +37,6 @@ log = logging.getLogger(__name__)
 MOST_AT_ONCE = 100_000
 # Failures that reports name.
 MOST_FAILURES = 20
-# Seconds for which a batch trusts what the preparation has found out about the destination.
-_RECENT_SECONDS = 5.0
 # A load within both limits takes a few seconds, also of small objects or compressed ones.
 BRIEF_BYTES, BRIEF_OBJECTS = 8 << 20, 100
 
@@ -93,17 +91,22 @@ class Preparation:
     @property
     def recent(self) -> Destination | None:
         """The destination, if this process found it a moment ago and then killed this transfer's old statements."""
-        if self._destination is None or time.monotonic() - self._destination[0] > _RECENT_SECONDS:
+        if self._destination is None or time.monotonic() - self._destination[0] > RECENT_SECONDS:
             return None
         return self._destination[1]
 
-    def prepare(self, objects: Sequence[Listed] | None) -> Prepared:
-        """List, plan, and create a missing table; `objects` replaces the listing.
+    def prepare(self, objects: Sequence[Listed] | None, shared: Shared | None = None) -> Prepared:
+        """List, plan, and create a missing table; `objects` replaces the listing, and `shared` its statements.
 
         Raises TransferInputError when the request cannot be carried out.
         """
+        if self.request.names_tables:
+            raise TransferInputError(
+                f"keys {self.request.source.keys!r}, table {self.request.table!r}: this load fills one table. Those"
+                " that keys name are loaded by storeside load, S3ToClickHouseOperator, and TablesTransfer in Python"
+            )
         try:
-            prepared = self._prepare(objects)
+            prepared = self._prepare(objects, shared)
             known = self._known
             return replace(
                 prepared,
@@ -113,18 +116,14 @@ class Preparation:
         except DatabaseError as e:
             raise _usage(classify(e)) from e
 
-    def _prepare(self, objects: Sequence[Listed] | None) -> Prepared:
-        begun = time.monotonic()
+    def _prepare(self, objects: Sequence[Listed] | None, shared: Shared | None) -> Prepared:
         _ = self.table.readings.used  # raises for expressions that are not allowed
         self.table.look.check_schema()
         if self.request.is_lake and objects is not None:
             raise TransferInputError(
                 f"format {self.request.format!r}: events name no snapshot: use a load of the table"
             )
-        destination, *_ = queries.at_once(
-            self.table.find,
-            self.loads.create if self.plan.needs_tables else lambda: None,
-        )
+        begun, destination = self._find(shared)
         self.has_swept = True
         if self.request.replace_partition:
             require_partitions(destination, self.request.replace_partition, self.request.table_options.partition_key)
@@ -132,7 +131,12 @@ class Preparation:
             require_right([self.client, *(destination.others if destination else ())])
         # Loads that are settled here must not count as loads of another snapshot.
         self._since = since = self._settle_and_ask_time(destination) if self.request.is_mirrored else 0
-        is_whole, pulls = queries.at_once(lambda: self._list(objects), lambda: self.pulls)
+        if shared is None:
+            is_whole, pulls = queries.at_once(lambda: self._list(objects), lambda: self.pulls)
+        else:
+            is_whole, pulls = True, self.pulls
+            self._since = since = min(since, shared.since)
+            shared.record(self.plan)
         push = not pulls
         listed, planned, size = self.plan.make(
             batch_bytes=self.request.batches.bytes,
@@ -146,7 +150,8 @@ class Preparation:
         self._known = self._known_bad(listed - planned)
         if not is_whole:
             self.plan.forget("load_listings")
-        log.info("%s: %s", self.request.source.uri, size_of_plan(listed, planned, size, push=push))
+        level = logging.DEBUG if shared else logging.INFO  # many tables have a line of progress
+        log.log(level, "%s: %s", self.request.source.uri, size_of_plan(listed, planned, size, push=push))
         if self.table.snapshot is not None:
             return self._of_snapshot(
                 self.table.snapshot, destination, Prepared("parquet", push, listed, planned, size), since
@@ -165,6 +170,17 @@ class Preparation:
         push = push or not form.is_native
         self._destination = (begun, self.table.complete(destination, form))
         return Prepared(form.choice, push, listed, planned, size)
+
+    def _find(self, shared: Shared | None) -> tuple[float, Destination | None]:
+        """Return the destination, and the time of this process before it was looked up."""
+        if shared and shared.looked and shared.looked.is_recent and not self.plan.needs_tables:
+            return shared.looked.at, shared.looked.destination
+        begun = time.monotonic()
+        destination, *_ = queries.at_once(
+            self.table.find,
+            self.loads.create if self.plan.needs_tables else lambda: None,
+        )
+        return begun, destination
 
     def _known_bad(self, unplanned: int) -> Unplanned:
         """Return the failures for good that explain why listed objects are not planned."""

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from storeside.transfer.base.errors import (
     TransferCancelled,
     TransferError,
+    TransferInputError,
     TransferTransientError,
 )
 from storeside.transfer.base.staging_tables import PREVIEWS
@@ -59,11 +60,19 @@ def preview(
 
 
 class Previewing:
-    """One preview, which another thread can cancel; for the clients and servers see `Transfer`."""
+    """One preview, which another thread can cancel; for the clients and servers see `Transfer`.
+
+    Raises TransferInputError for keys that name tables.
+    """
 
     def __init__(
         self, request: Request, client: Client, s3: Any, ledger: Client | None = None, servers: Servers = NO_SERVERS
     ) -> None:  # fmt: skip
+        if request.names_tables:
+            raise TransferInputError(
+                f"keys {request.source.keys!r}: a preview shows one table: write its name instead of {{table}} in the"
+                " keys and in the table"
+            )
         client = quiet_client(client) if request.read.columns.mask else client
         # A preview keeps no rejected rows, checks no expectations, and replaces no rows.
         request = replace(
@@ -85,7 +94,7 @@ class Previewing:
         self.table = StandIn(
             request, client, s3, self.plan, servers, name=f"load_{transfer}_0_{secrets.token_hex(4)}_0"
         )
-        self.found = Preview(source=source.uri, table=request.table)
+        self.found = Preview(source=source.uri, table=request.table, not_foreseen=_not_foreseen(request))
         self._stop = threading.Event()
 
     def cancel(self) -> None:
@@ -135,3 +144,15 @@ class Previewing:
             self.found, rows=shown, columns=tuple((c.name, c.type) for c in self.table.now.columns),
             statements=(*self.table.created.statements, *differences.changes()),
         )  # fmt: skip
+
+
+def _not_foreseen(request: Request) -> str:
+    """Return what a load of a request removes, which only a load knows; empty if it removes nothing."""
+    if request.replace_partition:
+        return (
+            f"the load replaces the partition {request.replace_partition!r}: which rows of it go is known when the"
+            " new ones are read"
+        )
+    if request.remove_deleted:
+        return f"the load removes the rows of deleted objects, if they are at most {request.remove_deleted}"
+    return "the load removes the rows of files that left the table" if request.is_lake else ""

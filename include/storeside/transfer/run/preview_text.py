@@ -46,6 +46,8 @@ def _lines(found: Preview) -> Iterator[str]:
     yield from (f"failed before: {shown(str(key))}: {reason}" for key, reason in found.known_failures)
     if found.ignored:
         yield "ignored markers: " + ", ".join(f"{count} of {kind}" for kind, count in found.ignored.items())
+    if found.not_foreseen:
+        yield f"not foreseen: {found.not_foreseen}"
     if found.problem:
         yield f"the load would fail: {found.problem}"
     if not found.planned or not found.loader:

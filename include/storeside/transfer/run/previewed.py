@@ -27,6 +27,7 @@ class Preview(Unplanned):
     :param columns: the table's columns after the load, as (name, type)
     :param rows: the first rows as the table would have them, with values as texts, shortened; None is NULL
     :param problem: why the load as a whole would fail; empty if it would not
+    :param not_foreseen: what the load would also do, and the preview does not count
     :param seconds: estimated duration of the load; None if no speed is recorded
     """
 
@@ -45,4 +46,5 @@ class Preview(Unplanned):
     columns: tuple[tuple[str, str], ...] = ()
     rows: tuple[tuple[str | None, ...], ...] = ()
     problem: str = ""
+    not_foreseen: str = ""
     seconds: float | None = None

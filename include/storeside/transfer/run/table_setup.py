@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import replace
+import time
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from storeside.transfer.base.errors import LoadObjectError, TransferInputError
@@ -24,6 +25,40 @@ from storeside.transfer.tables.table import Destination, existing, look_up
 
 if TYPE_CHECKING:
     from clickhouse_connect.driver.client import Client
+
+
+# Seconds for which a load trusts the facts about the destination that its process has found.
+RECENT_SECONDS = 5.0
+
+
+@dataclass(frozen=True)
+class Looked:
+    """A destination, or None if it did not exist, at a time of this process's monotonic clock.
+
+    No statement or staging table of an earlier try of the load existed then.
+    """
+
+    at: float
+    destination: Destination | None
+
+    @property
+    def is_recent(self) -> bool:
+        """Whether a load trusts it."""
+        return time.monotonic() - self.at < RECENT_SECONDS
+
+
+@dataclass(frozen=True)
+class Shared:
+    """The facts that a process has found for several loads with the same statements.
+
+    :param record: makes the load's part of their listing the input of its plan
+    :param since: time of the ledger's server before that listing began, in microseconds since the epoch
+    :param looked: the load's table; None if the load looks it up
+    """
+
+    record: Callable[[Plan], None]
+    since: int
+    looked: Looked | None = None
 
 
 class TableSetup:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -118,16 +120,55 @@ class Unplanned:
     ignored: Mapping[str, int] = field(default_factory=dict)
 
 
+class Inserts:
+    """Writes rows of the ledger for the threads of a process: those that wait for one INSERT share the next one.
+
+    A thread continues when ClickHouse has stored its rows, as with a separate INSERT.
+    """
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._waiting: list[tuple[Sequence[Sequence[Any]], Future[None]]] = []
+        self._adding, self._one = threading.Lock(), threading.Lock()
+
+    def insert(self, rows: Sequence[Sequence[Any]]) -> None:
+        """Insert rows with the values of `_LEDGER`. Raises DatabaseError and OperationalError."""
+        mine: Future[None] = Future()
+        with self._adding:
+            self._waiting.append((rows, mine))
+        with self._one:
+            with self._adding:
+                some, self._waiting = self._waiting, []
+            try:
+                if some:
+                    self._insert([row for rows, _ in some for row in rows])
+            except BaseException as e:
+                for _, future in some:
+                    future.set_exception(e)
+            else:
+                for _, future in some:
+                    future.set_result(None)
+        mine.result()
+
+    def _insert(self, rows: Sequence[Sequence[Any]]) -> None:
+        self._client.insert(
+            "storeside.loads", rows, column_names=list(_LEDGER), column_type_names=list(_LEDGER.values()),
+            settings=SYNCHRONOUS,
+        )  # fmt: skip
+
+
 class Loads:
     """Reads and writes ``storeside.loads`` for one transfer: one destination, one source, one run.
 
     `replaces` states whether the run replaces older versions of its objects. `options` is a digest of the options
     that decide whether an object can be loaded. Keys that match the regular expression `markers` are ignored.
+    `inserts` writes the rows of several loads in one statement.
     """
 
     def __init__(
         self, client: Client, transfer: str, destination: str, source: Source, run_id: str,
         after_load: str = "none", *, replaces: bool = False, options: str = "", markers: str = NONE,
+        inserts: Inserts | None = None,
     ) -> None:  # fmt: skip
         self.client = client
         self.transfer = transfer
@@ -138,8 +179,10 @@ class Loads:
         self.replaces = replaces
         self.options = options
         self.markers = markers
+        self._inserts = inserts or Inserts(client)
         self._before: Totals | None = None
         self._recorded: dict[int, tuple[str, Loaded]] = {}
+        self._reasons: dict[int, str] = {}
 
     @property
     def parameters(self) -> dict[str, Any]:
@@ -256,11 +299,9 @@ class Loads:
             for o in [counts.planned]
         ]  # fmt: skip
         if lines:
-            self.client.insert(
-                "storeside.loads", lines, column_names=list(_LEDGER), column_type_names=list(_LEDGER.values()),
-                settings=SYNCHRONOUS,
-            )  # fmt: skip
+            self._inserts.insert(lines)
             self._recorded |= {o.planned.load_id: (state, o) for o, state, *_ in rows}
+            self._reasons |= {o.planned.load_id: reason for o, _, _, reason in rows}
 
     def after(self, o: Loaded) -> str:
         """Return the action for a loaded object: of this run, or else of the run that began to publish it."""
@@ -288,6 +329,7 @@ class Loads:
     def count_from(self, before: Totals) -> None:
         """Let `totals` add what this process records from now on to what this run has loaded `before`."""
         self._recorded.clear()
+        self._reasons.clear()
         self._before = before
 
     @property
@@ -396,6 +438,10 @@ class Loads:
 
     def failures(self, limit: int) -> list[tuple[str, str]]:
         """Return up to `limit` objects that this run could not load, with their reasons."""
+        if self._before is not None:
+            failed = [o.planned for state, o in [*self._recorded.values()] if state == "failed"]
+            ordered = sorted(failed, key=lambda o: o.key.encode("utf-8", "surrogateescape"))
+            return [(o.key, self._reasons[o.load_id]) for o in ordered[:limit]]
         rows = self.client.query(
             f"SELECT key, reason FROM storeside.loads FINAL WHERE {MINE} AND state = 'failed' AND {NOW}"
             " ORDER BY key LIMIT {limit:UInt32}",

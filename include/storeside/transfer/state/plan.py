@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, groupby, islice
 from operator import itemgetter
@@ -14,7 +14,16 @@ from storeside.sql.inserts import native
 from storeside.transfer.base.errors import TransferInputError, TransferTransientError
 from storeside.transfer.request.source import WILD, Listed, Source, uri_of
 from storeside.transfer.state.loads import LISTINGS, NOW, SYNCHRONOUS, Loads, Planned, Unplanned, moment
-from storeside.transfer.state.small_plan import IGNORED, SELECTED, facts, first_pages, is_small, listing, planned_of
+from storeside.transfer.state.small_plan import (
+    IGNORED,
+    SELECTED,
+    Facts,
+    facts,
+    first_pages,
+    is_small,
+    listing,
+    planned_of,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -77,15 +86,17 @@ class Small:
 class Plan:
     """Reads and writes ``storeside.load_listings`` and ``storeside.load_plan`` for one transfer.
 
-    Unless it `stores` every listing, a small one is only part of the statement that plans it.
+    Unless it `stores` every listing, a small one is only part of the statement that plans it. Unless the plan `stays`
+    for other processes, one of a single object is not stored: no run ends between its objects.
     `ignored` has the numbers of listed markers by their patterns, after `make`.
     """
 
-    def __init__(self, loads: Loads, *, stores: bool = True) -> None:
+    def __init__(self, loads: Loads, *, stores: bool = True, stays: bool = True) -> None:
         self.loads = loads
         self._sent: int | None = None  # the rows of a listing
         self.ignored: dict[str, int] = {}
-        self._stores = stores
+        self._stores, self._stays = stores, stays
+        self._facts: Facts | None = None
         self._small: Small | None = None
 
     @property
@@ -94,9 +105,18 @@ class Plan:
         return self._stores
 
     @property
+    def sent(self) -> int:
+        """The number of listed objects that `record_listing` or another method has stored."""
+        return self._sent or 0
+
+    @property
     def is_small(self) -> bool:
         """Whether this process knows the plan, and no table has the listing."""
         return self._small is not None
+
+    def expect(self, facts: Facts) -> None:
+        """Plan a small listing from these facts, which one statement found for several loads, instead of asking."""
+        self._facts = facts
 
     def record_listing(self, pages: Iterable[Sequence[Listed]]) -> None:
         """Store a listing as the input of the plan, streamed a few pages at a time.
@@ -128,6 +148,19 @@ class Plan:
             )  # fmt: skip
             sent += len(some)
         self._sent = sent
+
+    def record_part(self, condition: str, parameters: Mapping[str, Any], count: int) -> None:
+        """Store the `count` rows of another stored listing that fulfil a condition, as `record_listing` does."""
+        self._small = None
+        if not self._stores:
+            self.loads.create()
+        self.forget("load_listings")
+        self.loads.client.command(
+            "INSERT INTO storeside.load_listings (transfer, key, etag, size, modified)"
+            f" SELECT {{mine:String}}, key, etag, size, modified FROM storeside.load_listings WHERE {condition}",
+            parameters={**parameters, "mine": self.loads.transfer}, settings=SYNCHRONOUS,
+        )  # fmt: skip
+        self._sent = count
 
     def record_inventory(self, batches: Iterable[pa.RecordBatch]) -> None:
         """Store batches of an inventory as the input of the plan, as `record_listing` does with pages."""
@@ -225,7 +258,7 @@ class Plan:
         self, small: Small, batches: _Batches, since: int, settle: Callable[[], object] | None, *, retry_failed: bool
     ) -> tuple[int, int, int] | None:
         """Plan a small listing, and store the plan, see `make`; return None if the ledger has many rows for it."""
-        found = facts(self.loads, small.listed, since)
+        found, self._facts = self._facts or facts(self.loads, small.listed, since), None
         if found.is_doubtful and settle is not None:
             settle()
             found = facts(self.loads, small.listed, since)
@@ -253,9 +286,12 @@ class Plan:
         ask = f"SELECT {IGNORED} FROM {listing(listed)}"
         return dict(first_row(self.loads.client.query(ask, parameters=self.loads.parameters))[0])
 
+    def _is_stored(self, planned: Sequence[tuple[int, bool, Planned]]) -> bool:
+        return len(planned) > (0 if self._stays else 1)
+
     def _store(self, planned: Sequence[tuple[int, bool, Planned]]) -> None:
         """Store a plan. The client cannot send its rows again, which would add them twice."""
-        if not planned:
+        if not self._is_stored(planned):
             return
         rows = [
             (self.loads.transfer, batch, pushed, o.key, o.version, o.size, moment(o.modified), o.load_id)
@@ -360,7 +396,7 @@ class Plan:
 
     def forget_all(self) -> None:
         """Drop all that the tables have of this transfer."""
-        if self._small is None or self._small.planned:
+        if self._small is None or self._is_stored(self._small.planned):
             self._drop("load_plan")
         if self._small is None:
             self._drop("load_listings")

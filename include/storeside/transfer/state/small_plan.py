@@ -6,10 +6,10 @@ statement costs ClickHouse more than a small load has to cost, however few its o
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from clickhouse_connect.driver.exceptions import DatabaseError
 
@@ -25,7 +25,7 @@ from storeside.transfer.base.errors import (
     code_of,
 )
 from storeside.transfer.request.source import WILD, Listed
-from storeside.transfer.state.loads import MINE, Loads, Planned, Totals
+from storeside.transfer.state.loads import LONG_STATEMENT, MINE, Loads, Planned, Totals
 
 # A small listing has up to this number of objects, and this length as text: ClickHouse's limit for a statement is
 # 256 KiB. The ledger has up to this number of rows that matter to it.
@@ -178,6 +178,45 @@ def facts(loads: Loads, listed: Sequence[Listed], since: int, *, creates: bool =
         loads.create()
         found = _facts(loads, listed, since)
     return found
+
+
+def facts_of_tables(
+    loads: Loads, transfers: Mapping[str, str], listed: str, parameters: Mapping[str, Any]
+) -> dict[str, Facts]:
+    """Return the `facts` of the loads of one run into several tables, by table, in one statement.
+
+    `transfers` has the tables by the id of their load, and `listed` is a subquery, with `parameters`, of the objects
+    of all of them: destination, key, etag, size, modified. Facts that are not complete are left out. `loads` has the
+    source and the run of all loads; Storeside's tables are up to date.
+    """
+    chosen = _CHOSEN.replace("{destination:String}", "destination")
+    known = _KNOWN.replace("destination = {destination:String} AND ", "")
+    ids = ", ".join(map(literal, transfers))
+    names = ", ".join(map(literal, transfers.values()))
+    row = first_row(
+        loads.client.query(
+            f"SELECT (SELECT groupArray((destination, {chosen})) FROM {listed}),"
+            f" (SELECT groupArray(row) FROM (SELECT (destination, {known}) AS row FROM storeside.loads FINAL"
+            f" WHERE destination IN ({names}) AND bucket = {{bucket:String}}"
+            f" AND (key IN (SELECT key FROM {listed}) OR state = 'publishing' OR run_id = {{run_id:String}})"
+            f" LIMIT {_ROWS + 1} BY destination)),"
+            " (SELECT groupArray((transfer, toUnixTimestamp64Micro(planned_at))) FROM storeside.load_plan"
+            f" WHERE transfer IN ({ids})),"
+            f" (SELECT groupUniqArray(transfer) FROM storeside.load_listings WHERE transfer IN ({ids}))",
+            parameters={**loads.parameters, **parameters, "wild": WILD},
+            settings={"max_query_size": LONG_STATEMENT},
+        )
+    )
+    objects, rows, planned, stored = row
+    found = {table: Facts([], [], [], has_listing=id in stored) for id, table in transfers.items()}
+    for destination, *o in objects:
+        found[destination].chosen.append(Chosen(*o))
+    for destination, *o in rows:
+        found[destination].known.append(Known(*o))
+    for id, at in planned:
+        if at not in (times := found[transfers[id]].planned_at):
+            times.append(at)
+    return {table: facts for table, facts in found.items() if facts.is_complete}
 
 
 def _facts(loads: Loads, listed: Sequence[Listed], since: int) -> Facts:

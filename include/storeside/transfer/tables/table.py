@@ -6,6 +6,7 @@ import logging
 import re
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -321,6 +322,36 @@ def look_up(
     """
     row = first_row(client.query(f"SELECT {DESCRIPTION}", parameters=place_of(name)))
     return described(client, name, row, servers, completes=completes)
+
+
+def look_up_all(client: Client, names: Sequence[str]) -> dict[str, Destination | None]:
+    """Return tables of one database by their names ``database.table``, in one statement; None for missing ones.
+
+    Tables that need further statements are left out: Distributed ones, and those that cannot be a destination.
+    """
+    database = names[0].partition(".")[0]
+    tables = {name.partition(".")[2]: name for name in names}
+    those = f"database = {literal(database)} AND %s IN ({', '.join(map(literal, tables))})"
+    row = first_row(
+        client.query(
+            "SELECT (SELECT groupArray((name, engine, partition_key, sorting_key, primary_key, storage_policy,"
+            f" dependencies_table, engine_full)) FROM system.tables WHERE {those % 'name'}),"
+            " (SELECT groupArray((table, name, type, default_kind, default_expression, comment)) FROM"
+            " (SELECT table, name, type, default_kind, default_expression, comment FROM system.columns"
+            f" WHERE {those % 'table'} ORDER BY table, position))"
+        )
+    )
+    found: dict[str, Destination | None] = dict.fromkeys(names)
+    columns: dict[str, list[Any]] = {}
+    for table, *column in row[1]:
+        columns.setdefault(table, []).append(column)
+    for table, *facts in row[0]:
+        name, its_columns = tables[table], columns.get(table, [])
+        del found[name]
+        if facts[0] != "Distributed" and LOAD_ID in {n for n, *_ in its_columns}:
+            with suppress(TransferInputError):
+                found[name] = described(client, name, ([facts], its_columns))
+    return found
 
 
 def place_of(name: str) -> dict[str, str]:
