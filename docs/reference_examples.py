@@ -8,6 +8,7 @@ from airflow.sdk import DAG
 from storeside.operators import (
     TRANSFORMER_IMAGE,
     AISCopyBucketOperator,
+    AISCutSegmentsOperator,
     AISCutUtterancesOperator,
     AISDeleteEtlOperator,
     AISGetObjectOperator,
@@ -128,6 +129,9 @@ with DAG("speech", schedule=None) as speech:
         destination="s3://datasets/train/cuts.jsonl.gz",
         format="lhotse_cuts",
         clickhouse_conn_id="clickhouse_exports",
+    )
+    AISCutSegmentsOperator(
+        task_id="cut_segments", source="s3://talks", destination="ais://segments", segments="s3://talks/segments.rttm"
     )
     AISCutUtterancesOperator(task_id="cut", source="s3://talks", destination="ais://utterances", max_seconds=20)
 

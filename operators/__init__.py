@@ -78,6 +78,7 @@ if TYPE_CHECKING:
     from storeside.operators.operators.transform_benchmark import (
         AISRemoveMeasurementOperator as AISRemoveMeasurementOperator,
     )
+    from storeside.operators.operators.utterances import AISCutSegmentsOperator as AISCutSegmentsOperator
     from storeside.operators.operators.utterances import AISCutUtterancesOperator as AISCutUtterancesOperator
     from storeside.operators.restrictions import check_form as check_form
     from storeside.operators.restrictions import form_choices as form_choices
@@ -86,6 +87,7 @@ if TYPE_CHECKING:
     from storeside.operators.settings import dag_settings as dag_settings
     from storeside.operators.shared import only_when as only_when
     from storeside.operators.triggers.s3_events import S3EventsTrigger as S3EventsTrigger
+    from storeside.speech.columns import SEGMENT_COLUMNS as SEGMENT_COLUMNS
     from storeside.speech.columns import UTTERANCE_COLUMNS as UTTERANCE_COLUMNS
     from storeside.transfer.request.after_load import AfterLoad as AfterLoad
     from storeside.transfer.request.column_options import Columns as Columns
@@ -142,8 +144,8 @@ _NAMES = {
     "operators.operators.throughput": ("AISMeasureThroughputOperator",),
     "operators.operators.transform_benchmark": ("AISMeasureTransformsOperator", "AISRemoveMeasurementOperator"),
     "operators.triggers.s3_events": ("S3EventsTrigger",),
-    "operators.operators.utterances": ("AISCutUtterancesOperator",),
-    "speech.columns": ("UTTERANCE_COLUMNS",),
+    "operators.operators.utterances": ("AISCutSegmentsOperator", "AISCutUtterancesOperator"),
+    "speech.columns": ("SEGMENT_COLUMNS", "UTTERANCE_COLUMNS"),
     "transfer.request.after_load": ("AfterLoad",),
     "transfer.request.column_options": ("Columns",),
     "transfer.request.object_format": ("Csv", "MessageSchema"),

@@ -7,6 +7,7 @@ small HTTP server stands for the target that stores the results.
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import secrets
@@ -21,10 +22,12 @@ from dataclasses import dataclass
 from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote, urlsplit
 
 import pytest
 
+from storeside.transformers.contract import given_index
 from storeside.transformers.contract.failures import parse, parse_left_out
 from storeside.transformers.isolation.decoders import VARIABLES
 from storeside.transformers.transformer import Result
@@ -141,9 +144,9 @@ def _results(listed: bytes, stored: Mapping[str, bytes]) -> Iterator[Result]:
 
 
 class _Target:
-    """An HTTP server that keeps the bodies of PUT requests by their paths."""
+    """An HTTP server that keeps the bodies of PUT requests by their paths, and returns ranges of `given`."""
 
-    def __init__(self) -> None:
+    def __init__(self, given: bytes = b"") -> None:
         self.stored: dict[str, bytes] = {}
         stored = self.stored
 
@@ -155,6 +158,14 @@ class _Target:
                 self.send_response(200)
                 self.send_header("Content-Length", "0")
                 self.end_headers()
+
+            def do_GET(self) -> None:
+                first, _, last = self.headers["Range"].removeprefix("bytes=").partition("-")
+                part = given[int(first) : int(last) + 1]
+                self.send_response(206)
+                self.send_header("Content-Length", str(len(part)))
+                self.end_headers()
+                self.wfile.write(part)
 
             def log_message(self, *_: object) -> None:
                 """Log nothing."""
@@ -174,8 +185,8 @@ def served(tmp_path: Path) -> Iterator[Callable[..., Served]]:
     """Start servers: ``served("my_package.words:count", environment={"LANGUAGE": "en"}, object_timeout=10)``.
 
     `environment` has the transformer's variables, as in `EtlSpec`; `object_timeout` is in seconds, and `memory` the
-    bytes that a decoder may use; `several_results` is for transformers that yield results. Raises AssertionError if
-    the transformer cannot start.
+    bytes that a decoder may use; `several_results` is for transformers that yield results. `given` has what a job is
+    given beside its objects, JSON values by their names. Raises AssertionError if the transformer cannot start.
     """
     running: list[subprocess.Popen[bytes]] = []
     targets: list[_Target] = []
@@ -187,20 +198,22 @@ def served(tmp_path: Path) -> Iterator[Callable[..., Served]]:
         object_timeout: float = 60,
         memory: int = 4 << 30,
         several_results: bool = False,
+        given: Mapping[str, Any] | None = None,
     ) -> Served:
         folder = tmp_path / f"served-{len(running)}"
         folder.mkdir()
-        log, target = folder / "log", _Target()
+        log, target = folder / "log", _Target(_index(given or {}))
         targets.append(target)
         port = _free_port()
-        given = dict(environment or {})
+        own = dict(environment or {})
         inherited = {name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR") if name in os.environ}
         variables = {
-            **inherited, **given, VARIABLES: ",".join(given), "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+            **inherited, **own, VARIABLES: ",".join(own), "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
             "NUM_WORKERS": "1", "ETL_DIRECT_FQN": "true", "OBJECT_TIMEOUT": str(object_timeout),
             "WORKER_MEMORY_LIMIT": str(memory), "AIS_TARGET_URL": target.url + _TARGET, "AIS_MOUNTS": str(folder),
             "AIS_NODES": urlsplit(target.url).netloc, "SIDECAR_URL": target.url + _FACTS,
             "RESULTS_URL": target.url + _RESULTS if several_results else "",
+            "GIVEN_URL": target.url + "/given" if given is not None else "",
         }  # fmt: skip
         command = [sys.executable, "-m", "storeside.transformers.serve", "--transform", transform]
         with log.open("wb") as file:
@@ -218,6 +231,13 @@ def served(tmp_path: Path) -> Iterator[Callable[..., Served]]:
         process.wait(30)
     for target in targets:
         target.close()
+
+
+def _index(given: Mapping[str, Any]) -> bytes:
+    file = io.BytesIO()
+    entries = ((given_index.slot(name), given_index.line(name, entry)) for name, entry in given.items())
+    given_index.write(file, iter(sorted(entries)))
+    return file.getvalue()
 
 
 def _free_port() -> int:

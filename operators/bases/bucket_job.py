@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from storeside.aistore.spec import EtlSpec
     from storeside.operators.outcome import OnFailed
     from storeside.transfer.request.template import Template
+    from storeside.transform.given import Given
     from storeside.transform.state import Job, ListSource, Options, State
 
 # A deferral takes 3 to 8 s: Airflow starts a trigger, which follows the job from the beginning, and a process for the
@@ -185,7 +186,12 @@ class BucketJobOperator(SkippingOperator, FollowingOperator, MovementOperator, S
             options=self.options(),
             list_source=self.listing(source),
             pods=hook.pods,
+            given=self.given(),
         )
+
+    def given(self) -> Given | None:
+        """Return what the job is given beside the objects; None for nothing."""
+        return None
 
     def options(self) -> Options:
         """Return the job's options. Raises OperatorInputError for arguments that contradict each other."""

@@ -37,9 +37,11 @@ class ClickHouseExportManifestOperator(FormOperator):
         bucket of their shards
     :param destination: URI of the object to write; ``.gz`` at its end compresses it:
         ``s3://datasets/train/cuts.jsonl.gz``
-    :param format: ``nemo``, ``lhotse_recordings`` or ``lhotse_cuts``; of utterances also ``nemo_tarred``
+    :param format: ``nemo``, ``lhotse_recordings`` or ``lhotse_cuts``; of utterances also ``nemo_tarred`` and
+        ``huggingface``
     :param only_this_run: export only the rows that this DAG run published; not for utterances
-    :param table: ``database.table`` with the columns `UTTERANCE_COLUMNS`; empty exports recordings
+    :param table: ``database.table`` with the columns `UTTERANCE_COLUMNS`, or `SEGMENT_COLUMNS` with their texts;
+        empty exports recordings
     :param aws_conn_id: connection whose extras name ClickHouse's way to S3, as for loads
     :param clickhouse_conn_id: connection whose user may read ``speech.manifest``, or the table, and write to
         S3

@@ -27,6 +27,7 @@ from storeside.ledger.scope import Pending
 from storeside.measure.through import Through
 from storeside.operators import (
     AISCopyBucketOperator,
+    AISCutSegmentsOperator,
     AISCutUtterancesOperator,
     AISGetObjectOperator,
     AISMakeShardsOperator,
@@ -232,6 +233,7 @@ OPERATORS: dict[str, tuple[type, dict[str, Any]]] = {
     "transform": (AISTransformBucketOperator, {}),
     "objects": (AISTransformObjectsOperator, {"objects": "a.txt"}),
     "transcode": (AISTranscodeAudioOperator, {}),
+    "segments": (AISCutSegmentsOperator, {"segments": "ais://corpus/segments.rttm"}),
     "utterances": (AISCutUtterancesOperator, {}),
 }
 

@@ -15,6 +15,7 @@ from storeside.errors import BadInput
 from storeside.operators import (
     AfterLoad,
     AISCopyBucketOperator,
+    AISCutSegmentsOperator,
     AISCutUtterancesOperator,
     AISDeleteEtlOperator,
     AISGetObjectOperator,
@@ -139,6 +140,8 @@ WRONG: list[tuple[Any, dict[str, Any], str]] = [
     (AISTranscodeAudioOperator, {**PAIR, "channel": "middle"}, "channel 'middle': use left, right, or a number"),
     (AISTranscodeAudioOperator, {**PAIR, "channel": 1, "channels": 2}, "channel 1 is one channel: set channels to 1"),
     (AISTranscodeAudioOperator, {**PAIR, "facts": "facts"}, "facts: bucket 'facts'"),
+    (AISCutSegmentsOperator, {**PAIR, "segments": "ais://c/a.csv"}, "a file is named as one of"),
+    (AISCutSegmentsOperator, {**PAIR, "segments": "ais://c/a.stm", "container": "mp3"}, "codec 'flac'"),
     (AISCutUtterancesOperator, {**PAIR, "container": "mp3"}, "codec 'flac'"),
     (AISCutUtterancesOperator, {**PAIR, "threshold": 2}, "threshold 2.0 is outside 0.2 to 0.95"),
     (AISProbeAudioOperator, {**PAIR, "source": "in"}, "source: bucket 'in'"),

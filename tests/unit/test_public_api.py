@@ -17,8 +17,8 @@ from storeside.stack.settings import CHECKOUT
 FOLDER = CHECKOUT / "operators"
 # Classes that operators share; a DAG has no use for them.
 BASES = {
-    "BucketJobOperator", "DeferringOperator", "EngineTrigger", "FollowingOperator", "FormOperator", "LeaseOperator",
-    "LoadOperator", "ChartOperator", "MovementOperator", "QueueOperator", "SelectingOperator",
+    "BucketJobOperator", "CuttingOperator", "DeferringOperator", "EngineTrigger", "FollowingOperator", "FormOperator",
+    "LeaseOperator", "LoadOperator", "ChartOperator", "MovementOperator", "QueueOperator", "SelectingOperator",
     "SkippingOperator", "WaitingOperator",
     # Operators create these triggers; DAGs do not use them.
     "AISJobTrigger", "CheckConnectionsTrigger", "S3EventsToClickHouseTrigger", "S3ToClickHouseTrigger",
@@ -31,6 +31,7 @@ def test_the_exports() -> None:
     """A removed name breaks the DAGs that use it: see docs/versions.md before this list changes."""
     assert public.__all__ == [
         "AISCopyBucketOperator",
+        "AISCutSegmentsOperator",
         "AISCutUtterancesOperator",
         "AISDeleteEtlOperator",
         "AISGetObjectOperator",
@@ -76,6 +77,7 @@ def test_the_exports() -> None:
         "S3EventsToClickHouseOperator",
         "S3EventsTrigger",
         "S3ToClickHouseOperator",
+        "SEGMENT_COLUMNS",
         "SendAlertsOperator",
         "SqsLeaseS3EventsOperator",
         "SqsRedriveDeadLettersOperator",

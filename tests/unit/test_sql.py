@@ -29,7 +29,7 @@ from storeside.ledger.copies import CopyLedger
 from storeside.ledger.objects import Ledger
 from storeside.ledger.scope import Pending, Scope
 from storeside.ledger.unproven import make_again, unproven
-from storeside.speech.columns import RECORDING_COLUMNS, UTTERANCE_COLUMNS
+from storeside.speech.columns import RECORDING_COLUMNS, SEGMENT_COLUMNS, UTTERANCE_COLUMNS
 from storeside.speech.export import FORMATS, unreadable_query, whole_query
 from storeside.speech.manifest import facts_naming
 from storeside.speech.suites import NOT_EMPTY_COLUMNS, SIGNAL_COLUMNS
@@ -216,10 +216,11 @@ def test_every_statement_parses(engine: Engine, name: str) -> None:
         assert engine.run(f"EXPLAIN AST {statement.rstrip(';')}", PARAMETERS)
 
 
-TARRED = ("nemo_tarred", "")  # recordings have no shards
+TARRED = [(form, "") for form in ("nemo_tarred", "huggingface")]  # recordings have no shards
 NEEDS_MORE = (
     "manifest_rows",
     "export_utterances",
+    "export_segments",
     "export_unreadable_recordings",
     "export_unreadable_utterances",
     *(f"export_{f}" for f in FORMATS),
@@ -233,12 +234,43 @@ def test_every_query_runs_on_empty_tables(engine: Engine, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("form", "table"), [(form, table) for form in FORMATS for table in ("default.u", "") if (form, table) != TARRED]
+    ("form", "table"),
+    [(form, table) for form in FORMATS for table in ("default.u", "") if (form, table) not in TARRED],
 )
 def test_every_export_runs_on_empty_tables(engine: Engine, form: str, table: str) -> None:
     columns = ", ".join(f"{name} {kind}" for name, kind in UTTERANCE_COLUMNS.items())
     engine.run(f"CREATE TABLE IF NOT EXISTS default.u ({columns}) ENGINE = MergeTree ORDER BY recording", {})
     assert engine.run(whole_query(form, table), {**PARAMETERS, "table": "u"}) == []
+
+
+def test_exports_of_segments_have_their_texts(engine: Engine) -> None:
+    columns = ", ".join(f"{name} {kind}" for name, kind in SEGMENT_COLUMNS.items())
+    engine.run(f"CREATE TABLE default.s ({columns}) ENGINE = MergeTree ORDER BY recording", {})
+    told = {"shard": "in/a.tar", "member": "in/a-00001.flac", "recording": "in/a.wav", "segment": "u1"}
+    text = 'say "hi"\tto\x07 \u2028 the\nwörld'
+    facts = {"duration_seconds": 1.50006, "sample_rate": 16_000, "samples": 24_001, "utterance": 1}
+    for number, (channels, spoken) in enumerate(((1, {"speaker": "ada", "language": "de"}), (2, {}))):
+        row = {**told, **facts, "channels": channels, "text": text, "utterance": number, **spoken}
+        engine.run(f"INSERT INTO default.s FORMAT JSONEachRow {json.dumps(row)}", {})
+    asked = {**PARAMETERS, "table": "s", "bucket": "ais://u"}
+
+    def lines(form: str) -> list[list[Any]]:
+        names = {"nemo": ("audio_filepath", "duration", "text", "speaker", "lang")}
+        names["huggingface"] = ("file_name", "duration", "text", "speaker", "language")
+        wanted = ", ".join(names.get(form, ("supervisions", "recording.id AS id", "duration")))
+        query = f"SELECT {wanted} FROM ({whole_query(form, 'default.s', has_texts=True)}) ORDER BY 4 DESC"
+        return engine.run(query if form != "lhotse_cuts" else query.replace("4 DESC", "custom.utterance"), asked)
+
+    name = "ais://u/in/a.tar/in/a-00001.flac"
+    assert lines("nemo") == [[name, 1.50006, text, "ada", "de"], [name, 1.50006, text, "", ""]]
+    assert lines("huggingface") == [
+        ["in/a/in/a-00001.flac", 1.50006, text, "ada", "de"], ["in/a/in/a-00001.flac", 1.50006, text, "", ""],
+    ]  # fmt: skip
+    (first, *_), (second, *_) = ((row[0][0],) for row in lines("lhotse_cuts"))
+    inner = name.removeprefix("ais://u/")
+    assert list(first.values()) == [inner, inner, 0, 1.50006, 0, text, "ada", "de"]
+    assert list(second.values()) == [inner, inner, 0, 1.50006, [0, 1], text, None, None]
+    assert all(engine.run(whole_query(form, "default.s", has_texts=True), asked) for form in FORMATS)
 
 
 def asked_for(url: str) -> tuple[str, str]:
@@ -265,7 +297,7 @@ def test_an_export_finds_utterances_that_their_readers_would_not_find(engine: En
     for name in ("good.tar", shard):
         engine.run("INSERT INTO default.u (shard, member) VALUES ({s:String}, {m:String})", {"s": name, "m": member})
     readable = shard.endswith(".tar")
-    if form != "nemo_tarred":
+    if form not in ("nemo_tarred", "huggingface"):
         readable = readable and asked_for(f"{shard}/{member}") == (shard, member)
     [[count, name, reason]] = engine.run(unreadable_query("default.u"), {**PARAMETERS, "table": "u", "form": form})
     assert (int(count), name, bool(reason)) == ((0, "", False) if readable else (1, f"{shard}/{member}", True))
@@ -592,6 +624,33 @@ def test_an_object_that_is_left_out_is_tried_again_when_it_or_the_specification_
     list_(engine, "source", "a", "a.wav", version=change.get("version", "1"))
     engine.run(sql.query("plan"), {**PARAMETERS, "run_id": "dag/next", **change})
     assert engine.run("SELECT side FROM storeside.listings WHERE side != 'source'") == planned
+
+
+@pytest.mark.parametrize("outcome", ["done", "final", "left_out"])
+@pytest.mark.parametrize(("before", "now"), [("", "d"), ("d", ""), ("d", "e"), ("d", "d"), ("", "")])
+def test_an_object_is_processed_again_when_what_is_given_beside_it_changed(
+    engine: Engine, outcome: str, before: str, now: str
+) -> None:
+    def given(digest: str) -> None:
+        if digest:
+            list_(engine, "given", "a", "", version=digest)
+
+    list_(engine, "pending", "a", "a.wav", version="1")
+    if outcome == "done":
+        list_(engine, "after", "", "a.wav", version="9")
+    else:
+        list_(engine, outcome, "a", "")
+    given(before)
+    engine.run(sql.query("settle"), PARAMETERS)
+    assert engine.run("SELECT given FROM storeside.objects") == [[before]]
+    engine.run("TRUNCATE TABLE storeside.listings")
+    list_(engine, "source", "a", "a.wav", version="1")
+    list_(engine, "before", "", "a.wav", version="9")
+    given(now)
+    engine.run(sql.query("plan"), {**PARAMETERS, "run_id": "dag/next"})
+    planned = engine.run("SELECT side FROM storeside.listings WHERE side IN ('pending', 'known_bad')")
+    unchanged = [["known_bad"]] if outcome == "final" else []
+    assert planned == (unchanged if before == now else [["pending"]])
 
 
 def test_an_object_that_changed_while_it_was_left_out_is_tried_again(engine: Engine) -> None:

@@ -27,7 +27,7 @@ EXEMPT = {"CheckConnectionsOperator"}
 WAITS = ("defer", "follow", "wait_for", "sleep")
 ARGUMENTS = {
     "bucket": "s3://in", "destination": "ais://out", "effect": "e", "etl": EtlSpec("e", "image"), "facts": "ais://facts",
-    "objects": ["a"], "source": "s3://in", "sqs_queue": "queue", "table": "data.trips",
+    "objects": ["a"], "segments": "ais://c/a.rttm", "source": "s3://in", "sqs_queue": "queue", "table": "data.trips",
 }  # fmt: skip
 SPECIAL = {
     "S3EventsToClickHouseOperator": {"bucket": "trips"},

@@ -43,6 +43,8 @@ _MEMBERS, _EXTENSIONS, _RESULTS, _OBJECTS = "SHARD_MEMBERS", "SHARD_EXTENSIONS",
 _SOURCE_URL = "SHARD_SOURCE_URL"
 # The variable with the URL that the name of a result follows; `storeside.transformers.contract.results` reads it.
 _RESULTS_URL = "RESULTS_URL"
+# The variable with the URL of what a job is given beside its objects; servers of `storeside.transformers` read it.
+_GIVEN_URL = "GIVEN_URL"
 # The variable that tells the transforms with several results of each object from others.
 _SEVERAL = "SEVERAL_RESULTS"
 
@@ -297,6 +299,19 @@ class EtlSpec:
         :param url: URL of the objects for GET requests, such as ``http://proxy:51080/v1/objects/<bucket>/``
         """
         return replace(self, tuning={**self.tuning, _SOURCE_URL: url})
+
+    def given(self, url: str) -> EtlSpec:
+        """Return the same ETL, or chain, whose first transformer gets what the job is given beside each object.
+
+        The ledger records what that is for each object, so the URL is no part of the ETL's effect.
+        :param url: URL of the index; see `storeside.transform.given`
+        :raises AIStoreInputError: the ETL runs already, so it cannot get the URL
+        """
+        if self.is_existing:
+            raise AIStoreInputError(
+                f"ETL {self.name} runs already and cannot get what this task is given: use an EtlSpec of an image"
+            )
+        return replace(self, tuning={**self.tuning, _GIVEN_URL: url})
 
     def storing_results(self, url: str) -> EtlSpec:
         """Return the same ETL, or chain, whose last transformer yields several results of each object.

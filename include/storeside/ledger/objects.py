@@ -79,6 +79,15 @@ class Ledger:
         rows = self.client.query(query, parameters={"job": scope.job}).result_rows
         return {name: int(count) for name, count in rows}
 
+    def strays(self, scope: Scope, limit: int) -> tuple[int, list[str]]:
+        """Return how many names the job is given something of that are no objects of it, and the first of them."""
+        query = (
+            "SELECT object, count() OVER () FROM storeside.listings WHERE job = {job:String} AND side = 'stray'"
+            " ORDER BY object LIMIT {limit:UInt32}"
+        )
+        rows = self.client.query(query, parameters={"job": scope.job, "limit": limit}).result_rows
+        return int(rows[0][1]) if rows else 0, [name for name, _ in rows]
+
     def insert_listing(self, rows: Iterable[tuple[Any, ...]]) -> int:
         """Add rows to ``storeside.listings`` in batches; return their number."""
         count = 0
@@ -471,7 +480,8 @@ class Ledger:
 
     def forget_listings(self, scope: Scope) -> None:
         """Delete the job's plan, so that no task resumes it, and then its listings; the outcomes stay."""
-        sides = "listing", "source", "ignored", "held", "claimed", "found", "rival", "before", "after", "now"
+        listed = "listing", "source", "given", "stray", "ignored", "held", "before", "after", "now"
+        sides = (*listed, "claimed", "found", "rival")
         for side in (*_PLANNED, *sides):
             self.drop(scope, side)
 

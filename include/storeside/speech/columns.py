@@ -1,4 +1,4 @@
-"""Columns of facts in ClickHouse, and their types: those of recordings, and those of utterances."""
+"""Columns of facts in ClickHouse, and their types: those of recordings, of utterances, and of given segments."""
 
 from __future__ import annotations
 
@@ -43,4 +43,12 @@ UTTERANCE_COLUMNS: Final[dict[str, str]] = {
     "codec": "LowCardinality(String)",
     **_SIGNAL,
     **dict.fromkeys(_SHARES, "Float64"),  # never unknown: an utterance has samples
+}
+TEXTS: Final = ("text", "speaker", "language")
+SEGMENT_COLUMNS: Final[dict[str, str]] = {
+    **{name: kind for name, kind in UTTERANCE_COLUMNS.items() if name != "speech_probability"},
+    "segment": "String",
+    "text": "String",
+    "speaker": "String",
+    "language": "LowCardinality(String)",
 }

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 from storeside import sql
 from storeside.errors import BadInput, StoresideError
+from storeside.speech.columns import TEXTS
 from storeside.sql.answers import first_row
 from storeside.transfer.request.request import require_table
 from storeside.transfer.request.source import Source, wild
@@ -18,13 +19,16 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 # The query of each format. It reads from `EXPORTED`: recordings of the manifest, or utterances of a table.
-ManifestFormat = Literal["nemo", "nemo_tarred", "lhotse_recordings", "lhotse_cuts"]
+ManifestFormat = Literal["nemo", "nemo_tarred", "lhotse_recordings", "lhotse_cuts", "huggingface"]
 FORMATS = {
     "nemo": lambda: sql.query("export_nemo"),
     "nemo_tarred": lambda: sql.query("export_nemo_tarred"),
     "lhotse_recordings": lambda: sql.query("export_lhotse_recordings"),
     "lhotse_cuts": lambda: sql.query("export_lhotse_cuts"),
+    "huggingface": lambda: sql.query("export_huggingface"),
 }
+# Formats that describe members of shards.
+_OF_SHARDS = ("nemo_tarred", "huggingface")
 _SETTINGS = {
     "max_threads": 1,  # reads in the order of the table's key, so that sorting needs no memory
     "s3_truncate_on_insert": 1,  # a repeated task replaces the file
@@ -44,31 +48,39 @@ def export(client: HttpClient, target: Source, form: str, bucket: str, run_id: s
 
     `target` is one object in S3, compressed with gzip if its key ends with ``.gz``; `form` is one of FORMATS. With
     `run_id`, only the rows that this run published are written. With `table`, ``database.table`` with the columns
-    `UTTERANCE_COLUMNS`, its utterances are written instead; `bucket` has their shards. One statement writes the
-    object, which readers see when it is complete; until then, they see the previous one. Without rows, nothing is
-    written. Raises ExportError, also for rows that the readers of the format would not find, and TransferInputError
-    for a table without a database.
+    `UTTERANCE_COLUMNS` or `SEGMENT_COLUMNS`, its utterances are written instead, with their texts if it has them;
+    `bucket` has their shards. One statement writes the object, which readers see when it is complete; until then,
+    they see the previous one. Without rows, nothing is written. Raises ExportError, also for rows that the readers of
+    the format would not find, and TransferInputError for a table without a database.
     """
     key = target.keys
     check_target(key)
     compression = "gzip" if key.endswith(".gz") else "none"
     function = replace(target, cluster="").objects([key], "JSONEachRow", compression=compression)
     check_rows(form, run_id, table)
-    query = whole_query(form, table)
     database, _, name = table.partition(".")
     parameters = {"bucket": bucket, "run_id": run_id, "database": database, "table": name}
+    has_texts = bool(table) and _has_texts(client, parameters)
+    query = whole_query(form, table, has_texts=has_texts)
     rows = int(first_row(client.query(f"SELECT count() FROM ({query})", parameters=parameters))[0])
     if not rows:
         log.warning("%s has no rows of %s %s: nothing is written", table or "speech.manifest", bucket, run_id)
         return 0
-    _require_readable(client, form, table, parameters)
+    _require_readable(client, unreadable_query(table, has_texts=has_texts), form, table, parameters)
     client.command(f"INSERT INTO FUNCTION {function} {query}", parameters=parameters, settings=_SETTINGS)
     log.info("ClickHouse wrote %d %s of %s to %s", rows, "utterances" if table else "recordings", bucket, target.uri)
     return rows
 
 
-def _require_readable(client: HttpClient, form: str, table: str, parameters: dict[str, str]) -> None:
-    query = unreadable_query(table)
+def _has_texts(client: HttpClient, parameters: dict[str, str]) -> bool:
+    query = (
+        "SELECT count() FROM system.columns WHERE database = {database:String} AND table = {table:String}"
+        " AND name IN ('segment', 'text', 'speaker', 'language')"
+    )
+    return int(first_row(client.query(query, parameters=parameters))[0]) == len(("segment", *TEXTS))
+
+
+def _require_readable(client: HttpClient, query: str, form: str, table: str, parameters: dict[str, str]) -> None:
     count, name, reason = first_row(client.query(query, parameters={**parameters, "form": form}))
     if count:
         raise ExportError(
@@ -78,18 +90,26 @@ def _require_readable(client: HttpClient, form: str, table: str, parameters: dic
         )
 
 
-def whole_query(form: str, table: str) -> str:
-    """Return the whole query of a format: of a table's utterances, or without a table of recordings."""
-    return query_of(form).replace("EXPORTED", _rows(table))
+def whole_query(form: str, table: str, *, has_texts: bool = False) -> str:
+    """Return the whole query of a format: of a table's utterances, or without a table of recordings.
+
+    A table that `has_texts` has the columns `SEGMENT_COLUMNS`.
+    """
+    # NeMo reads the language from this field
+    texts = "text, speaker, language AS lang" if "nemo" in form else ", ".join(TEXTS)
+    query = query_of(form).replace(", TEXTS\n", f", {texts}\n" if has_texts else "\n")
+    return query.replace("EXPORTED", _rows(table, has_texts))
 
 
-def unreadable_query(table: str) -> str:
+def unreadable_query(table: str, *, has_texts: bool = False) -> str:
     """Return the query that counts the rows which readers of the file would not find."""
     query = sql.query("export_unreadable_utterances") if table else sql.query("export_unreadable_recordings")
-    return query.replace("EXPORTED", _rows(table))
+    return query.replace("EXPORTED", _rows(table, has_texts))
 
 
-def _rows(table: str) -> str:
+def _rows(table: str, has_texts: bool) -> str:
+    if has_texts:
+        return sql.query("export_segments")
     return sql.query("export_utterances") if table else sql.query("export_recordings")
 
 
@@ -106,8 +126,8 @@ def check_rows(form: str, run_id: str, table: str) -> None:
         require_table(table)
         if run_id:
             raise ExportError(f"only_this_run: rows of {table} name no run: leave it out")
-    elif form == "nemo_tarred":
-        raise ExportError("format 'nemo_tarred' describes shards: name the table of their utterances")
+    elif form in _OF_SHARDS:
+        raise ExportError(f"format {form!r} describes members of shards: name the table of their utterances")
 
 
 def check_target(key: str) -> None:

@@ -5,7 +5,7 @@ SELECT
         channels = 1, CAST(toUInt8(0), 'Variant(UInt8, Array(UInt8))'),
         CAST(CAST(range(channels), 'Array(UInt8)'), 'Variant(UInt8, Array(UInt8))')
     ) AS channel,
-    CAST([], 'Array(String)') AS supervisions,
+    supervisions,
     CAST(
         (
             object, [('url', range(channels), concat(bucket, '/', object))],

@@ -3,6 +3,7 @@
     SELECT
         bucket, object, sample_rate, channels, samples, duration_seconds, silence_share, clipped_share, bandwidth_hz,
         snr_db,
+        CAST([], 'Array(String)') AS supervisions,
         CAST(
             (rms_dbfs, silence_share, clipped_share, bandwidth_hz, snr_db),
             'Tuple(rms_dbfs Float64, silence_share Nullable(Float64), clipped_share Nullable(Float64),

@@ -14,7 +14,7 @@ FROM
         object,
         multiIf(
             NOT endsWith(shard, '.tar'), 'the name of its shard does not end with .tar',
-            {form:String} = 'nemo_tarred', '',
+            {form:String} IN ('nemo_tarred', 'huggingface'), '',
             match(object, '[?#]'), 'readers end a URL at ? or #',
             asked != shard, concat('readers would look for it in the object ', asked),
             ''

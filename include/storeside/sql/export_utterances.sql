@@ -3,6 +3,7 @@
     SELECT
         {bucket:String} AS bucket, concat(shard, '/', member) AS object, shard, member, sample_rate, channels, samples,
         duration_seconds, silence_share, clipped_share, bandwidth_hz, snr_db,
+        CAST([], 'Array(String)') AS supervisions,
         CAST(
             (
                 recording, utterance, start_seconds, end_seconds, speech_probability, rms_dbfs, silence_share,

@@ -13,6 +13,7 @@
 -- With `several`, an object is done only if each of its results is at the destination as recorded, and it is refused if
 -- another object has results in the folder for its own.
 -- An object that was refused only for the sake of another one is tried again when that is gone.
+-- If something is given beside an object (the job's `given` side), its outcome is that of both.
 -- If the cluster holds a copy of another version of a remote object, an outcome of the listed version may be that of the copy:
 -- the object is tried again.
 -- Results with different prefixes have outcomes of their own. Version 0.1.0 recorded no prefix, so a row without one
@@ -38,13 +39,14 @@ WITH
     h.object != ''
         AND if(h.version = '' OR s.version = '', h.size != s.size, NOT has(splitByChar('\n', h.version), s.version))
         AS is_stale,
+    l.given = g.given AS same_given,
     l.status = 'failed' AND l.version = s.version AND l.effect = {effect:String} AND l.options IN ('', {options:String})
-        AND l.run_id != {run_id:String} AND NOT {retry_failed:Bool}
+        AND (is_refused OR same_given) AND l.run_id != {run_id:String} AND NOT {retry_failed:Bool}
         AND ({trusts_failures:Bool} OR s.reason != '') AND (is_refused OR NOT was_refused)
         AND (is_refused OR NOT is_stale)
         AS is_known_bad,
     l.status = 'left_out' AND l.version = s.version AND l.effect = {effect:String} AND l.options IN ('', {options:String})
-        AND NOT is_stale
+        AND same_given AND NOT is_stale
         AS is_left_out,
     startsWith(l.reason, 'its result would be named ') OR startsWith(l.reason, 'its members would be stored in the folder ')
         OR startsWith(l.reason, 'its results would be stored in the folder ')
@@ -161,13 +163,13 @@ LEFT JOIN
 LEFT JOIN
 (
     SELECT object, version, effect, toString(status) AS status, reason, run_id, bytes_out, result_version, destination_object,
-        options, accepted_by
+        options, accepted_by, given
     FROM storeside.objects FINAL
     WHERE source = {source:String} AND destination = {destination:String}
         AND prepend = {prepend:String}
     UNION ALL
     SELECT object, version, effect, toString(status) AS status, reason, run_id, bytes_out, result_version, destination_object,
-        options, accepted_by
+        options, accepted_by, given
     FROM storeside.objects FINAL
     WHERE source = {source:String} AND destination = {destination:String}
         AND {prepend:String} != '' AND prepend = '' AND startsWith(destination_object, {prepend:String})
@@ -181,6 +183,10 @@ LEFT JOIN
 (
     SELECT object, size, version FROM storeside.listings WHERE job = {job:String} AND side = 'held'
 ) AS h ON h.object = s.object
+LEFT JOIN
+(
+    SELECT object, version AS given FROM storeside.listings WHERE job = {job:String} AND side = 'given'
+) AS g ON g.object = s.object
 WHERE f.shard != '' OR NOT is_left_out AND NOT (
     s.object NOT IN
     (
@@ -204,6 +210,6 @@ WHERE f.shard != '' OR NOT is_left_out AND NOT (
         ))
     )
     AND NOT is_stale AND l.status = 'done' AND l.version = s.version AND l.effect = {effect:String}
-    AND (result_is_there OR NOT {keeps_result:Bool})
+    AND same_given AND (result_is_there OR NOT {keeps_result:Bool})
 )
 SETTINGS join_algorithm = 'grace_hash', join_use_nulls = 0, async_insert = 0

@@ -4,14 +4,15 @@
 -- tries it again.
 INSERT INTO storeside.objects
     (source, destination, prepend, object, version, effect, destination_object, status, reason, bytes_in, bytes_out,
-    result_version, listed_at, run_id, options)
+    result_version, listed_at, run_id, options, given)
 SELECT
     {source:String}, {destination:String}, {prepend:String}, r.object,
     if(r.fresh OR e.refused OR e.is_left_out OR NOT {remote:Bool}, r.version, ''), {effect:String}, r.destination_object,
     multiIf(r.fresh, 'done', e.is_left_out, 'left_out', 'failed'),
     multiIf(r.fresh, '', e.why != '', e.why, {no_reason:String}),
     r.size, if(r.fresh, r.result_size, 0), if(r.fresh, r.result_version, ''),
-    (SELECT min(listed_at) FROM storeside.listings WHERE job = {job:String} AND side = 'listing'), {run_id:String}, {options:String}
+    (SELECT min(listed_at) FROM storeside.listings WHERE job = {job:String} AND side = 'listing'), {run_id:String}, {options:String},
+    g.given
 FROM (SELECT * FROM storeside.results(job = {job:String}, effect = {effect:String})) AS r
 LEFT JOIN
 (
@@ -22,5 +23,9 @@ LEFT JOIN
     WHERE job = {job:String} AND side IN ('reason', 'final', 'left_out', 'changed')
     GROUP BY object
 ) AS e ON e.object = r.object
+LEFT JOIN
+(
+    SELECT object, version AS given FROM storeside.listings WHERE job = {job:String} AND side = 'given'
+) AS g ON g.object = r.object
 WHERE if(r.fresh, {record_done:Bool}, e.why != '' OR {no_reason:String} != '')
 SETTINGS async_insert = 0

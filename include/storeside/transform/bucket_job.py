@@ -43,6 +43,8 @@ from storeside.transform.terms import Terms
 if TYPE_CHECKING:
     from aistore.sdk import Client
 
+    from storeside.transform.given import Given
+
 log = logging.getLogger(__name__)
 
 # Retries of objects that failed for a temporary reason, and the seconds before the second retry.
@@ -55,8 +57,9 @@ class BucketJob:
 
     `list_source` replaces AIStore's listing of the source, for buckets that their own service lists better. `pods`
     watches an ETL's pods, so that the error of an ETL that does not start has a reason. `scope` replaces the key of
-    the listings, for a job that is a part of another. Raises AIStoreInputError for options that exclude each other,
-    and as `described` when `spec` has an existing ETL that does not run.
+    the listings, for a job that is a part of another. `given` is what the ETL gets beside the objects. Raises
+    AIStoreInputError for options that exclude each other, and as `described` when `spec` has an existing ETL that
+    does not run.
     """
 
     listings = Listings
@@ -75,6 +78,7 @@ class BucketJob:
         list_source: ListSource | None = None,
         pods: PodWatch | None = None,
         scope: Scope | None = None,
+        given: Given | None = None,
     ) -> None:
         self.client = client
         self.ledger = ledger
@@ -84,16 +88,22 @@ class BucketJob:
         terms = Terms.of(client, source, destination, spec, naming or Naming(), options or Options())
         self.spec, self.naming, self.options = terms.spec, terms.naming, terms.options
         self.scope = scope or terms.scope(source, destination, run_id)
+        self.given = given
+        if given and self.spec:
+            self.spec = given.beside(self.spec, self.scope, self.options)
         self._listings = terms.listings(self.listings)(
             client, ledger, self.scope, source, destination, self.naming, self.options, list_source
         )
         self._submission = Submission(
-            client, ledger, self.scope, source, destination, terms.spec, self.naming, self.options, pods
+            client, ledger, self.scope, source, destination, self.spec, self.naming, self.options, pods
         )
-        self._outcomes = Outcomes(client, ledger, self.scope, source, destination, terms.spec, self.options)
+        self._outcomes = Outcomes(client, ledger, self.scope, source, destination, self.spec, self.options)
         splits = terms.spec is not None and terms.spec.splits
         self._held = Held(client, ledger, self.scope, source, self._listings, by_now=self.options.sync)
-        self._planner = Planner(ledger, self.scope, self._listings, self._held, self.options, splits, terms.several)
+        self._planner = Planner(
+            ledger, self.scope, self._listings, self._held, self.options, splits, terms.several,
+            self._list_given if given else None,
+        )  # fmt: skip
 
     def begin(self) -> State:
         """Return the first state: follow a running job, resume the plan of a killed try, or make a plan.
@@ -115,6 +125,10 @@ class BucketJob:
             waits = not self.ledger.has_submitted(self.scope, running)  # another task's job, not a killed try's
             return State(Phase.ATTACHED, time.time(), job_id=running, waits=waits)
         return self._planner.resume() or self._planner.plan()
+
+    def _list_given(self, store: bool) -> None:
+        assert self.given is not None  # noqa: S101 - only then the planner calls this
+        self.given.record(self.client, self.ledger, self.scope, self._listings, store=store)
 
     def preview(self) -> dict[str, int]:
         """Return how many objects a job would list, process, skip and refuse, without a change to the buckets."""
@@ -223,4 +237,6 @@ class BucketJob:
         summary = self._outcomes.summary(state)
         if self.options.keeps_result:
             self.ledger.forget_listings(self.scope)
+        if self.given:
+            self.given.end(self.client, self.scope)
         return summary

@@ -57,9 +57,9 @@ class Listings:
         """Whether the source is outside the cluster."""
         return self._source.is_remote
 
-    def source(self) -> None:
-        """Record the objects of the source, and the numbers of ignored markers."""
-        self._ledger.record_listing(self._scope, "source", self.rows())
+    def source(self, see: Callable[[str], None] | None = None) -> None:
+        """Record the objects of the source, and the numbers of ignored markers; call `see` with each name."""
+        self._ledger.record_listing(self._scope, "source", _seen(self.rows(), see) if see else self.rows())
         self._ledger.record_ignored(self._scope, self.ignored)
 
     def held(self) -> None:
@@ -115,10 +115,16 @@ class Listings:
             if not all_named and is_folder_marker(found.name, found.size):
                 self.left_out += 1
                 continue
-            if kind := marker(found.name, named):
+            if kind := marker(found.name, named) or self._naming.ignored(found.name):
                 self.ignored[kind] += 1
                 continue
             wanted.discard(found.name)
             yield source_row(found, self._naming.destination(found.name), self._naming.refusal(found.name))
         for name in sorted(wanted):
             yield name, "", 0, "", f"{self._source} has no object of this name"
+
+
+def _seen(rows: Iterator[Row], see: Callable[[str], None]) -> Iterator[Row]:
+    for row in rows:
+        see(row[0])
+        yield row

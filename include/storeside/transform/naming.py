@@ -19,15 +19,17 @@ class Naming:
 
     `extensions` maps an extension without its dot to its replacement, case-sensitively; `prepend` precedes the whole
     name. The rule is that of `TCBMsg.ToName` in AIStore 5.0 (api/apc/tcbtco.go), which checks no names. `refuses`
-    returns why readers could not use the result of an object; None if they can. Raises AIStoreInputError for
-    extensions and a prefix that could lead a result out of its folder or bucket, so AIStore's own renaming of an
-    object with a fit name stays there, too.
+    returns why readers could not use the result of an object; None if they can. `ignores` returns the pattern of
+    the names that the job leaves out and counts; None for other names. Raises AIStoreInputError for extensions and a
+    prefix that could lead a result out of its folder or bucket, so AIStore's own renaming of an object with a fit
+    name stays there, too.
     """
 
     extensions: Mapping[str, str] = field(default_factory=dict)
     prepend: str = ""
     # no part of the `repr`, which identifies the selection of a job in the ledger
     refuses: Callable[[str], str | None] | None = field(default=None, repr=False, compare=False)
+    ignores: Callable[[str], str | None] | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if reason := unfit_extensions(self.extensions):
@@ -40,6 +42,10 @@ class Naming:
         if dot and extension in self.extensions:
             name = stem + dot + self.extensions[extension].lstrip(".")
         return self.prepend + name
+
+    def ignored(self, name: str) -> str | None:
+        """Return the pattern by which the job leaves the object `name` out; None if it does not."""
+        return self.ignores(name) if self.ignores else None
 
     def refusal(self, name: str) -> str | None:
         """Return why there can be no result of the object `name`; None when AIStore can store both."""

@@ -13,6 +13,7 @@ from storeside.aistore.spec import EtlSpec
 from storeside.ledger.objects import Ledger
 from storeside.ledger.scope import Plan, Scope
 from storeside.transform import copies, counting, members, results
+from storeside.transform.given import EXAMPLES as STRAYS
 from storeside.transform.reasons import REASONS, record_reasons
 from storeside.transform.state import Options, State, Summary
 
@@ -93,6 +94,7 @@ class Outcomes:
             left_out += left_out_members
             totals, examples = replace(totals, failed=totals.failed + count), (*examples, *failed)[:EXAMPLES]
         ignored = self.ledger.ignored(self.scope)
+        strays, stray_examples = self.ledger.strays(self.scope, STRAYS)
         return Summary(
             source=str(self.source),
             destination=str(self.destination),
@@ -111,11 +113,14 @@ class Outcomes:
             prepend=self.scope.prepend,
             ignored=ignored,
             left_out_reasons=left_out.by_reason(),
+            strays=strays,
+            stray_examples=tuple(stray_examples),
         )
 
     def idle(self, plan: Plan, started: float) -> Summary:
         """Return the summary of a job that has nothing to do since it `started`; its listings are still recorded."""
         left_out = counting.left_out(self.ledger, self.scope)
+        strays, stray_examples = self.ledger.strays(self.scope, STRAYS)
         return Summary(
             source=str(self.source),
             destination=str(self.destination),
@@ -132,6 +137,8 @@ class Outcomes:
             prepend=self.scope.prepend,
             ignored=self.ledger.ignored(self.scope),
             left_out_reasons=left_out.by_reason(),
+            strays=strays,
+            stray_examples=tuple(stray_examples),
         )
 
     def _require_copies(self) -> None:

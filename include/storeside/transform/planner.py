@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from dataclasses import asdict
 
 from storeside.aistore.errors import AIStoreInputError
@@ -21,7 +22,8 @@ log = logging.getLogger(__name__)
 class Planner:
     """Plans the job of a scope. The scope of a copy has no effect.
 
-    `splits` tells whether the job splits shards, and `several` whether objects have several results.
+    `splits` tells whether the job splits shards, and `several` whether objects have several results. `given` lists
+    the source of a job that is given something beside its objects, and stores it if its argument is true.
     """
 
     def __init__(
@@ -33,6 +35,7 @@ class Planner:
         options: Options,
         splits: bool,
         several: bool,
+        given: Callable[[bool], None] | None = None,
     ) -> None:
         self._ledger = ledger
         self._scope = scope
@@ -41,6 +44,7 @@ class Planner:
         self._options = options
         self._splits = splits
         self._several = several
+        self._given = given
 
     def preview(self) -> dict[str, int]:
         """Return how many objects a job would list, process, skip and refuse; leaves no plan."""
@@ -52,7 +56,7 @@ class Planner:
         """Return the plan that a job would make; the caller forgets its listings."""
         from aistore.sdk.errors import ErrBckNotFound
 
-        self._listings.source()
+        self._list_source(store=False)
         self._held.list()
         try:
             self._listings.destination("before")
@@ -78,7 +82,7 @@ class Planner:
         Raises AIStoreInputError if the job would give results of several objects the same name, or names that AIStore
         cannot store (only with `sync`).
         """
-        self._listings.source()
+        self._list_source(store=True)
         self._held.list()
         if self._options.keeps_result:
             self._listings.destination("before")
@@ -108,6 +112,12 @@ class Planner:
         differs = self._listings.is_remote or self._listings.left_out or self._listings.ignored
         whole = self._scope.effect and self._options.names is None and missing == plan.listed and not differs
         return _state(Phase.BUCKET if whole else Phase.OBJECTS, plan)
+
+    def _list_source(self, *, store: bool) -> None:
+        if self._given is None:
+            self._listings.source()
+        else:
+            self._given(store)
 
     def _require_own_names(self) -> None:
         """Raise AIStoreInputError if results would have the same name, or one that AIStore cannot store.

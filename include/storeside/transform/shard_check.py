@@ -30,7 +30,7 @@ class CheckedShards(Listings):
 
     takes_markers = True  # the name of a plan is that of its shard
 
-    def source(self) -> None:
+    def source(self, see: Callable[[str], None] | None = None) -> None:
         """Record the plans; `ShardsJob` records the ignored markers of the objects."""
         self._ledger.record_listing(self._scope, "source", self.rows())
 

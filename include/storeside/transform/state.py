@@ -99,6 +99,8 @@ class Summary:
     :param ignored: numbers of markers, which are not listed, by their patterns, such as ``_*``
     :param left_out_reasons: numbers of objects that the transformer left out, now or in an earlier run, by reason;
         rare reasons are counted together
+    :param strays: names of which the job was given something, and that are no objects of the source
+    :param stray_examples: the first of them
     """
 
     source: str
@@ -118,6 +120,8 @@ class Summary:
     prepend: str = ""
     ignored: Mapping[str, int] = field(default_factory=dict)
     left_out_reasons: Mapping[str, int] = field(default_factory=dict)
+    strays: int = 0
+    stray_examples: tuple[str, ...] = ()
 
     @property
     def left_out(self) -> int:

@@ -116,6 +116,28 @@ class AudioUtterances:
         return self._shard(source, name, self._target, self._options, self._limits, self._detector)
 
 
+class AudioSegments:
+    """Cuts each recording into the segments that the job is given of it: a tar shard, as of utterances."""
+
+    opens_source = True
+    mime_type = "application/x-tar"
+
+    def __init__(self, target: AudioFormat, limits: Limits) -> None:
+        from storeside.transformers.audio import given_segments, utterances
+
+        self._segments = given_segments.segments
+        self._shard = utterances.shard_of
+        self._target = target
+        self._limits = limits
+
+    def transform(self, source: Source, name: str, arguments: str) -> Data:
+        """Return the shard. Raises AudioError, and LeaveOut for a recording of which no segments are given."""
+        found = self._segments(arguments, self._limits)
+        if not found:
+            raise LeaveOut("no segments are given")
+        return self._shard(source, name, self._target, found, self._limits)
+
+
 def _require_long(facts: AudioFacts, limits: Limits) -> None:
     if facts.duration_seconds < limits.min_seconds:
         raise LeaveOut(f"shorter than {limits.min_seconds:g} s")
@@ -152,6 +174,13 @@ def audio_utterances() -> Transformer:
     options = UtteranceOptions.from_environment()
     target = utterance_format(AudioFormat.variables())
     return AudioUtterances(target, options, Limits.from_environment())
+
+
+def audio_segments() -> Transformer:
+    """Cut recordings into the segments that the job is given of them; ``AUDIO_*`` has the format."""
+    from storeside.transformers.audio.utterance_options import utterance_format
+
+    return AudioSegments(utterance_format(AudioFormat.variables()), Limits.from_environment())
 
 
 def audio_ffmpeg() -> Transformer:

@@ -47,6 +47,7 @@ class Settings:
     :param sources: further addresses that may send requests
     :param tls: the SDK's TLS configuration
     :param results_url: URL that the name of one of several results follows
+    :param given_url: URL of what the job is given beside its objects
     """
 
     workers: int = 1
@@ -64,6 +65,7 @@ class Settings:
     sources: tuple[str, ...] = ()
     tls: tuple[Any, Any] = (True, None)
     results_url: str = field(default="", repr=False)
+    given_url: str = field(default="", repr=False)
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> Settings:
@@ -80,6 +82,7 @@ class Settings:
             token=env.get("AIS_AUTHN_TOKEN", ""),
             sidecar_url=env.get("SIDECAR_URL", ""),
             results_url=env.get("RESULTS_URL", ""),
+            given_url=env.get("GIVEN_URL", ""),
             retries=int(_number(env, "AIS_DIRECT_PUT_RETRIES", cls.retries, least=0)),
             most_body=quantity("MAX_BODY", env["MAX_BODY"]) if env.get("MAX_BODY") else cls.most_body,
             roots=_list(env, "AIS_MOUNTS", ":") or tuple(mounts()),

@@ -23,6 +23,7 @@ IMAGES: Mapping[str, Mapping[str, Any]] = {
             f"AUDIO_*= SHARD_*= {_SERVE.format('audio_probe')}",
             f"AUDIO_*= SHARD_*= FFMPEG_*= {_SERVE.format('audio_ffmpeg')}",
             f"AUDIO_*= {_SERVE.format('audio_utterances')}",
+            f"AUDIO_*= {_SERVE.format('audio_segments')}",
             f"SHARD_*= {_SERVE.format('text_facts')}",
             f"SHARD_*= {_SERVE.format('text_json')}",
             f"AUDIO_*= {_SDK_SERVE.format('audio_transcode')}",

@@ -174,7 +174,8 @@ class Pod:
         environment.update((name, self._fill(value)) for name, value in image.environment.items())
         environment.update((entry["name"], entry.get("value", "")) for entry in self._container.get("env", ()))
         settings = self._cluster.settings
-        token = settings.gatherer_token if "SHARD_SOURCE_URL" in environment else settings.pod_token
+        reads = environment.keys() & {"SHARD_SOURCE_URL", "GIVEN_URL"}
+        token = settings.gatherer_token if reads else settings.pod_token
         with suppress(FileNotFoundError):
             environment["AIS_AUTHN_TOKEN"] = token.read_text()
         if mounts := [mount["mountPath"] for mount in self._container.get("volumeMounts", ())]:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from .utterance_options import RATE, WINDOW, UtteranceOptions
 
 # Speech ends at a lower probability than the one at which it begins, so that it does not flicker.
 _HYSTERESIS = 0.15
+# Decimals of the mean probability. A detector on another type of CPU may differ in later ones.
+_DECIMALS = 4
 
 # The first window of speech, and the window after its last one.
 Windows = tuple[int, int]
@@ -24,6 +27,14 @@ class Utterance:
     start: int
     end: int
     probability: float
+
+    def at(self, rate: int) -> tuple[int, int]:
+        """Return its first sample, and the sample after its last one, at another rate in Hz."""
+        return round(self.start * rate / RATE), round(self.end * rate / RATE)
+
+    def facts(self) -> dict[str, Any]:
+        """Return what its detection says of its audio."""
+        return {"speech_probability": round(self.probability, _DECIMALS)}
 
     @property
     def start_seconds(self) -> float:

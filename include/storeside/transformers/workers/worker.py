@@ -27,6 +27,7 @@ from storeside.transformers.transformer import Data, ObjectError
 from .decoder import described, failed
 from .decoder_process import DecoderProcess, DecoderRefusedError
 from .direct_put import DirectPut
+from .given import GivenEntries
 from .http_client import DeliveryError, HttpClient
 from .results import ResultsOfOne, several
 from .sidecar import Sidecars
@@ -65,6 +66,7 @@ class Worker:
         self._sources = Sources(settings, client, decoder.takes)
         self._sidecars = Sidecars(settings.sidecar_url, client, settings.token)
         self._beside = Sidecars(settings.results_url, client, settings.token, RESULTS_URL)
+        self._given = GivenEntries(settings, client)
         self._direct_put = DirectPut(client, settings)
         self._decoder = decoder
         self._seconds = settings.object_timeout
@@ -72,6 +74,8 @@ class Worker:
     def work(self, job: Job, content: bytes | memoryview) -> tuple[Head, Data]:
         """Transform one object; return the reply's head, and the result unless it was delivered by direct put."""
         try:
+            if self._given.url:
+                self._decoder.give(self._given.entry(job.object))
             with self._sources.open(job, content) as source:
                 head, data = self._decoder.transform(job, source, self._seconds)
             return self._deliver(job, head, data)
