@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from storeside.aistore.spec import EtlSpec
     from storeside.operators.outcome import OnFailed
     from storeside.transfer.request.template import Template
-    from storeside.transform.given import Given
+    from storeside.transform.bucket_job import Given
     from storeside.transform.state import Job, ListSource, Options, State
 
 # A deferral takes 3 to 8 s: Airflow starts a trigger, which follows the job from the beginning, and a process for the

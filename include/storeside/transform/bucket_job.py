@@ -35,6 +35,7 @@ from storeside.transform.held import Held
 from storeside.transform.listings import Listings
 from storeside.transform.naming import Naming
 from storeside.transform.outcomes import Outcomes
+from storeside.transform.planner import Given as Given  # noqa: PLC0414 - for users of this module
 from storeside.transform.planner import Planner
 from storeside.transform.state import ListSource, Options, Phase, State, Summary
 from storeside.transform.submission import Submission
@@ -42,8 +43,6 @@ from storeside.transform.terms import Terms
 
 if TYPE_CHECKING:
     from aistore.sdk import Client
-
-    from storeside.transform.given import Given
 
 log = logging.getLogger(__name__)
 
@@ -102,7 +101,7 @@ class BucketJob:
         self._held = Held(client, ledger, self.scope, source, self._listings, by_now=self.options.sync)
         self._planner = Planner(
             ledger, self.scope, self._listings, self._held, self.options, splits, terms.several,
-            self._list_given if given else None,
+            (lambda store: given.record(client, ledger, self.scope, self._listings, store=store)) if given else None,
         )  # fmt: skip
 
     def begin(self) -> State:
@@ -125,10 +124,6 @@ class BucketJob:
             waits = not self.ledger.has_submitted(self.scope, running)  # another task's job, not a killed try's
             return State(Phase.ATTACHED, time.time(), job_id=running, waits=waits)
         return self._planner.resume() or self._planner.plan()
-
-    def _list_given(self, store: bool) -> None:
-        assert self.given is not None  # noqa: S101 - only then the planner calls this
-        self.given.record(self.client, self.ledger, self.scope, self._listings, store=store)
 
     def preview(self) -> dict[str, int]:
         """Return how many objects a job would list, process, skip and refuse, without a change to the buckets."""

@@ -1,4 +1,4 @@
-"""What a bucket job is given beside its objects, such as segments of recordings, and how servers get it.
+"""Entries that a bucket job is given beside its objects, such as segments of recordings, and their way to servers.
 
 The job matches the names in it with its listing, records a digest for each object, so that the outcome of an object
 belongs to both, and stores an index (`storeside.transformers.contract.given_index`). A server reads the part of one
@@ -51,7 +51,7 @@ class Beside(Protocol):
 
 
 class Given:
-    """What one job is given; `read` opens it, which may take long.
+    """The entries of one job; `read` opens them, which may take long.
 
     `endpoint` is the URL of AIStore for the transformers.
     """

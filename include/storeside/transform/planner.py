@@ -12,6 +12,7 @@ from storeside.amounts import counted, others
 from storeside.ledger import owners
 from storeside.ledger.objects import Ledger
 from storeside.ledger.scope import Plan, Scope
+from storeside.transform.given import Given as Given  # noqa: PLC0414 - for `bucket_job`
 from storeside.transform.held import Held
 from storeside.transform.listings import Listings
 from storeside.transform.state import Options, Phase, State

@@ -47,7 +47,7 @@ class Settings:
     :param sources: further addresses that may send requests
     :param tls: the SDK's TLS configuration
     :param results_url: URL that the name of one of several results follows
-    :param given_url: URL of what the job is given beside its objects
+    :param given_url: URL of the entries that the job is given beside its objects
     """
 
     workers: int = 1

@@ -23,8 +23,18 @@ class SegmentsError(StoresideError, BadInput):
 class Entry:
     """A segment of a recording, in seconds; without `end`, it is the whole recording.
 
-    `recording` is the name in the file, and `place` the file with the line. Unknown texts are empty. The other files
-    of its folder describe a segment that `is_kaldi`.
+    Unknown texts are empty.
+
+    :param recording: its name in the file
+    :param place: the file, and the line in it
+    :param start: seconds
+    :param end: seconds
+    :param channel: number or letter
+    :param id: its name
+    :param text: the spoken words
+    :param speaker: name of the person
+    :param language: code or name
+    :param is_kaldi: other files of the same folder describe it
     """
 
     recording: str
@@ -53,7 +63,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Detail:
-    """What a file of Kaldi's data folder `folder` says of the utterance `id`: its text, speaker or language."""
+    """The text, speaker or language of the utterance `id` in a file of Kaldi's data folder `folder`."""
 
     folder: str
     id: str

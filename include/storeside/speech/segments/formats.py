@@ -21,7 +21,7 @@ _LANGUAGE = ("language", "lang", "source_lang")
 _TEXT = ("text", "transcript", "sentence")
 _SPEAKER = ("speaker", "speaker_id")
 _ID = ("id", "utt_id", "segment_id", "segment")
-# STM's transcript of a segment that nobody may score.
+# STM's transcript of a segment that scorers ignore.
 _IGNORED = "IGNORE_TIME_SEGMENT_IN_SCORING"
 
 

@@ -16,7 +16,7 @@ OVERSHOOT_SECONDS = 0.5
 
 @dataclass(frozen=True)
 class Segment:
-    """A part of a recording in seconds, and what was said in it; texts that are not known are empty.
+    """A part of a recording in seconds, with its text; unknown texts are empty.
 
     If it `is_whole`, it ends with the recording, at the latest at its end.
     """

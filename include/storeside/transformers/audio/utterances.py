@@ -114,7 +114,7 @@ def shard(
 def shard_of(source: Source, name: str, target: AudioFormat, found: Sequence[Part], limits: Limits) -> memoryview:
     """Return the shard of the recording `name` with these parts of it, which are in the order of their starts.
 
-    The text of a segment is a member of its own, too. Raises AudioError, also for segments outside the recording.
+    The text of a segment is a separate member, too. Raises AudioError, also for segments outside the recording.
     """
     known = {
         "shard": utf8(shard_name(name, target.keep_extension)),

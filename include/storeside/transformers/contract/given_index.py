@@ -1,4 +1,4 @@
-"""What a job is given beside its objects, such as the segments of each recording: one object, read by their names.
+"""The index of entries that a job is given beside its objects, such as the segments of each recording.
 
 AIStore passes no arguments to the ETL of a bucket, so the job stores an index: a table of places, and after it the
 entries, one line of JSON each. An entry's slot is a hash of its object's name. A server reads two places of the table

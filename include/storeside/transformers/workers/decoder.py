@@ -37,7 +37,7 @@ from .wire import Channel, Head
 # The form in which the transformer receives an object's file: its path, its open file, or a copy of it in memory.
 PATH, OPENED, COPIED = "path", "opened", "copied"
 _REASON_LENGTH = 2000
-# The key of a message with what the job is given beside the next object.
+# The key of a message with the entry that the job is given beside the next object.
 GIVEN = "given"
 
 
