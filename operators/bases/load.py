@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Required
 
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from airflow.sdk import Connection, Context
 
     from storeside.operators.outcome import OnFailed
-    from storeside.operators.restrictions import Form
     from storeside.transfer.request.named_options import NamedOptions
     from storeside.transfer.request.options import ReadOptions, TableOptions
     from storeside.transfer.request.request import (
@@ -154,7 +153,7 @@ class LoadOperator(FlatLoadArguments, WaitingOperator, SelectingOperator):
         self.clickhouse_conn_id = clickhouse_conn_id
         self._transfer: Any = None
         self._creates_database = True
-        self._form: Form | None = None
+        self._fault: Callable[[str, str], str] | None = None
         self._loader = "pull"
         check_load(self)
 
@@ -162,7 +161,7 @@ class LoadOperator(FlatLoadArguments, WaitingOperator, SelectingOperator):
         """Check the run's parameters, and whether the load may create a database. Raises AirflowFailException."""
         super().pre_execute(context)
         with airflow_errors():
-            self._form = self.checked_form
+            self._fault = self.checked_form.fault
             self._creates_database = self.checked_form.may_create_database(self.table)
             self.checked_form.check_limits({"read.": self.read, "batches.": self._batches(), "limits.": self.limits})
 
@@ -218,10 +217,8 @@ class LoadOperator(FlatLoadArguments, WaitingOperator, SelectingOperator):
         from storeside.operators.tables import TableRuns, fail_for_tables, transfer_of
 
         started = time.time()
-        form = self._form
-        self._transfer = transfer_of(
-            given, run_key(context), lambda table: form.fault(self.table, table) if form else ""
-        )
+        fault = self._fault
+        self._transfer = transfer_of(given, run_key(context), lambda table: fault(self.table, table) if fault else "")
         self._record_running(context, "load", started, self.table)
         runs = TableRuns(ledger(self.clickhouse_conn_id), run_columns(context))
         try:
