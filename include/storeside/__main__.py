@@ -34,6 +34,7 @@ COMMANDS = {
     },
     "Check": {
         "doctor": Command("doctor.__main__", "check connections and rights, with a remedy for each fault"),
+        "validations": Command("commands.quality", "show results of suites, or write Great Expectations' Data Docs"),
         "lost-codes": Command("transfer.lost_codes", "list columns of numbers that have lost zeros of their text"),
         "unproven": Command("transfer.unproven", "list results that may be of older versions of their objects"),
     },

@@ -154,6 +154,7 @@ class EventLoad:
         self.ledger.record_depth(self.queue, self._newest)
         self.drained.seconds = time.monotonic() - started
         self.drained.verdict = self.objects.verdict
+        self.objects.record_validation()
         return self.drained
 
     @property

@@ -72,6 +72,11 @@ class ObjectLoads:
         """The suite's verdict on the rows that were read; None without a suite."""
         return self._validation.verdict() if self._validation else None
 
+    def record_validation(self) -> None:
+        """Record the results of the suite over all rows that were read."""
+        if self._validation:
+            self.new_transfer().record(self._validation)
+
     def finish_actions(self) -> None:
         """Take the actions on source objects that an earlier run loaded and did not handle."""
         self._add(self.new_transfer().source_actions.run())

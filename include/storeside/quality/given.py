@@ -1,6 +1,7 @@
 """Suites of users: a Python function, a YAML or JSON file in the format of Great Expectations, or its content.
 
-Files are read without Great Expectations, which needs 170 MB of memory.
+Files are read without Great Expectations, which needs 170 MB of memory. ClickHouse evaluates most expectations; the
+others are evaluated by Great Expectations in the worker, which reads the rows that they are about.
 """
 
 from __future__ import annotations
@@ -58,6 +59,78 @@ OF_ALL_ROWS = frozenset(
         "expect_table_row_count_to_be_between",
     }
 )
+# Expectations that Great Expectations evaluates: of each row, of the table's columns, and of all rows at once.
+BY_GX_OF_ROWS = frozenset(
+    {
+        "expect_column_pair_values_to_be_in_set",
+        "expect_column_values_to_be_dateutil_parseable",
+        "expect_column_values_to_be_json_parseable",
+        "expect_column_values_to_match_json_schema",
+        "expect_column_values_to_match_regex_list",
+        "expect_column_values_to_match_strftime_format",
+        "expect_column_values_to_not_match_regex_list",
+        "expect_multicolumn_sum_to_equal",
+        "expect_multicolumn_values_to_be_equal",
+        "expect_select_column_values_to_be_unique_within_record",
+    }
+)
+BY_GX_OF_COLUMNS = frozenset(
+    {
+        "expect_column_to_exist",
+        "expect_table_column_count_to_be_between",
+        "expect_table_column_count_to_equal",
+        "expect_table_columns_to_match_ordered_list",
+        "expect_table_columns_to_match_set",
+    }
+)
+BY_GX_OF_ALL_ROWS = frozenset(
+    {
+        "expect_column_distinct_values_to_be_in_set",
+        "expect_column_distinct_values_to_contain_set",
+        "expect_column_distinct_values_to_equal_set",
+        "expect_column_kl_divergence_to_be_less_than",
+        "expect_column_max_to_be_between",
+        "expect_column_mean_to_be_between",
+        "expect_column_median_to_be_between",
+        "expect_column_min_to_be_between",
+        "expect_column_most_common_value_to_be_in_set",
+        "expect_column_proportion_of_non_null_values_to_be_between",
+        "expect_column_proportion_of_unique_values_to_be_between",
+        "expect_column_quantile_values_to_be_between",
+        "expect_column_stdev_to_be_between",
+        "expect_column_sum_to_be_between",
+        "expect_column_unique_value_count_to_be_between",
+        "expect_column_value_z_scores_to_be_less_than",
+        "expect_column_values_to_not_be_outliers",
+        "expect_compound_columns_to_be_unique",
+    }
+)
+_BY_GX = BY_GX_OF_ROWS | BY_GX_OF_COLUMNS | BY_GX_OF_ALL_ROWS
+# Why the others are refused.
+_REFUSED: Mapping[str, str] = {
+    **dict.fromkeys(
+        ("expect_column_values_to_be_increasing", "expect_column_values_to_be_decreasing"),
+        "the rows of a table have no order",
+    ),
+    **dict.fromkeys(
+        (
+            "expect_column_type_to_be", "expect_column_values_to_be_of_type",
+            "expect_column_values_to_be_in_type_list",
+        ),
+        "the table's definition states the types of its columns, and the load holds them",
+    ),
+    **dict.fromkeys(
+        ("expect_query_results_to_match_comparison", "expect_table_row_count_to_equal_other_table"),
+        "it needs a second source of data",
+    ),
+    **{
+        f"expect_column_values_to_{negated}match_like_pattern{several}": "write a regular expression instead"
+        for negated in ("", "not_")
+        for several in ("", "_list")
+    },
+}  # fmt: skip
+# Arguments that name columns.
+_ONE_COLUMN, _COLUMNS = ("column", "column_A", "column_B"), "column_list"
 _KINDS: Mapping[str, type | tuple[type, ...]] = {
     **dict.fromkeys(
         ("column", "column_A", "column_B", "regex", "ignore_row_if", "severity", "unexpected_rows_query"), str
@@ -82,11 +155,30 @@ class Expectation:
     severity: str = "critical"
     description: str = ""
     mostly: float = 1.0
+    by_gx: bool = False
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns that the expectation reads."""
-        return tuple(self.kwargs[name] for name in ("column", "column_A", "column_B") if name in self.kwargs)
+        """The columns that the expectation is about."""
+        named = [str(self.kwargs[name]) for name in _ONE_COLUMN if name in self.kwargs]
+        return (*named, *map(str, self.kwargs.get(_COLUMNS, ())))
+
+    @property
+    def is_of_columns(self) -> bool:
+        """Whether it is about the table's columns, and not about rows."""
+        return self.type in BY_GX_OF_COLUMNS
+
+    @property
+    def needs_all_rows(self) -> bool:
+        """Whether it needs all rows of a load at once: no single row breaks it."""
+        return self.type in OF_ALL_ROWS or self.type in BY_GX_OF_ALL_ROWS
+
+    @property
+    def configuration(self) -> dict[str, Any]:
+        """The expectation in Great Expectations' own format."""
+        kwargs = {**self.kwargs, **({"mostly": self.mostly} if self.mostly < 1 else {})}
+        found = {"type": self.type, "kwargs": kwargs, "meta": {}, "severity": self.severity}
+        return {**found, **({"description": self.description} if self.description else {})}
 
     @property
     def condition(self) -> str:
@@ -107,7 +199,7 @@ class Expectation:
 
 @dataclass(frozen=True)
 class GivenSuite:
-    """A suite that ClickHouse can check."""
+    """A suite that a load can check."""
 
     name: str
     expectations: tuple[Expectation, ...]
@@ -188,23 +280,43 @@ def _expectation(fields: Any) -> Expectation:
     if not isinstance(fields, dict) or not isinstance(fields.get("kwargs"), dict):
         raise QualityError("write a mapping with `type` and `kwargs`")
     kind = str(fields.get("type"))
-    if kind not in _ARGUMENTS:
-        raise QualityError(f"{kind!r} cannot be checked in ClickHouse: choose from {', '.join(_ARGUMENTS)}")
+    if kind in _REFUSED:
+        raise QualityError(f"{kind} cannot be checked: {_REFUSED[kind]}")
+    if kind not in _ARGUMENTS and kind not in _BY_GX:
+        raise QualityError(f"{kind!r} is unknown: choose from {', '.join([*_ARGUMENTS, *sorted(_BY_GX)])}")
     if unknown := sorted(str(name) for name in fields.keys() - _FIELDS if fields[name] is not None):
         raise QualityError(f"{kind} has unknown fields {', '.join(unknown)}: remove them")
     kwargs = {k: v for k, v in fields["kwargs"].items() if v is not None and k not in _IGNORED}
     mostly = kwargs.pop("mostly", 1.0)
     severity = fields.get("severity") or "critical"
+    by_gx = kind in _BY_GX or "row_condition" in kwargs
     try:
-        _check_arguments(kind, kwargs)
-        _check_values({**kwargs, "mostly": mostly, "severity": severity})
+        if by_gx:
+            _check_by_gx(kind, kwargs)
+        else:
+            _check_arguments(kind, kwargs)
+        _check_values({**({} if by_gx else kwargs), "mostly": mostly, "severity": severity})
     except QualityError as e:
         raise QualityError(f"{kind}: {e}") from e
-    return Expectation(kind, kwargs, severity, str(fields.get("description") or ""), float(mostly))
+    return Expectation(kind, kwargs, severity, str(fields.get("description") or ""), float(mostly), by_gx)
 
 
 def _query(text: str) -> re.Match[str] | None:
     return _QUERY.fullmatch(text.strip().rstrip(f";{string.whitespace}"))
+
+
+def _check_by_gx(kind: str, given: Mapping[str, Any]) -> None:
+    """Check what a load needs to know; Great Expectations checks the other arguments when it evaluates them."""
+    if kind == UNEXPECTED_ROWS:
+        raise QualityError("write the row_condition into the query")
+    if "$PARAMETER" in json.dumps(given, default=str):
+        raise QualityError("suite parameters are not supported: write their values")
+    for name in _ONE_COLUMN:
+        if not isinstance(given.get(name, ""), str):
+            raise QualityError(f"{name} {given[name]!r} has the wrong type")
+    several = given.get(_COLUMNS, [])
+    if not isinstance(several, list) or not all(isinstance(name, str) for name in several):
+        raise QualityError(f"{_COLUMNS} {several!r} has the wrong type")
 
 
 def _check_arguments(kind: str, given: Mapping[str, Any]) -> None:

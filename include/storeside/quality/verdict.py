@@ -30,6 +30,7 @@ class ExpectationOutcome(Check):
 
     `element_count` is the number of rows to which it applies. `missing_count` of them have no value and are
     skipped. `examples` are (key, value) of the first unexpected rows; a value of several columns is a list.
+    `observed` is the value that Great Expectations has compared, such as a mean; None for an expectation of rows.
     """
 
     success: bool
@@ -37,6 +38,7 @@ class ExpectationOutcome(Check):
     missing_count: int
     unexpected_count: int
     examples: tuple[tuple[str, Any], ...]
+    observed: Any = None
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any
 
 from clickhouse_connect.driver.exceptions import DatabaseError, OperationalError
 
-from storeside.transfer.base.errors import LeftError
+from storeside.transfer.base.errors import ExpectationsError, LeftError
 from storeside.transfer.publish.leftovers import kill, sweep
 from storeside.transfer.publish.loaded_objects import SourceActions
 from storeside.transfer.publish.mirror import Mirror
@@ -212,7 +212,9 @@ class Transfer:
                 threads.load(show, is_quiet=self._is_one_of_many)
             except LeftError:
                 raise
-            except BaseException:
+            except BaseException as e:
+                if isinstance(e, ExpectationsError) and validation is not None:
+                    self.record(validation)
                 self.cancel()
                 raise
             is_tidy = is_tidy and not work.is_untidy
@@ -225,6 +227,8 @@ class Transfer:
             if not is_tidy or self.servers.connected:
                 sweep(self._clients, self.id)
             self.plan.forget_all()
+        if validation is not None and self.validation is None:  # otherwise, the owner of all transfers records it
+            self.record(validation)
         return Report(
             prepared.listed, max(0, prepared.listed - totals.loaded - totals.failed - prepared.known_bad),
             totals.loaded, totals.failed, totals.rows,
@@ -233,6 +237,10 @@ class Transfer:
             handled.examples, prepared.snapshot, removed, known_bad=prepared.known_bad,
             known_failures=prepared.known_failures, ignored=prepared.ignored,
         )  # fmt: skip
+
+    def record(self, validation: Validation) -> None:
+        """Record the results of a suite, unless no rows were checked."""
+        validation.record(self.loads.client, self.request.table, self.run_id)
 
     def cancel(self) -> None:
         """Stop from any thread and kill the queries; no row of an unfinished batch becomes visible."""

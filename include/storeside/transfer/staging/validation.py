@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from clickhouse_connect.driver.exceptions import DatabaseError, OperationalError
 
+from storeside.amounts import counted
+from storeside.quality.by_gx import Evaluated, Evaluator
 from storeside.quality.errors import QualityError
 from storeside.quality.given import OF_ALL_ROWS, Expectation, load_suite
+from storeside.quality.results import validation_result
 from storeside.quality.verdict import LONGEST_KEY, LONGEST_VALUE, Check, ExpectationOutcome, Verdict
 from storeside.sql.quoting import identifier, literal
 from storeside.transfer.base.errors import (
@@ -33,12 +37,15 @@ from storeside.transfer.base.errors import (
 )
 from storeside.transfer.base.staging_tables import STAGING, bad_table
 from storeside.transfer.staging.expectations import Rule, rules
+from storeside.transfer.staging.frames import empty_frame, frames
 from storeside.transfer.state.loads import LONG, Planned, ids_text, slices
+from storeside.transfer.state.validations import record
 from storeside.transfer.tables.quarantine import COLUMNS, DEFINITION
 from storeside.transfer.tables.table import LOAD_ID, Destination
 
 if TYPE_CHECKING:
     from clickhouse_connect.driver.client import Client
+    from pandas import DataFrame
 
     from storeside.transfer.staging.staging import Staged, Staging
 
@@ -50,18 +57,25 @@ T = TypeVar("T")
 EXAMPLES = 5
 # ClickHouse's errors if a column was added to the table after the staging table was made, or the latter was dropped.
 _CHANGED = (NO_SUCH_COLUMN, UNKNOWN_IDENTIFIER, UNKNOWN_TABLE)
+# Rows of a load that one DataFrame may hold: about 2 GB with five columns of text.
+MOST_ROWS = 5_000_000
 # Expectations in an error.
 _NAMED = 10
 
 
 @dataclass(frozen=True)
 class _Counts:
-    """The counts of one expectation, and examples as (key, value)."""
+    """The counts of one expectation, and examples as (key, value).
+
+    `success` is None if the counts decide; otherwise Great Expectations has decided from the `observed` value.
+    """
 
     rows: int
     missing: int
     broken: int
     examples: tuple[tuple[str, Any], ...]
+    success: bool | None = None
+    observed: Any = None
 
 
 @dataclass(frozen=True)
@@ -88,7 +102,7 @@ class Validation:
         self.key_column = key_column
         self._results: dict[str, _Result] = {}
         self._shown = [0] * len(self.suite.expectations)
-        unfit = ", ".join(sorted({e.type for e in self.suite.expectations} & OF_ALL_ROWS))
+        unfit = ", ".join(sorted({e.type for e in self.suite.expectations if e.needs_all_rows}))
         if unfit and self.by_object:
             raise QualityError(
                 f"suite {text}: {unfit} needs all rows of a load, and a queue of events has no end: leave it out"
@@ -98,6 +112,14 @@ class Validation:
                 f"suite {text}: {unfit} cannot choose rows for the quarantine, because the batches of a load are"
                 " published separately: leave it out, or use on_failed_expectations='fail'"
             )
+        unfit = ", ".join(sorted({e.type for e in self.suite.expectations if e.by_gx and e.severity == "critical"}))
+        if unfit and (self.by_object or quarantine):
+            raise QualityError(
+                f"suite {text}: Great Expectations evaluates {unfit}, and cannot choose single rows or objects: set"
+                " their severity to warning" + (", or use on_failed_expectations='fail'" if quarantine else "")
+            )
+        by_gx = [e for e in self.suite.expectations if e.by_gx]
+        self._evaluator = Evaluator(by_gx) if by_gx else None
 
     def examine(self, staging: Staging, staged: Staged) -> Staged:
         """Check the rows of a staging table; return the table without the rows that the quarantine receives.
@@ -107,8 +129,9 @@ class Validation:
         cannot be applied to the table, and StaleError if the objects must be read again.
         """
         table = _Table(
-            staging.client, staging.destination, staged, self.suite.expectations, key_column=self.key_column
-        )
+            staging.client, staging.destination, staged, self.suite.expectations, self._evaluator,
+            key_column=self.key_column,
+        )  # fmt: skip
         found = _stale_if_transient(table.check)
         self._results[staged.table] = self._bounded(found)
         verdict = self._verdict([found])
@@ -164,6 +187,14 @@ class Validation:
             "by_object": self.by_object,
         }
 
+    def record(self, client: Client, table: str, run_id: str) -> None:
+        """Record the results for a table and a run in Great Expectations' own format, unless no rows were checked."""
+        verdict = self.verdict()
+        if verdict is None:
+            return
+        outcomes = self._verdict(list(self._results.values())).expectations
+        record(client, table, run_id, verdict, validation_result(self.suite, outcomes, table, run_id))
+
     def _verdict(self, results: Sequence[_Result]) -> Verdict:
         """Return one verdict on the rows of several staging tables: `mostly` applies to their total."""
         outcomes = tuple(
@@ -178,9 +209,12 @@ def _outcome(e: Expectation, parts: Sequence[_Counts]) -> ExpectationOutcome:
     present = rows - missing
     share = (present - broken) / present if present else 1.0
     examples = tuple(example for c in parts for example in c.examples)[:EXAMPLES]
+    decided = [c for c in parts if c.success is not None]
+    is_met = share >= e.mostly if e.columns else not broken
     return ExpectationOutcome(
-        **vars(e.check), success=share >= e.mostly if e.columns else not broken, element_count=rows,
+        **vars(e.check), success=all(c.success for c in decided) if decided else is_met, element_count=rows,
         missing_count=missing, unexpected_count=broken, examples=examples,
+        observed=decided[0].observed if decided else None,
     )  # fmt: skip
 
 
@@ -219,15 +253,17 @@ class _Table:
     """The rows of one staging table: counts those that break expectations, and moves them to another table."""
 
     def __init__(
-        self, client: Client, destination: Destination, staged: Staged, expectations: Sequence[Expectation], *,
-        key_column: str = "",
+        self, client: Client, destination: Destination, staged: Staged, expectations: Sequence[Expectation],
+        evaluator: Evaluator | None = None, *, key_column: str = "",
     ) -> None:  # fmt: skip
         self.client = client
         self.destination = destination
         self.staged = staged
         self._table = f"{STAGING}.{identifier(staged.table)}"
         self._key = identifier(key_column) if key_column else LOAD_ID
-        self._rules = rules(expectations, destination.columns, self._table)
+        self._expectations = expectations
+        self._evaluator = evaluator
+        self._rules = rules([e for e in expectations if not e.by_gx], destination.columns, self._table)
         self._critical = [rule for rule in self._rules if rule.expectation.severity == "critical"]
 
     def check(self) -> _Result:
@@ -238,7 +274,70 @@ class _Table:
         ).result_rows[0]
         rows, invalid, *numbers = map(int, row)
         found = [_Counts(rows, *pair, ()) for pair in zip(numbers[::2], numbers[1::2], strict=True)]
-        return _Result(rows, invalid, tuple(map(self._completed, self._rules, found)))
+        in_clickhouse = map(self._completed, self._rules, found)
+        if self._evaluator is None:
+            return _Result(rows, invalid, tuple(in_clickhouse))
+        by_gx = iter(self._evaluated(self._evaluator, rows))
+        counts = tuple(next(by_gx if e.by_gx else in_clickhouse) for e in self._expectations)
+        broken = (
+            c.broken for e, c in zip(self._expectations, counts, strict=True) if e.severity == "critical" and e.by_gx
+        )
+        return _Result(rows, max([invalid, *broken]), counts)
+
+    def _evaluated(self, evaluator: Evaluator, rows: int) -> list[_Counts]:
+        """Return the results of Great Expectations, which reads the rows; the log states what that costs."""
+        wanted = [e for e in self._expectations if e.by_gx]
+        began, process = time.monotonic(), time.process_time()
+        found: dict[int, _Counts] = {}
+        of_all = {n for n, e in enumerate(wanted) if e.needs_all_rows}
+        if of_all and rows > MOST_ROWS:
+            raise QualityError(
+                f"{', '.join(sorted({wanted[n].type for n in of_all}))}: Great Expectations needs all {rows:,} rows"
+                f" of the load in the worker's memory, and the limit is {MOST_ROWS:,}: divide the load, or leave it"
+                " out"
+            )
+        if of_columns := [n for n, e in enumerate(wanted) if e.is_of_columns]:
+            whole = empty_frame(self.destination.columns)
+            found |= dict(zip(of_columns, map(_decided, evaluator.evaluate(whole, of_columns)), strict=True))
+        if of_rows := [n for n in range(len(wanted)) if n not in of_all and n not in found]:
+            for frame in self._frames([wanted[n] for n in of_rows]):
+                for n, result in zip(of_rows, evaluator.evaluate(frame, of_rows), strict=True):
+                    found[n] = self._added(found.get(n), result)
+        if of_all:
+            import pandas as pd
+
+            chosen = sorted(of_all)
+            whole = pd.concat(list(self._frames([wanted[n] for n in chosen])), ignore_index=True)
+            found |= dict(zip(chosen, map(_decided, evaluator.evaluate(whole, chosen)), strict=True))
+        log.info(
+            "Great Expectations evaluated %s over %s in this worker: %.1f s, %.1f s of CPU time",
+            counted(len(wanted), "expectation"), counted(rows, "row"), time.monotonic() - began,
+            time.process_time() - process,
+        )  # fmt: skip
+        return [found[n] for n in range(len(wanted))]
+
+    def _frames(self, expectations: Sequence[Expectation]) -> Iterator[DataFrame]:
+        """Yield the rows with the columns that the expectations read; conditions may read any column."""
+        named = {name for e in expectations for name in e.columns}
+        has_all = any("row_condition" in e.kwargs for e in expectations)
+        columns = [c for c in self.destination.columns if has_all or c.name in named]
+        if unknown := sorted(named - {c.name for c in columns}):
+            raise QualityError(f"the table has no columns {', '.join(unknown)}")
+        return frames(self.client, self._table, columns, self._key)
+
+    def _added(self, before: _Counts | None, found: Evaluated) -> _Counts:
+        """Return the sum of the counts of DataFrames, with the first examples."""
+        old = before or _Counts(0, 0, 0, ())
+        more = found.examples[: EXAMPLES - len(old.examples)]
+        return _Counts(
+            old.rows + found.rows, old.missing + found.missing, old.broken + found.broken,
+            (*old.examples, *((self._named(key), _jsonable(value)) for key, value in more)),
+        )  # fmt: skip
+
+    def _named(self, key: Any) -> str:
+        if self._key != LOAD_ID:
+            return str(key)[:LONGEST_KEY]
+        return next((o.planned.key[:LONGEST_KEY] for o in self.staged.loaded if o.planned.load_id == key), "")
 
     def by_load(self) -> dict[int, _Result]:
         """Return the results of the loads that have rows which break critical expectations, by their ids."""
@@ -255,10 +354,12 @@ class _Table:
         found = {}
         for load_id, count, invalid, *numbers in rows:
             triples = zip(numbers[::3], numbers[1::3], numbers[2::3], strict=True)
+            in_sql = (_Counts(count, m, b, ((keys[load_id], _jsonable(v)),) if b else ()) for m, b, v in triples)
             found[load_id] = _Result(
-                count, invalid,
-                tuple(_Counts(count, m, b, ((keys[load_id], _jsonable(v)),) if b else ()) for m, b, v in triples),
-            )  # fmt: skip
+                count,
+                invalid,
+                tuple(_Counts(count, 0, 0, ()) if e.by_gx else next(in_sql) for e in self._expectations),
+            )
         return found
 
     def without(self, objects: Sequence[Planned]) -> Staged:
@@ -338,6 +439,12 @@ class _Table:
     def _count(self, table: str, column: str) -> dict[int, int]:
         rows = self.client.query(f"SELECT {column}, count() FROM {table} GROUP BY 1").result_rows
         return {load_id: count for load_id, count in rows}
+
+
+def _decided(found: Evaluated) -> _Counts:
+    """Return the result of an expectation that Great Expectations has decided: its rows are all, or none, broken."""
+    broken = found.broken or (0 if found.success else found.rows or 1)
+    return _Counts(found.rows, found.missing, broken, (), found.success, found.observed)
 
 
 def _has_rows(given: Mapping[str, Any], rows: int) -> bool:
