@@ -15,7 +15,7 @@ from storeside.quality.errors import QualityError
 from storeside.quality.given import load_suite
 from storeside.transfer.base.errors import ExpectationsError
 from storeside.transfer.request.options import Expectations
-from storeside.transfer.staging import frames, validation
+from storeside.transfer.staging import gx_counts
 from tests.transfers import Loading
 
 ROWS = [(n, f"{'x' if n % 40 else 'y'}{n}", n % 7 or None) for n in range(100)]
@@ -61,7 +61,7 @@ def by_gx(suite: dict[str, Any]) -> dict[str, dict[str, Any]]:
 def test_results_are_those_of_great_expectations_over_all_rows(
     loading: Loading, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(frames, "ROWS", 16)
+    monkeypatch.setattr(gx_counts, "ROWS", 16)
     loading.put({f"{n}.csv": csv(ROWS[n : n + 10]) for n in range(0, 100, 10)})
     loading.create("n Int64, text String, k Nullable(Int64)")
     suite = given("warning")
@@ -116,7 +116,7 @@ def test_the_load_fails_and_the_result_is_kept(loading: Loading) -> None:
 def test_what_cannot_be_evaluated_publishes_nothing(
     loading: Loading, monkeypatch: pytest.MonkeyPatch, kind: str, kwargs: dict[str, Any], rows: int, said: str
 ) -> None:
-    monkeypatch.setattr(validation, "MOST_ROWS", rows)
+    monkeypatch.setattr(gx_counts, "MOST_ROWS", rows)
     loading.put({"a.csv": csv(ROWS)})
     loading.create("n Int64, text String, k Nullable(Int64)")
     suite = {"name": "x", "expectations": [{"type": kind, "kwargs": kwargs}]}

@@ -246,7 +246,7 @@ def test_a_crash_after_any_statement(loading: FromAIStore, monkeypatch: pytest.M
     loading.create("n UInt32")
     request = request_of(loading.source(), loading.table, batch_objects=2)
     crashes = 0
-    for survived in range(6, 300, 6):
+    for survived in range(4, 300, 4):
         loading.clickhouse.command(f"TRUNCATE TABLE {loading.table}")
         if crashes:
             loading.clickhouse.command(f"DELETE FROM storeside.loads WHERE bucket = '{loading.bucket}'")

@@ -7,20 +7,16 @@ the number of rows.
 from __future__ import annotations
 
 import logging
-import math
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from clickhouse_connect.driver.exceptions import DatabaseError, OperationalError
 
-from storeside.amounts import counted
-from storeside.quality.by_gx import Evaluated, Evaluator
 from storeside.quality.errors import QualityError
 from storeside.quality.given import OF_ALL_ROWS, Expectation, load_suite
 from storeside.quality.results import validation_result
-from storeside.quality.verdict import LONGEST_KEY, LONGEST_VALUE, Check, ExpectationOutcome, Verdict
+from storeside.quality.verdict import LONGEST_KEY, Check, ExpectationOutcome, Verdict
 from storeside.sql.quoting import identifier, literal
 from storeside.transfer.base.errors import (
     NO_SUCH_COLUMN,
@@ -37,7 +33,7 @@ from storeside.transfer.base.errors import (
 )
 from storeside.transfer.base.staging_tables import STAGING, bad_table
 from storeside.transfer.staging.expectations import Rule, rules
-from storeside.transfer.staging.frames import empty_frame, frames
+from storeside.transfer.staging.gx_counts import EXAMPLES, Counts, GxCounts, jsonable
 from storeside.transfer.state.loads import LONG, Planned, ids_text, slices
 from storeside.transfer.state.validations import record
 from storeside.transfer.tables.quarantine import COLUMNS, DEFINITION
@@ -45,7 +41,6 @@ from storeside.transfer.tables.table import LOAD_ID, Destination
 
 if TYPE_CHECKING:
     from clickhouse_connect.driver.client import Client
-    from pandas import DataFrame
 
     from storeside.transfer.staging.staging import Staged, Staging
 
@@ -53,29 +48,10 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-# Examples of each expectation, for the page, the log and the error.
-EXAMPLES = 5
 # ClickHouse's errors if a column was added to the table after the staging table was made, or the latter was dropped.
 _CHANGED = (NO_SUCH_COLUMN, UNKNOWN_IDENTIFIER, UNKNOWN_TABLE)
-# Rows of a load that one DataFrame may hold: about 2 GB with five columns of text.
-MOST_ROWS = 5_000_000
 # Expectations in an error.
 _NAMED = 10
-
-
-@dataclass(frozen=True)
-class _Counts:
-    """The counts of one expectation, and examples as (key, value).
-
-    `success` is None if the counts decide; otherwise Great Expectations has decided from the `observed` value.
-    """
-
-    rows: int
-    missing: int
-    broken: int
-    examples: tuple[tuple[str, Any], ...]
-    success: bool | None = None
-    observed: Any = None
 
 
 @dataclass(frozen=True)
@@ -84,7 +60,7 @@ class _Result:
 
     rows: int
     invalid: int
-    counts: tuple[_Counts, ...]
+    counts: tuple[Counts, ...]
 
 
 class Validation:
@@ -119,7 +95,7 @@ class Validation:
                 " their severity to warning" + (", or use on_failed_expectations='fail'" if quarantine else "")
             )
         by_gx = [e for e in self.suite.expectations if e.by_gx]
-        self._evaluator = Evaluator(by_gx) if by_gx else None
+        self._by_gx = GxCounts(by_gx) if by_gx else None
 
     def examine(self, staging: Staging, staged: Staged) -> Staged:
         """Check the rows of a staging table; return the table without the rows that the quarantine receives.
@@ -129,7 +105,7 @@ class Validation:
         cannot be applied to the table, and StaleError if the objects must be read again.
         """
         table = _Table(
-            staging.client, staging.destination, staged, self.suite.expectations, self._evaluator,
+            staging.client, staging.destination, staged, self.suite.expectations, self._by_gx,
             key_column=self.key_column,
         )  # fmt: skip
         found = _stale_if_transient(table.check)
@@ -204,7 +180,7 @@ class Validation:
         return Verdict(success, sum(result.rows for result in results), outcomes)
 
 
-def _outcome(e: Expectation, parts: Sequence[_Counts]) -> ExpectationOutcome:
+def _outcome(e: Expectation, parts: Sequence[Counts]) -> ExpectationOutcome:
     rows, missing, broken = (sum(getattr(c, name) for c in parts) for name in ("rows", "missing", "broken"))
     present = rows - missing
     share = (present - broken) / present if present else 1.0
@@ -254,7 +230,7 @@ class _Table:
 
     def __init__(
         self, client: Client, destination: Destination, staged: Staged, expectations: Sequence[Expectation],
-        evaluator: Evaluator | None = None, *, key_column: str = "",
+        by_gx: GxCounts | None = None, *, key_column: str = "",
     ) -> None:  # fmt: skip
         self.client = client
         self.destination = destination
@@ -262,103 +238,50 @@ class _Table:
         self._table = f"{STAGING}.{identifier(staged.table)}"
         self._key = identifier(key_column) if key_column else LOAD_ID
         self._expectations = expectations
-        self._evaluator = evaluator
+        self._by_gx = by_gx
         self._rules = rules([e for e in expectations if not e.by_gx], destination.columns, self._table)
         self._critical = [rule for rule in self._rules if rule.expectation.severity == "critical"]
 
     def check(self) -> _Result:
         """Count the rows that break expectations."""
-        counts = ", ".join(f"countIf({rule.missing}), countIf({rule.broken})" for rule in self._rules)
+        counts = "".join(f", countIf({rule.missing}), countIf({rule.broken})" for rule in self._rules)
         row = self.client.query(
-            f"SELECT count(), countIf({self._any_broken}), {counts} FROM {self._table}", settings=LONG
+            f"SELECT count(), countIf({self._any_broken}){counts} FROM {self._table}", settings=LONG
         ).result_rows[0]
         rows, invalid, *numbers = map(int, row)
-        found = [_Counts(rows, *pair, ()) for pair in zip(numbers[::2], numbers[1::2], strict=True)]
+        found = [Counts(rows, *pair, ()) for pair in zip(numbers[::2], numbers[1::2], strict=True)]
         in_clickhouse = map(self._completed, self._rules, found)
-        if self._evaluator is None:
+        if self._by_gx is None:
             return _Result(rows, invalid, tuple(in_clickhouse))
-        by_gx = iter(self._evaluated(self._evaluator, rows))
-        counts = tuple(next(by_gx if e.by_gx else in_clickhouse) for e in self._expectations)
-        broken = (
-            c.broken for e, c in zip(self._expectations, counts, strict=True) if e.severity == "critical" and e.by_gx
-        )
-        return _Result(rows, max([invalid, *broken]), counts)
-
-    def _evaluated(self, evaluator: Evaluator, rows: int) -> list[_Counts]:
-        """Return the results of Great Expectations, which reads the rows; the log states what that costs."""
-        wanted = [e for e in self._expectations if e.by_gx]
-        began, process = time.monotonic(), time.process_time()
-        found: dict[int, _Counts] = {}
-        of_all = {n for n, e in enumerate(wanted) if e.needs_all_rows}
-        if of_all and rows > MOST_ROWS:
-            raise QualityError(
-                f"{', '.join(sorted({wanted[n].type for n in of_all}))}: Great Expectations needs all {rows:,} rows"
-                f" of the load in the worker's memory, and the limit is {MOST_ROWS:,}: divide the load, or leave it"
-                " out"
-            )
-        if of_columns := [n for n, e in enumerate(wanted) if e.is_of_columns]:
-            whole = empty_frame(self.destination.columns)
-            found |= dict(zip(of_columns, map(_decided, evaluator.evaluate(whole, of_columns)), strict=True))
-        if of_rows := [n for n in range(len(wanted)) if n not in of_all and n not in found]:
-            for frame in self._frames([wanted[n] for n in of_rows]):
-                for n, result in zip(of_rows, evaluator.evaluate(frame, of_rows), strict=True):
-                    found[n] = self._added(found.get(n), result)
-        if of_all:
-            import pandas as pd
-
-            chosen = sorted(of_all)
-            whole = pd.concat(list(self._frames([wanted[n] for n in chosen])), ignore_index=True)
-            found |= dict(zip(chosen, map(_decided, evaluator.evaluate(whole, chosen)), strict=True))
-        log.info(
-            "Great Expectations evaluated %s over %s in this worker: %.1f s, %.1f s of CPU time",
-            counted(len(wanted), "expectation"), counted(rows, "row"), time.monotonic() - began,
-            time.process_time() - process,
-        )  # fmt: skip
-        return [found[n] for n in range(len(wanted))]
-
-    def _frames(self, expectations: Sequence[Expectation]) -> Iterator[DataFrame]:
-        """Yield the rows with the columns that the expectations read; conditions may read any column."""
-        named = {name for e in expectations for name in e.columns}
-        has_all = any("row_condition" in e.kwargs for e in expectations)
-        columns = [c for c in self.destination.columns if has_all or c.name in named]
-        if unknown := sorted(named - {c.name for c in columns}):
-            raise QualityError(f"the table has no columns {', '.join(unknown)}")
-        return frames(self.client, self._table, columns, self._key)
-
-    def _added(self, before: _Counts | None, found: Evaluated) -> _Counts:
-        """Return the sum of the counts of DataFrames, with the first examples."""
-        old = before or _Counts(0, 0, 0, ())
-        more = found.examples[: EXAMPLES - len(old.examples)]
-        return _Counts(
-            old.rows + found.rows, old.missing + found.missing, old.broken + found.broken,
-            (*old.examples, *((self._named(key), _jsonable(value)) for key, value in more)),
-        )  # fmt: skip
-
-    def _named(self, key: Any) -> str:
-        if self._key != LOAD_ID:
-            return str(key)[:LONGEST_KEY]
-        return next((o.planned.key[:LONGEST_KEY] for o in self.staged.loaded if o.planned.load_id == key), "")
+        names = {o.planned.load_id: o.planned.key for o in self.staged.loaded}
+        of_key = (lambda key: names.get(key, "")) if self._key == LOAD_ID else str
+        by_gx = iter(self._by_gx.count(self.client, self._table, self.destination.columns, self._key, of_key, rows))
+        merged = tuple(next(by_gx if e.by_gx else in_clickhouse) for e in self._expectations)
+        critical = [
+            c.broken for e, c in zip(self._expectations, merged, strict=True) if e.by_gx and e.severity == "critical"
+        ]
+        return _Result(rows, max([invalid, *critical]), merged)
 
     def by_load(self) -> dict[int, _Result]:
         """Return the results of the loads that have rows which break critical expectations, by their ids."""
         keys = {o.planned.load_id: o.planned.key[:LONGEST_KEY] for o in self.staged.loaded}
-        counts = ", ".join(
-            f"countIf({rule.missing}), countIf({rule.broken}), anyIf(toString({rule.shown[0]}), {rule.broken})"
+        counts = "".join(
+            f", countIf({rule.missing}), countIf({rule.broken}), anyIf(toString({rule.shown[0]}), {rule.broken})"
             for rule in self._rules
         )
         rows = self.client.query(
-            f"SELECT {LOAD_ID}, count(), countIf({self._any_broken}) AS invalid, {counts} FROM {self._table}"
+            f"SELECT {LOAD_ID}, count(), countIf({self._any_broken}) AS invalid{counts} FROM {self._table}"
             " GROUP BY 1 HAVING invalid > 0",
             settings=LONG,
         ).result_rows
         found = {}
         for load_id, count, invalid, *numbers in rows:
             triples = zip(numbers[::3], numbers[1::3], numbers[2::3], strict=True)
-            in_sql = (_Counts(count, m, b, ((keys[load_id], _jsonable(v)),) if b else ()) for m, b, v in triples)
+            in_sql = (Counts(count, m, b, ((keys[load_id], jsonable(v)),) if b else ()) for m, b, v in triples)
             found[load_id] = _Result(
                 count,
                 invalid,
-                tuple(_Counts(count, 0, 0, ()) if e.by_gx else next(in_sql) for e in self._expectations),
+                tuple(Counts(count, 0, 0, ()) if e.by_gx else next(in_sql) for e in self._expectations),
             )
         return found
 
@@ -377,7 +300,7 @@ class _Table:
             raise StaleError(f"{self._table} has other rows than expected")
         return replace(self.staged, loaded=loaded)
 
-    def _completed(self, rule: Rule, counts: _Counts) -> _Counts:
+    def _completed(self, rule: Rule, counts: Counts) -> Counts:
         """Return counts with examples; an expectation about the number of rows has only counts."""
         if rule.shown:
             return replace(counts, examples=self._examples(rule)) if counts.broken else counts
@@ -389,7 +312,7 @@ class _Table:
             f"SELECT {self._key}, {', '.join(rule.shown)} FROM {self._table} WHERE {rule.broken} LIMIT {EXAMPLES}",
             settings=LONG,
         ).result_rows
-        values = [[_jsonable(value) for value in row[1:]] for row in rows]
+        values = [[jsonable(value) for value in row[1:]] for row in rows]
         return tuple(
             (
                 keys.get(row[0], "") if self._key == LOAD_ID else str(row[0])[:LONGEST_KEY],
@@ -441,12 +364,6 @@ class _Table:
         return {load_id: count for load_id, count in rows}
 
 
-def _decided(found: Evaluated) -> _Counts:
-    """Return the result of an expectation that Great Expectations has decided: its rows are all, or none, broken."""
-    broken = found.broken or (0 if found.success else found.rows or 1)
-    return _Counts(found.rows, found.missing, broken, (), found.success, found.observed)
-
-
 def _has_rows(given: Mapping[str, Any], rows: int) -> bool:
     """Return whether a number of rows is the expected one."""
     if "value" in given:
@@ -454,12 +371,3 @@ def _has_rows(given: Mapping[str, Any], rows: int) -> bool:
     least, most = int(given.get("min_value", rows)), int(given.get("max_value", rows))
     is_strict = [given.get(f"strict_{end}") and f"{end}_value" in given for end in ("min", "max")]
     return least + bool(is_strict[0]) <= rows <= most - bool(is_strict[1])
-
-
-def _jsonable(value: Any) -> Any:
-    """Return a value for JSON; numbers that JSON lacks become texts such as ``nan``."""
-    if value is None or isinstance(value, bool | int):
-        return value
-    if isinstance(value, float):
-        return value if math.isfinite(value) else str(value)
-    return str(value)[:LONGEST_VALUE]
