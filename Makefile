@@ -187,6 +187,7 @@ secure-test: $(STAMP) ## tests of transforms, loads and events on a stack with T
 .PHONY: backends-test
 backends-test: $(STAMP) ## copies and transforms of buckets of GCS, Azure and OCI, against emulators, and listings of versitygw; needs npm and Node.js
 	@STORESIDE_AISTORE_BACKENDS="gcp azure oci" $(STACK) build
+	@$(PYTHON) -m tests.backends.emulators
 	@$(PYTHON) -m pytest tests/backends $(ARGS)
 
 .PHONY: sources-test

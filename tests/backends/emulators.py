@@ -25,7 +25,7 @@ from cryptography.hazmat.primitives import serialization
 
 from storeside.stack.building.backends import VARIABLE
 from storeside.stack.building.go import Go, built_once
-from storeside.stack.settings import CHECKOUT, HOST, StackError, free_ports
+from storeside.stack.settings import CHECKOUT, HOST, StackError, default_folder, free_ports
 from storeside.stack.supervision.probes import listens
 from tests import oci_double
 
@@ -213,3 +213,15 @@ def _await(processes: Sequence[subprocess.Popen[bytes]], ports: Sequence[int]) -
 
 def _tell(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
+
+
+def main() -> None:
+    """Build and install what the tests need: that may take longer than a test may."""
+    cache = default_folder() / "cache" / "bench"
+    cache.mkdir(parents=True, exist_ok=True)
+    build_gcs(cache)
+    install_azurite(cache)
+
+
+if __name__ == "__main__":
+    main()
