@@ -16,7 +16,7 @@ from storeside.operators.bases.selecting import SelectingArguments, SelectingOpe
 from storeside.operators.errors import airflow_errors
 from storeside.operators.hooks.aistore import AIStoreHook
 from storeside.operators.hooks.transfer import source
-from storeside.operators.outcome import check_policy
+from storeside.operators.outcome import TableRuns, check_policy, fail_for_tables, transfer_of
 from storeside.operators.shared import as_object, ledger, plain, record_running, run_columns, run_key
 from storeside.transfer.request.options import Batches, LoadLimits
 from storeside.transfer.request.source import uri_of
@@ -214,8 +214,6 @@ class LoadOperator(FlatLoadArguments, WaitingOperator, SelectingOperator):
 
     def _load_tables(self, context: Context, given: tuple[Any, ...]) -> dict[str, Any]:
         """Load the tables that keys name, and return the totals; `given` is the request with clients for it."""
-        from storeside.operators.tables import TableRuns, fail_for_tables, transfer_of
-
         started = time.time()
         fault = self._fault
         self._transfer = transfer_of(given, run_key(context), lambda table: fault(self.table, table) if fault else "")

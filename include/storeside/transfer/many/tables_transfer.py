@@ -27,7 +27,6 @@ from storeside.transfer.many.names import TableNames
 from storeside.transfer.many.report import TableOutcome, TablesReport
 from storeside.transfer.publish.leftovers import sweep
 from storeside.transfer.request.source import bucket_uri
-from storeside.transfer.request.table_names import TABLE
 from storeside.transfer.run.engine import Transfer
 from storeside.transfer.run.pulling import clickhouse_reads
 from storeside.transfer.run.table_setup import Shared
@@ -74,7 +73,7 @@ class TablesTransfer:
     ) -> None:  # fmt: skip
         if not request.names_tables:
             raise TransferInputError(
-                f"keys {request.source.keys!r}: they name no tables: write {TABLE} in the keys and in the table"
+                f"keys {request.source.keys!r}: they name no tables: write {{table}} in the keys and in the table"
             )
         self.request, self.client, self.s3, self.run_id = request, client, s3, run_id
         self.ledger, self.servers = ledger or client, servers
