@@ -5,10 +5,7 @@ Maven downloads its jars once; they stay in the cache of the benchmarks. Tests s
 
 from __future__ import annotations
 
-import fcntl
-import shutil
 import subprocess
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,18 +14,13 @@ from typing import TYPE_CHECKING
 
 from storeside.stack.servers import s3
 from storeside.stack.settings import HOST, StackError, free_ports
+from tests import maven
 
 if TYPE_CHECKING:
     from types_boto3_sqs import SQSClient
 
 VERSION = "1.7.1"
 START_SECONDS = 60
-_POM = f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
-<modelVersion>4.0.0</modelVersion><groupId>tests</groupId><artifactId>elasticmq</artifactId><version>1</version>
-<dependencies><dependency>
-<groupId>org.elasticmq</groupId><artifactId>elasticmq-server_2.13</artifactId><version>{VERSION}</version>
-</dependency></dependencies></project>
-"""
 _SETTINGS = """include classpath("application.conf")
 node-address {{ protocol = http, host = "{host}", port = {port}, context-path = "" }}
 rest-sqs {{ enabled = true, bind-port = {port}, bind-hostname = "{host}", sqs-limits = strict }}
@@ -36,30 +28,9 @@ rest-stats {{ enabled = false }}
 """
 
 
-def missing() -> str:
-    """Return the name of a required program that this machine lacks; empty if there is none."""
-    return next((name for name in ("java", "mvn") if shutil.which(name) is None), "")
-
-
 def download(cache: Path) -> Path:
     """Return the folder of the server's jars below `cache`; Maven downloads them first if it is absent."""
-    jars = cache / f"elasticmq-{VERSION}"
-    cache.mkdir(parents=True, exist_ok=True)
-    with (cache / "elasticmq.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if jars.exists():
-            return jars
-        work = Path(tempfile.mkdtemp(prefix="elasticmq-", dir=cache))
-        try:
-            (work / "pom.xml").write_text(_POM)
-            command = ["mvn", "-q", "-B", "dependency:copy-dependencies", f"-DoutputDirectory={work / 'jars'}"]
-            done = subprocess.run(command, cwd=work, capture_output=True, text=True, check=False)
-            if done.returncode:
-                raise StackError(f"Maven did not fetch ElasticMQ {VERSION}: {done.stdout[-500:]}{done.stderr[-500:]}")
-            (work / "jars").rename(jars)
-        finally:
-            shutil.rmtree(work, ignore_errors=True)
-    return jars
+    return maven.download(cache, f"elasticmq-{VERSION}", [f"org.elasticmq:elasticmq-server_2.13:{VERSION}"])
 
 
 @contextmanager

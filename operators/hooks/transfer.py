@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 from storeside.sql import roles
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from storeside.aistore.stored_objects import StoredObject
     from storeside.operators.hooks.aistore import AIStoreHook
+    from storeside.transfer.lakes.catalogs import Catalog
     from storeside.transfer.request.source import Source
     from storeside.transfer.tables.servers import Servers
 
@@ -90,6 +91,35 @@ def s3_client_of(conn_id: str | None) -> Any:
     from airflow.providers.amazon.aws.hooks.s3 import S3Hook
 
     return _with_access(S3Hook(conn_id))
+
+
+def catalog(uri: str, aws: Connection) -> Catalog:
+    """Return the catalogue of a table's URI, which contains the id of a connection; `aws` gives access to Glue."""
+    from airflow.sdk import BaseHook
+
+    from storeside.operators.hooks.catalog import properties
+    from storeside.transfer.lakes.snapshots import catalog_of
+    from storeside.transfer.request.source import table_of
+
+    given = BaseHook.get_connection(table_of(uri)[0])
+    return catalog_of(uri, properties(given, lambda extra: _glue_client(aws, extra)))
+
+
+def _glue_client(connection: Connection, extra: Mapping[str, Any]) -> Any:
+    """Return a client of Glue with an AWS connection, in the region and at the endpoint of a catalogue's extras."""
+    from airflow.providers.amazon.aws.hooks.base_aws import AwsBaseHook
+
+    region = extra.get("glue.region")
+    hook = bound_to(AwsBaseHook, connection)(aws_conn_id=connection.conn_id, client_type="glue", region_name=region)
+    endpoint = extra.get("glue.endpoint")
+    return hook.get_session(region).client("glue", endpoint_url=endpoint) if endpoint else hook.get_conn()
+
+
+def folder_in_catalog(uri: str, aws: Connection) -> tuple[str, str]:
+    """Return the bucket and the folder of a table in a catalogue. Raises TransferError and BadInput."""
+    from storeside.transfer.lakes.snapshots import folder_of
+
+    return folder_of(s3_client(aws), catalog(uri, aws), uri)
 
 
 def listed_by_s3(conn_id: str | None, bucket: str, prefix: str) -> Iterator[StoredObject]:

@@ -15,7 +15,9 @@ from storeside.operators.bases.load import LoadArguments, LoadOperator
 from storeside.operators.errors import OperatorInputError, airflow_errors
 from storeside.operators.hooks.aistore import AIStoreHook
 from storeside.operators.hooks.transfer import (
+    catalog,
     clickhouse_client,
+    folder_in_catalog,
     ledger_client,
     ledger_connection,
     other_servers,
@@ -32,7 +34,7 @@ from storeside.operators.shared import as_bool, ledger, plain, run_columns, run_
 from storeside.transfer.base.errors import ExpectationsError
 from storeside.transfer.request.after_load import AfterLoad
 from storeside.transfer.request.options import Expectations
-from storeside.transfer.request.source import Source, in_aistore, place_of
+from storeside.transfer.request.source import Source, in_aistore, in_catalogue, place_of, table_of
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection, Context
@@ -57,7 +59,8 @@ class S3ToClickHouseOperator(LoadOperator):
     returns the engine's `TablesReport` as a dictionary, see docs/transfer/many-tables.md.
 
     :param source: URI of bucket and keys, instead of `bucket` and `keys`: ``s3://trips/2026/{01..06}/**.csv.gz``, or
-        ``ais://results/2026/`` for a bucket of AIStore
+        ``ais://results/2026/`` for a bucket of AIStore, or ``iceberg://lakehouse/sales.orders`` for an Iceberg table
+        in the catalogue of the connection ``lakehouse``, see docs/transfer/snapshots.md
     :param bucket: bucket, without ``s3://``
     :param aistore_conn_id: connection to AIStore for an ``ais://`` source, whose user may list and read the bucket
     :param all_or_nothing: publish all objects of the run in one step, or none of them
@@ -132,7 +135,7 @@ class S3ToClickHouseOperator(LoadOperator):
                 raise OperatorInputError("source: set it, or bucket and keys, but not both")
         check_literals(
             self,
-            source=lambda uri: Source(*place_of(uri)),
+            source=lambda uri: table_of(uri) if in_catalogue(uri) else Source(*place_of(uri)),
             suite=lambda name: Expectations(name).check(),
             after_load=lambda options: options.check(),
             modified_after=check_instant,
@@ -142,8 +145,18 @@ class S3ToClickHouseOperator(LoadOperator):
         )
 
     def place(self) -> tuple[str, str]:
-        """Return the source's bucket and keys as the engine takes them. Raises BadInput if they are invalid."""
+        """Return the source's bucket and keys as the engine takes them. Raises BadInput if they are invalid.
+
+        For a table in a catalogue, this is the table's folder. Raises Transient if the catalogue does not answer.
+        """
+        if in_catalogue(self.source):
+            return folder_in_catalog(self.source, BaseHook.get_connection(self.aws_conn_id))
         return place_of(self.source) if self.source else super().place()
+
+    @property
+    def origin(self) -> str:
+        """The URI of the source, for the log, the pages and assets: for a table in a catalogue, that URI."""
+        return self.source if in_catalogue(self.source) else super().origin
 
     def execute(self, context: Context) -> dict[str, Any]:
         """List and plan; defer while ClickHouse pulls, unless the load is brief, or push from the worker."""
@@ -153,7 +166,7 @@ class S3ToClickHouseOperator(LoadOperator):
             if as_bool(self.plan_only, "plan_only"):
                 return self._preview(*given)
             if given[0].names_tables:
-                return self._load_tables(context, given)
+                return self._load_tables(context, given[:5])
             prepared = self._planned(context, given)
             request = given[0]
             if prepared.planned:
@@ -162,8 +175,8 @@ class S3ToClickHouseOperator(LoadOperator):
                     context, "load", started, self._transfer.request.table, objects=prepared.planned,
                     bytes=prepared.bytes,
                 )  # fmt: skip
-            # A triggerer has neither the suite's file nor its module.
-            stays = prepared.push or prepared.is_brief or self.suite
+            # A triggerer has neither the suite's file nor its module, and does not know which rows are deleted.
+            stays = prepared.push or prepared.is_brief or prepared.is_edited or self.suite
             if prepared.planned and self.deferrable and not stays:
                 from storeside.operators.triggers.clickhouse import S3ToClickHouseTrigger
 
@@ -207,11 +220,15 @@ class S3ToClickHouseOperator(LoadOperator):
     def _given(self) -> tuple[Any, ...]:
         """Return the request, and the clients and servers for the engine, of the rendered arguments."""
         clickhouse = self._connection()
-        aistore = AIStoreHook(self.aistore_conn_id) if in_aistore(self.place()[0]) else None
+        is_named = in_catalogue(self.source)
+        aistore = None if is_named or not in_aistore(self.place()[0]) else AIStoreHook(self.aistore_conn_id)
         aws = None if aistore else BaseHook.get_connection(self.aws_conn_id)
         request = self.request(
             aws,
-            {name: str(getattr(self, name)) for name in ("modified_after", "inventory", "snapshot")},
+            {
+                **{name: str(getattr(self, name)) for name in ("modified_after", "inventory", "snapshot")},
+                "catalogued": self.source if is_named else "",
+            },
             aistore=aistore,
             all_or_nothing=self.all_or_nothing,
             retry_failed=as_bool(self.retry_failed, "retry_failed"),
@@ -224,7 +241,8 @@ class S3ToClickHouseOperator(LoadOperator):
         reader = s3_client(aws) if aws else AIStoreHook(self.aistore_conn_id).get_conn()
         client = clickhouse_client(clickhouse)
         own_tables = ledger_client(ledger_connection(clickhouse), clickhouse)
-        return request, client, reader, own_tables, other_servers(clickhouse)
+        tables = catalog(self.source, aws) if aws and is_named else None
+        return request, client, reader, own_tables, other_servers(clickhouse), tables
 
     def _expectations(self) -> Expectations:
         """Return the check of the rows."""
@@ -237,8 +255,10 @@ class S3ToClickHouseOperator(LoadOperator):
     def _planned(self, context: Context, given: tuple[Any, ...]) -> Prepared:
         from storeside.transfer.run.engine import Transfer
 
-        request, client, reader, own_tables, servers = given
-        self._transfer = Transfer(request, client, reader, run_key(context), ledger=own_tables, servers=servers)
+        request, client, reader, own_tables, servers, tables = given
+        self._transfer = Transfer(
+            request, client, reader, run_key(context), ledger=own_tables, servers=servers, catalog=tables
+        )
         prepared: Prepared = self._transfer.prepare()
         return prepared
 

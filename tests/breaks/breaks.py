@@ -453,6 +453,33 @@ BREAKS = (
         ),
     ),
     Break(
+        "load-snapshot-rows",
+        "a delete by values also removes the rows that were added with it",
+        (
+            Edit(
+                f"{ENGINE}/transfer/lakes/deletes.py",
+                "(*self._values[None], *self._values[partition]) if s > sequence]",
+                "(*self._values[None], *self._values[partition]) if s >= sequence]",
+            ),
+        ),
+    ),
+    Break(
+        "load-snapshot-rows",
+        "positions count from the beginning of a batch instead of the file",
+        (Edit(f"{ENGINE}/transfer/lakes/edits.py", "            start += batch.num_rows\n", ""),),
+    ),
+    Break(
+        "load-snapshot-rows",
+        "a column is found by its name in the file",
+        (
+            Edit(
+                f"{ENGINE}/transfer/lakes/edits.py",
+                "fields = edit.fields if edit.fields and not edit.fields.are_in(schema) else None",
+                "fields = None",
+            ),
+        ),
+    ),
+    Break(
         "load-secrets",
         "without a named collection, ClickHouse gets the connection's keys in the endpoint",
         (

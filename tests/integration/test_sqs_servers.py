@@ -18,7 +18,7 @@ from storeside.events.ledger import EventLedger
 from storeside.events.queue import Queue
 from storeside.events.settle import ORIGIN, QUEUE, REASON, _plain, settle
 from storeside.stack.settings import default_folder
-from tests import elasticmq
+from tests import elasticmq, maven
 from tests.mailboxes import Mailbox
 from tests.support import unique, until
 from tests.transfers import jsonl
@@ -26,7 +26,7 @@ from tests.transfers import jsonl
 
 @pytest.fixture(scope="module")
 def elastic(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    if absent := elasticmq.missing():
+    if absent := maven.missing():
         pytest.skip(f"ElasticMQ needs {absent}: apt-get install default-jre-headless maven")
     jars = elasticmq.download(default_folder() / "cache" / "bench")
     with elasticmq.serve(jars, Path(tmp_path_factory.mktemp("elasticmq"))) as sqs:

@@ -38,7 +38,7 @@ from storeside.sql.quoting import identifier
 from storeside.stack.settings import CHECKOUT
 from storeside.stack.speech_corpus import HOSTILE_NAMES
 from storeside.transfer.base.errors import TransferInputError
-from storeside.transfer.request.source import WILD, Listed, Source, pattern
+from storeside.transfer.request.source import EDITED, WILD, Listed, Source, pattern
 from storeside.transfer.state.loads import Loads
 from storeside.transfer.state.plan import Plan
 from storeside.transfer.tables.quarantine import DEFINITION
@@ -74,6 +74,7 @@ PARAMETERS: dict[str, Any] = {
     "regex": pattern("in/"),
     "overlap": 1000,
     "wild": WILD,
+    "edited": EDITED,
     # tests/unit/test_throughput_tables.py
     "measurement": "dag/run/task/1",
     "since": "1767225600.000",

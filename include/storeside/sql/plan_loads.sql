@@ -1,6 +1,6 @@
 -- Plans the listed objects whose version is not loaded, in batches of a given number of bytes. A small object counts
--- as at least the batch's bytes divided by its maximum number of objects. Objects that ClickHouse cannot address have
--- separate batches. An object that S3 denied or could not serve for a time, or that was deleted or overwritten after it
+-- as at least the batch's bytes divided by its maximum number of objects. Objects that ClickHouse cannot address, and
+-- files whose rows differ from their content, have separate batches. An object that S3 denied or could not serve for a time, or that was deleted or overwritten after it
 -- was listed, has not failed for good: credentials are renewed, policies are corrected, servers recover, and the same
 -- content may return. An object that failed for good under other options is tried again, too.
 INSERT INTO storeside.load_plan (transfer, batch, pushed, key, version, size, modified, load_id)
@@ -15,7 +15,7 @@ FROM
         key, size,
         parseDateTime64BestEffortOrZero(l.modified, 3) AS modified,
         etag AS version,
-        {push:Bool} OR match(key, {wild:String}) AS pushed,
+        {push:Bool} OR match(key, {wild:String}) OR match(etag, {edited:String}) AS pushed,
         greatest(size, intDiv({batch_bytes:UInt64}, {batch_objects:UInt64})) AS weight
     FROM storeside.load_listings AS l
     WHERE transfer = {transfer:String} AND match(key, {regex:String}) AND NOT match(key, {markers:String})

@@ -5,7 +5,8 @@ CLICKHOUSE_PASSWORD, CLICKHOUSE_SECURE, CLICKHOUSE_CA), to S3 (boto3's variables
 AIStore, for a source such as ``ais://results`` (AIS_ENDPOINT, AIS_AUTHN_TOKEN and other variables of its SDK). If
 CLICKHOUSE_LEDGER_USER and CLICKHOUSE_LEDGER_PASSWORD are set, that user writes Storeside's own tables. For loads into
 Distributed tables, CLICKHOUSE_SERVERS lists the servers of the cluster as ``host:port,host:port``; the first one has
-the ledger, and replaces CLICKHOUSE_HOST and CLICKHOUSE_PORT.
+the ledger, and replaces CLICKHOUSE_HOST and CLICKHOUSE_PORT. pyiceberg's variables, such as
+PYICEBERG_CATALOG__LAKEHOUSE__URI, describe the catalogue of a source such as ``iceberg://lakehouse/sales.orders``.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from storeside.transfer.base.errors import TransferInputError, shown
 from storeside.transfer.cli import (
     S3_SOURCE,
     add_on_nothing,
+    catalog_for,
     clickhouse,
     end_without,
     exit_code,
@@ -55,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "storeside load",
         "Loads the objects of a bucket into a table of ClickHouse, or with {table} in SOURCE and TABLE into the"
         " tables that keys name, each exactly once.",
-        f"{S3_SOURCE}; or the same with ais://", example=_EXAMPLE, codes=_CODES,
+        f"{S3_SOURCE}; the same with ais://; or iceberg://CATALOGUE/namespace.table", example=_EXAMPLE, codes=_CODES,
     )  # fmt: skip
     parser.add_argument(
         "--preview", action="store_true",
@@ -112,6 +114,7 @@ def _transfer(given: argparse.Namespace) -> int:
         run_of(given),
         ledger=ledger(),
         servers=servers(),
+        catalog=catalog_for(wanted.source),
     )
     if given.accept_failed:
         transfer.loads.create()
@@ -179,7 +182,7 @@ def _preview(wanted: Request, given: argparse.Namespace) -> int:
     from storeside.transfer.run.preview_text import preview_text
 
     reader = reader_of(wanted.source, given.sse_kms_key_id)
-    found = preview(wanted, clickhouse(), reader, ledger(), servers())
+    found = preview(wanted, clickhouse(), reader, ledger(), servers(), catalog=catalog_for(wanted.source))
     print(report_text(found, as_json=True) if given.json else preview_text(found))
     return 1 if found.problem or found.refused or found.known_bad else 0
 

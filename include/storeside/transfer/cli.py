@@ -24,7 +24,7 @@ from storeside.transfer.request.named_options import parsed, with_options
 from storeside.transfer.request.object_format import Csv, MessageSchema
 from storeside.transfer.request.options import Expectations, ReadOptions, TableOptions
 from storeside.transfer.request.request import CHOICES, Request
-from storeside.transfer.request.source import Source, in_aistore, place_of
+from storeside.transfer.request.source import Source, in_aistore, in_catalogue, place_of
 from storeside.transfer.tables.servers import Servers, address
 
 # A group of arguments in the help.
@@ -235,7 +235,13 @@ def _named(option: str, texts: Sequence[str]) -> dict[str, str]:
 
 
 def given_source(uri: str, collection: str = "") -> Source:
-    """Return the source with this URI; `collection` is ClickHouse's named collection. Raises TransferInputError."""
+    """Return the source with this URI; `collection` is ClickHouse's named collection. Raises TransferError."""
+    if in_catalogue(uri):
+        from storeside.transfer.lakes.snapshots import catalog_of, folder_of
+
+        client = aws("s3")
+        bucket, keys = folder_of(client, catalog_of(uri), uri)
+        return Source(bucket, keys, collection, client.meta.endpoint_url, catalogued=uri)
     bucket, keys = place_of(uri)
     endpoint = os.environ.get("AIS_ENDPOINT", "") if in_aistore(bucket) else aws("s3").meta.endpoint_url
     return Source(bucket, keys, collection, endpoint)
@@ -246,6 +252,15 @@ def reader_of(source: Source, kms_key: str = "") -> Any:
     if source.in_aistore:
         return aistore()
     return Access(source.public, source.requester_pays, kms_key).given_to(aws("s3"))
+
+
+def catalog_for(source: Source) -> Any:
+    """Return the catalogue of a source, as pyiceberg's configuration describes it; None for other sources."""
+    if not source.catalogued:
+        return None
+    from storeside.transfer.lakes.snapshots import catalog_of
+
+    return catalog_of(source.catalogued)
 
 
 def ledger() -> Any:

@@ -102,6 +102,11 @@ class ParquetObject:
         with faults(unreadable="Parquet"):
             return pq.ParquetFile(pa.BufferReader(self._tail))
 
+    @property
+    def schema(self) -> Any:
+        """The Arrow schema, with the ids of fields as metadata."""
+        return self._of_footer.schema_arrow
+
     def facts(self) -> Facts:
         """Return columns, rows and counts of NULLs from the footer."""
         file, footer = self._of_footer, self.footer  # checked before `_shape` relies on it

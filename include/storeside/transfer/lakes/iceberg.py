@@ -1,25 +1,42 @@
 """Reads the snapshots of Iceberg tables: https://iceberg.apache.org/spec/.
 
-A load reads the data files by the names of their columns, while Iceberg identifies columns by numbers. So snapshots
-for which the two differ are refused, and those with row-level deletes.
+A load reads the data files by the names of their columns, while Iceberg identifies columns by numbers. The worker
+edits the files for which the two differ, and those with row-level deletes; see `edits`.
 """
 
 from __future__ import annotations
 
 import io
+import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
 
+from pyiceberg.avro.file import AvroFile
 from pyiceberg.io import FileIO, InputFile
-from pyiceberg.manifest import FileFormat, ManifestContent, read_manifest_list
+from pyiceberg.manifest import (
+    DataFile,
+    DataFileContent,
+    FileFormat,
+    ManifestContent,
+    ManifestEntry,
+    ManifestEntryStatus,
+    data_file_with_partition,
+    manifest_entry_schema_with_data_file,
+    read_manifest_list,
+)
 from pyiceberg.schema import Schema, index_name_by_id
 from pyiceberg.table.metadata import TableMetadataUtil
 from pyiceberg.transforms import IdentityTransform
+from pyiceberg.typedef import Record
 
 from storeside.transfer.base.errors import LoadObjectError, TransferError, TransferInputError
 from storeside.transfer.formats.avro_container import MAGIC, uncompressed
 from storeside.transfer.lakes import snapshots
+from storeside.transfer.lakes.deletes import Deletes
+from storeside.transfer.lakes.edits import Edit, Editor
+from storeside.transfer.lakes.fields import Fields
 from storeside.transfer.lakes.snapshots import Snapshot, below, check_number, key_of, read, too_large
 from storeside.transfer.objects.streams import unpacked
 from storeside.transfer.request.object_format import compression_of
@@ -27,22 +44,55 @@ from storeside.transfer.request.source import Source, uri_of
 from storeside.transfer.types.arrow_types import arrow_columns
 
 if TYPE_CHECKING:
-    from pyiceberg.manifest import DataFile, ManifestEntry
+    from pyiceberg.manifest import ManifestFile
+    from pyiceberg.partitioning import PartitionSpec
     from pyiceberg.table.metadata import TableMetadata
     from pyiceberg.table.snapshots import Snapshot as IcebergSnapshot
+    from pyiceberg.types import StructType
     from types_boto3_s3 import S3Client
 
+    from storeside.transfer.lakes.catalogs import Catalog
+
 _METADATA = re.compile(r"(?:v(\d+)|(\d+)-[^/]+?)(?:\.gz)?\.metadata\.json(?:\.gz)?")
+# The field id of the partition in an entry of a manifest.
+_PARTITION = 102
 _REWRITE = "rewrite the table's data files, for example with Spark's rewrite_data_files"
 
 
-def snapshot(client: S3Client, source: Source) -> Snapshot:
+def folder_of(client: S3Client, catalog: Catalog, uri: str) -> tuple[str, str]:
+    """Return the bucket and the folder of a table in a catalogue, for a `Source`. Raises TransferError."""
+    place = catalog.metadata_file(uri)
+    bucket, _ = _in_s3(place, uri)
+    try:
+        location = json.loads(_Files(client, Source(bucket)).content(place))["location"]
+    except TransferError:
+        raise
+    except Exception as e:
+        raise TransferInputError(f"{place}: it cannot be read as Iceberg's metadata: {e}") from e
+    bucket, folder = _in_s3(str(location), uri)
+    return bucket, f"{folder.rstrip('/')}/"
+
+
+def _in_s3(place: str, uri: str) -> tuple[str, str]:
+    scheme, _, path = place.partition("://")
+    bucket, _, key = path.partition("/")
+    if scheme not in ("s3", "s3a", "s3n") or not (bucket and key.strip("/")):
+        raise TransferInputError(f"{uri}: its files are at {place}, and a load reads tables in folders of S3 only")
+    return bucket, key
+
+
+def snapshot(client: S3Client, source: Source, catalog: Catalog | None = None) -> Snapshot:
     """Return the snapshot that `source` names: by its id, or the current one of a metadata file.
 
-    Without the URI of a metadata file, the one with the highest version below the table's folder is used. Raises
-    TransferInputError for a snapshot that cannot be loaded.
+    The `catalog` of the source states the metadata file. Without it and without a file's URI, the one with the
+    highest version below the table's folder is used. Raises TransferInputError for a snapshot that cannot be loaded.
     """
-    place = _metadata_file(client, source)
+    if source.catalogued:
+        if catalog is None:
+            raise TransferInputError(f"{source.catalogued}: the load was given no catalogue: pass it as `catalog`")
+        place = catalog.metadata_file(source.catalogued)
+    else:
+        place = _metadata_file(client, source)
     files = _Files(client, source)
     try:
         metadata = TableMetadataUtil.parse_raw(files.content(place).decode())
@@ -50,12 +100,15 @@ def snapshot(client: S3Client, source: Source) -> Snapshot:
         if wanted is None:
             return Snapshot(source.uri, "none", {}, _columns(metadata.schema()))
         schema = _schema_of(wanted, metadata)
-        found = _data_files(wanted, metadata, schema, files, source)
+        found = _data_files(wanted, metadata, schema, files)
     except TransferError:
         raise
     except Exception as e:  # the readers of JSON and Avro raise errors of many types about damaged files
         raise TransferInputError(f"{place}: it cannot be read as Iceberg's metadata: {e}") from e
-    return Snapshot(source.uri, str(wanted.snapshot_id), found, _columns(schema))
+    return Snapshot(
+        source.uri, str(wanted.snapshot_id), found.sizes, _columns(schema), ignores_others=True,
+        editor=Editor(client, source, found.edits) if found.edits else None, fields=Fields(schema),
+    )  # fmt: skip
 
 
 def _metadata_file(client: S3Client, source: Source) -> str:
@@ -93,68 +146,110 @@ def _wanted(metadata: TableMetadata, source: Source) -> IcebergSnapshot | None:
 def _schema_of(wanted: IcebergSnapshot, metadata: TableMetadata) -> Schema:
     """Return the schema of a past snapshot, or the table's schema, which may be newer than its current snapshot."""
     is_past = wanted.snapshot_id != metadata.current_snapshot_id
-    return _schemas(metadata)[wanted.schema_id] if is_past and wanted.schema_id is not None else metadata.schema()
+    past = metadata.schema_by_id(wanted.schema_id) if is_past and wanted.schema_id is not None else None
+    return past or metadata.schema()
 
 
-def _data_files(
-    wanted: IcebergSnapshot, metadata: TableMetadata, schema: Schema, files: _Files, source: Source
-) -> dict[str, int]:
-    """Return the sizes of the data files by key. Raises TransferInputError if a load cannot read one.
+@dataclass(frozen=True)
+class _Found:
+    """The sizes of a snapshot's data files, and how the rows of some differ from their content, by key."""
+
+    sizes: dict[str, int]
+    edits: dict[str, Edit]
+
+
+def _data_files(wanted: IcebergSnapshot, metadata: TableMetadata, schema: Schema, files: _Files) -> _Found:
+    """Return the data files of a snapshot. Raises TransferInputError if a load cannot read one.
 
     The entries of manifests also have statistics of each column, so nothing else of them is kept.
     """
+    source = files.source
+    fields = _fields(metadata, schema)
+    specs = {spec.spec_id: spec for spec in metadata.partition_specs}
     names, inside = index_name_by_id(schema), set(source_names(schema))
-    identities = {
-        spec.spec_id: [f.source_id for f in spec.fields if isinstance(f.transform, IdentityTransform)]
-        for spec in metadata.partition_specs
-    }
-    found: dict[str, int] = {}
-    writers = set()
-    for entry in _entries(wanted, files, source):
-        _check_partitions(entry.data_file, identities, names, inside, source)
-        found[key_of(entry.data_file.file_path, source)] = entry.data_file.file_size_in_bytes
-        writers.add(entry.snapshot_id or 0)
-        check_number(source, wanted.snapshot_id, len(found))  # the list of manifests may state no numbers
-    _check_schemas(metadata, schema, writers, source)
+    deletes = Deletes(source, {number for number, spec in specs.items() if spec.is_unpartitioned()})
+    found = _Found({}, {})
+    manifests = _manifests(wanted, files)
+    for manifest in manifests:
+        if manifest.content == ManifestContent.DELETES:
+            for entry in _entries(manifest, files):
+                deletes.add(entry)
+                check_number(source, wanted.snapshot_id, len(deletes))
+    for manifest in manifests:
+        if manifest.content == ManifestContent.DELETES:
+            continue
+        for entry in _entries(manifest, files):
+            file = entry.data_file
+            if file.file_format != FileFormat.PARQUET:
+                raise TransferInputError(
+                    f"{source.uri}: {file.file_path} is {file.file_format.value}: only data files in Parquet can be"
+                    f" loaded: {_REWRITE}"
+                )
+            constants = _constants(file, specs[file.spec_id])
+            if not fields.decisive:
+                _check_partitions(file, constants, names, inside, source)
+            edit = Edit(
+                file.file_path, deletes.of(entry), fields if fields.decisive else None,
+                {number: value for number, value in constants.items() if value is not None},
+            )  # fmt: skip
+            key = key_of(file.file_path, source)
+            found.sizes[key] = file.file_size_in_bytes
+            if edit.deletes or edit.fields:
+                found.edits[key] = edit
+            check_number(source, wanted.snapshot_id, len(found.sizes))  # the list of manifests may state no numbers
     return found
 
 
-def _entries(wanted: IcebergSnapshot, files: _Files, source: Source) -> Iterator[ManifestEntry]:
-    """Yield the entries of the data files. Raises TransferInputError for row-level deletes and other formats."""
+def _manifests(wanted: IcebergSnapshot, files: _Files) -> list[ManifestFile]:
+    """Return the manifests of a snapshot. Raises TransferInputError if they state too many files."""
     # pyiceberg's own list comes from a cache of the process, which knows manifests by their paths alone
     manifests = [*read_manifest_list(files.new_input(wanted.manifest_list))]
     stated = sum((m.added_files_count or 0) + (m.existing_files_count or 0) for m in manifests)
-    check_number(source, wanted.snapshot_id, stated)
-    for manifest in manifests:
-        entries = manifest.fetch_manifest_entry(files)
-        if manifest.content == ManifestContent.DELETES and entries:
-            raise TransferInputError(
-                f"{source.uri}: snapshot {wanted.snapshot_id} has {len(entries)} files of row-level deletes, such as"
-                f" {entries[0].data_file.file_path}, which a load cannot apply: {_REWRITE}, so that no delete is left"
-            )
-        for entry in entries:
-            if entry.data_file.file_format != FileFormat.PARQUET:
-                raise TransferInputError(
-                    f"{source.uri}: {entry.data_file.file_path} is {entry.data_file.file_format.value}: only data"
-                    f" files in Parquet can be loaded: {_REWRITE}"
-                )
+    check_number(files.source, wanted.snapshot_id, stated)
+    return manifests
+
+
+def _entries(manifest: ManifestFile, files: _Files) -> Iterator[ManifestEntry]:
+    """Yield the live entries of a manifest, with the sequence numbers and the partition that they inherit.
+
+    pyiceberg reads manifests without the places of deletion vectors, in tables of all versions.
+    """
+    content = _Loaded(manifest.manifest_path, files.content(manifest.manifest_path))
+    with AvroFile[Record](content) as whole:
+        partition = cast("StructType", whole.schema.find_type(_PARTITION))
+    entry_schema = manifest_entry_schema_with_data_file(3, data_file_with_partition(partition, 3))
+    with AvroFile[ManifestEntry](
+        content, entry_schema, read_types={-1: ManifestEntry, 2: DataFile},
+        read_enums={0: ManifestEntryStatus, 101: FileFormat, 134: DataFileContent},
+    ) as reader:  # fmt: skip
+        for entry in reader:
+            if entry.status == ManifestEntryStatus.DELETED:
+                continue
+            is_new = entry.status == ManifestEntryStatus.ADDED or manifest.sequence_number == 0
+            if entry.sequence_number is None and is_new:
+                entry.sequence_number = manifest.sequence_number
+            entry.data_file.spec_id = manifest.partition_spec_id
             yield entry
 
 
-def _check_schemas(metadata: TableMetadata, schema: Schema, writers: Iterable[int], source: Source) -> None:
-    """Raise TransferInputError if a data file may have a column under another name, or lack a column with a value.
+def _fields(metadata: TableMetadata, schema: Schema) -> Fields:
+    """Return the table's columns, with those that a file may have under another name or lack a value of.
 
-    `writers` has the ids of the snapshots that added data files.
+    A file may be older than the schema of the snapshot that added it: its writer may have begun before a change.
     """
-    schemas = _schemas(metadata)
-    written = {s.snapshot_id: s.schema_id for s in metadata.snapshots}
-    used = {written.get(writer) for writer in writers}
     names = index_name_by_id(schema)
-    for number in schemas if None in used else used:
-        older = schemas.get(number if number is not None else -1)
-        if older is not None:
-            _check_names(index_name_by_id(older), names, source)
-            _check_defaults(index_name_by_id(older), schema, source)
+    numbers = {name: number for number, name in names.items()}
+    decisive = set()
+    for older in map(index_name_by_id, metadata.schemas):
+        for number, name in older.items():
+            if names.get(number, name) != name:
+                decisive.add(number)
+            if numbers.get(name, number) != number:
+                decisive.add(numbers[name])
+        decisive |= {
+            n for n in names if n not in older and schema.find_field(n).initial_default is not None
+        }  # fmt: skip
+    return Fields(schema, tuple((n, names[n], str(schema.find_field(n).initial_default)) for n in sorted(decisive)))
 
 
 def source_names(schema: Schema) -> list[str]:
@@ -162,39 +257,25 @@ def source_names(schema: Schema) -> list[str]:
     return [field.name for field in schema.fields]
 
 
-def _check_names(older: Mapping[int, str], names: Mapping[int, str], source: Source) -> None:
-    numbers = {name: number for number, name in names.items()}
-    for number, name in older.items():
-        if names.get(number, name) != name or numbers.get(name, number) != number:
-            raise TransferInputError(
-                f"{source.uri}: the column {name!r} was renamed or made again after data files were written, so their"
-                f" names differ from the table's: {_REWRITE}"
-            )
-
-
-def _check_defaults(older: Mapping[int, str], schema: Schema, source: Source) -> None:
-    for field in schema.fields:
-        if field.field_id not in older and field.initial_default is not None:
-            raise TransferInputError(
-                f"{source.uri}: older data files lack the column {field.name!r}, whose initial default a load does"
-                f" not know: {_REWRITE}"
-            )
+def _constants(file: DataFile, spec: PartitionSpec) -> dict[int, Any]:
+    """Return the values of columns that are the partition of a file, by field id."""
+    return {
+        field.source_id: file.partition[n]
+        for n, field in enumerate(spec.fields)
+        if isinstance(field.transform, IdentityTransform)
+    }
 
 
 def _check_partitions(
-    file: DataFile, identities: Mapping[int, list[int]], names: Mapping[int, str], inside: set[str], source: Source
+    file: DataFile, constants: Mapping[int, Any], names: Mapping[int, str], inside: set[str], source: Source
 ) -> None:
     counts = file.value_counts or {}
-    for number in identities.get(file.spec_id, ()) if counts else ():
+    for number in constants if counts else ():
         if number not in counts and (name := names.get(number)) in inside:
             raise TransferInputError(
                 f"{source.uri}: {file.file_path} lacks the column {name!r}, whose value is only in the table's"
                 f" metadata: {_REWRITE}"
             )
-
-
-def _schemas(metadata: TableMetadata) -> dict[int, Schema]:
-    return {schema.schema_id: schema for schema in metadata.schemas}
 
 
 def _columns(schema: Schema) -> tuple[Any, ...]:
@@ -245,6 +326,25 @@ class _Files(FileIO):
     def delete(self, location: Any) -> None:
         """Raise NotImplementedError: a load deletes nothing in its source."""
         raise NotImplementedError
+
+
+class _Loaded(InputFile):
+    """A metadata file in memory."""
+
+    def __init__(self, location: str, content: bytes) -> None:
+        super().__init__(location)
+        self._content = content
+
+    def __len__(self) -> int:
+        return len(self._content)
+
+    def exists(self) -> bool:
+        """Return True."""
+        return True
+
+    def open(self, seekable: bool = True) -> Any:
+        """Return the content."""
+        return io.BytesIO(self._content)
 
 
 class _File(InputFile):

@@ -3,25 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from storeside.transfer.base.errors import LoadObjectError, TransferInputError
 from storeside.transfer.base.schema import MOMENT, Column, bare
-from storeside.transfer.objects.content import s3_error
-from storeside.transfer.request.source import Listed, Source, uri_of
+from storeside.transfer.objects.content import Content, content_of, s3_error
+from storeside.transfer.request.source import EDIT, Listed, Source, table_of, uri_of
 from storeside.transfer.tables.table import Destination
 from storeside.transfer.types.partitions import in_utc
 
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
 
+    from storeside.transfer.lakes.catalogs import Catalog
+    from storeside.transfer.lakes.edits import Editor
+    from storeside.transfer.lakes.fields import Fields
+    from storeside.transfer.request.request import Request
+    from storeside.transfer.state.loads import Planned
+
 # A snapshot's files are in the worker's memory: their keys and sizes.
 MOST_FILES = 300_000
 # Bytes of one metadata file, and of all that a load reads, after they were unpacked: its reader holds it in memory.
 MOST_BYTES = 256 << 20
 MOST_TOTAL = 2 << 30
+# Requests at once for the footers of files.
+_THREADS = 8
 _S3 = ("s3://", "s3a://", "s3n://")
 
 
@@ -30,7 +39,8 @@ class Snapshot:
     """One snapshot of the table `uri`: its id, its files with their sizes in bytes by key, and its columns.
 
     The values of the columns `partitions` are in the keys of the files, not in the files. With `ignores_others`,
-    readers ignore columns of files that are not in `columns`.
+    readers ignore columns of files that are not in `columns`. An `editor` reads the files whose rows differ from
+    their content, and `fields` are the columns that all other files must have.
     """
 
     uri: str
@@ -39,6 +49,8 @@ class Snapshot:
     columns: tuple[Column, ...] = ()
     partitions: tuple[str, ...] = ()
     ignores_others: bool = False
+    editor: Editor | None = None
+    fields: Fields | None = None
 
     @property
     def stored(self) -> list[Column]:
@@ -61,12 +73,34 @@ class Snapshot:
                         " it was overwritten: write its rows into the table again"
                     )
             missing.difference_update(o.key for o in found)
-            yield found
+            yield [self._edited(o) for o in found]
         if missing:
             raise TransferInputError(
                 f"{self.uri}: {len(missing)} files of snapshot {self.id} are missing, such as {min(missing)!r}: load"
                 " a newer snapshot, or restore the files"
             )
+
+    def _edited(self, o: Listed) -> Listed:
+        """Return an object with the version of its rows, if they differ from its content."""
+        if self.editor is None or (edit := self.editor.edits.get(o.key)) is None:
+            return o
+        return o._replace(etag=f"{o.etag}{EDIT}{edit.digest}")
+
+    def content_of(self, client: S3Client, request: Request, o: Planned, etag: str) -> Content:
+        """Return the content of a file with the rows that it has in the snapshot; see `content.content_of`."""
+        if self.editor is not None and EDIT in o.version:
+            return self.editor.content(o)
+        return content_of(client, request, o, etag)
+
+    def refuse_other_names(self, client: S3Client, source: Source, planned: Iterable[Planned]) -> None:
+        """Raise TransferInputError if a planned file has a column of the table under another name."""
+        if (fields := self.fields) is None:
+            return
+        read = import_module("storeside.transfer.lakes.edits").refuse_other_names
+        others = [o for o in planned if EDIT not in o.version]
+        with ThreadPoolExecutor(_THREADS) as threads:
+            for _ in threads.map(lambda o: read(client, source, fields, o), others):
+                pass
 
     def refuse_other_zones(self, destination: Destination) -> None:
         """Raise TransferInputError for a column that would read the UTC timestamps in keys in another zone."""
@@ -80,11 +114,37 @@ class Snapshot:
                 )
 
 
-def snapshot_of(client: S3Client, form: str, source: Source) -> Snapshot:
+def snapshot_of(client: S3Client, form: str, source: Source, catalog: Catalog | None = None) -> Snapshot:
     """Return the snapshot that a source names, or the current one; `form` is ``iceberg`` or ``delta``.
+
+    A source in a catalogue also needs the `catalog`.
 
     Raises TransferInputError for a table that cannot be loaded, and TransferTransientError.
     """
+    module = reader_of(form)
+    found: Snapshot = module.snapshot(client, source, *((catalog,) if source.catalogued else ()))
+    return found
+
+
+def catalog_of(uri: str, properties: Mapping[str, Any] | None = None) -> Catalog:
+    """Return the catalogue of a table's URI, such as ``iceberg://lakehouse/sales.orders``.
+
+    `properties` are pyiceberg's; without them, its own configuration is used. Raises TransferInputError.
+    """
+    name, _ = table_of(uri)
+    reader_of("iceberg")
+    found: Catalog = import_module("storeside.transfer.lakes.catalogs").Catalog(name, properties or {})
+    return found
+
+
+def folder_of(client: S3Client, catalog: Catalog, uri: str) -> tuple[str, str]:
+    """Return the bucket and the folder of a table in a catalogue, for a `Source`. Raises TransferError."""
+    found: tuple[str, str] = reader_of("iceberg").folder_of(client, catalog, uri)
+    return found
+
+
+def reader_of(form: str) -> Any:
+    """Return the module that reads tables of a format. Raises TransferInputError if its package is missing."""
     module, package = ("iceberg", "pyiceberg") if form == "iceberg" else ("delta", "deltalake")
     try:
         import_module(package)
@@ -93,8 +153,7 @@ def snapshot_of(client: S3Client, form: str, source: Source) -> Snapshot:
             f"format {form!r}: the package {package} is not installed: pip install 'storeside[lake]', or see"
             " docs/running.md for the image"
         ) from e
-    found: Snapshot = import_module(f"storeside.transfer.lakes.{module}").snapshot(client, source)
-    return found
+    return import_module(f"storeside.transfer.lakes.{module}")
 
 
 def check_number(source: Source, snapshot: object, files: int) -> None:

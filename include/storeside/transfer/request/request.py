@@ -172,6 +172,8 @@ class Request:
 
     def _check_lake(self) -> None:
         source = self.source
+        if source.catalogued:
+            self._check_catalogued()
         if not self.is_lake:
             if source.snapshot:
                 raise TransferInputError(
@@ -198,6 +200,19 @@ class Request:
             )
         folder = f"{source.keys.rstrip('/')}/" if source.keys else ""
         object.__setattr__(self, "source", replace(source, keys=folder))
+
+    def _check_catalogued(self) -> None:
+        """Set the format of a table in a catalogue. Raises TransferInputError for another one."""
+        if self.format not in ("auto", "iceberg"):
+            raise TransferInputError(
+                f"format {self.format!r}: {self.source.catalogued} is an Iceberg table: omit the format"
+            )
+        if "://" in self.source.snapshot:
+            raise TransferInputError(
+                f"snapshot {self.source.snapshot!r}: the catalogue states the metadata file: write a snapshot's id,"
+                " or omit it"
+            )
+        object.__setattr__(self, "format", "iceberg")
 
     def _check_upsert(self) -> None:
         self.upsert.check((*SYSTEM_COLUMNS, *HIDDEN_COLUMNS))

@@ -21,6 +21,10 @@ from storeside.transfer.request import aistore_urls
 # `//`. With the name of an archive it looks for an entry in the archive. It does not detect truncated zstd and lz4
 # streams, and some builds cannot read bz2.
 WILD = r"[*?{}\x00-\x1f\x7f]|//|(?i:\.(?:zip|tar|tar\.gz|tgz|tar\.xz|txz|tbz2?|tzst|7z|zstd?|lz4|bz2)$)"
+# The version of a file whose rows differ from its content, as a snapshot of an Iceberg table has them: its ETag, this
+# text, and a digest of what changes them. Only the worker reads such a file.
+EDIT = "+rows-"
+EDITED = r"\+rows-[0-9a-f]{16}$"
 _GLOB = re.compile(r"\*\*|\*|\?|\{[^{}]*\}")
 _RANGE = re.compile(r"(\d+)\.\.(\d+)")
 _MOST_ALTERNATIVES = 10_000
@@ -29,6 +33,7 @@ _LONGEST_KEYS = 4096
 _MOST_WILDCARDS = 32
 _ROLE = re.compile(r"arn:[\w-]+:iam::\d{12}:role/[\w+=,.@/-]+")
 AISTORE = "ais://"
+ICEBERG = "iceberg://"
 # Schemes of buckets that AIStore reaches, and ClickHouse and the worker do not.
 CLOUDS = ("gs", "az", "oci", "oc")
 
@@ -71,6 +76,8 @@ class Source:
         then
     :param snapshot: an Iceberg snapshot's id, the URI of an Iceberg metadata file, or a Delta version; without
         it, the current one is read
+    :param catalogued: the URI of an Iceberg table in a catalogue, which states its current metadata file, such as
+        ``iceberg://lakehouse/sales.orders``
     """
 
     bucket: str
@@ -84,6 +91,7 @@ class Source:
     requester_pays: bool = False
     inventory: str = ""
     snapshot: str = ""
+    catalogued: str = ""
 
     def __post_init__(self) -> None:
         if self.in_aistore:
@@ -109,6 +117,8 @@ class Source:
             raise TransferInputError(
                 f"inventory {self.inventory!r}: only S3 has inventories: write s3://bucket/folder/"
             )
+        if self.catalogued:
+            table_of(self.catalogued)
 
     @property
     def since(self) -> int:
@@ -300,6 +310,25 @@ def place_of(uri: str, name: str = "source") -> tuple[str, str]:
             f"{name} {uri!r}: write s3://bucket/prefix, or ais://bucket/prefix for a bucket without a namespace"
         )
     return (f"{AISTORE}{bucket}" if scheme == "ais" else bucket), keys
+
+
+def in_catalogue(uri: str) -> bool:
+    """Return whether a source's URI names a table in a catalogue, such as ``iceberg://lakehouse/sales.orders``."""
+    return uri.startswith(ICEBERG)
+
+
+def table_of(uri: str) -> tuple[str, tuple[str, ...]]:
+    """Return a catalogue's name, and the namespace and name of a table, of a URI; see `in_catalogue`.
+
+    Raises TransferInputError for other texts.
+    """
+    catalogue, _, table = uri.removeprefix(ICEBERG).partition("/")
+    parts = tuple(table.split("."))
+    if not (in_catalogue(uri) and re.fullmatch(r"[\w.-]+", catalogue) and len(parts) > 1 and all(parts)):
+        raise TransferInputError(
+            f"source {uri!r}: write {ICEBERG}CATALOGUE/namespace.table, such as {ICEBERG}lakehouse/sales.orders"
+        )
+    return catalogue, parts
 
 
 def wild(key: str) -> bool:

@@ -103,13 +103,14 @@ class Transfer:
     again, continues where it stopped. An `owner` runs one transfer of a request at a time, under changing run ids,
     and each transfer cleans up after the previous one. `ledger` is a client of the same server whose user may write
     Storeside's tables; `client` is used if there is none. A load into a Distributed table also needs the other
-    `servers` of the cluster. Several transfers may share a `validation`. Those of many tables, which
-    no other process continues and whose progress is shown elsewhere, share `inserts`.
+    `servers` of the cluster. A source in a catalogue needs the `catalog`, see `lakes.snapshots.catalog_of`. Several
+    transfers may share a `validation`. Those of many tables, which no other process continues and whose progress is
+    shown elsewhere, share `inserts`.
     """
 
     def __init__(
         self, request: Request, client: Client, s3: Any, run_id: str, owner: str = "", ledger: Client | None = None,
-        servers: Servers = NO_SERVERS, inserts: Inserts | None = None,
+        servers: Servers = NO_SERVERS, inserts: Inserts | None = None, catalog: Any = None,
     ) -> None:  # fmt: skip
         client = quiet_client(client) if request.read.columns.mask else client
         self.client = client
@@ -137,7 +138,7 @@ class Transfer:
         is_compared = request.is_mirrored or bool(request.after_load)
         stores = is_compared or request.overlap_seconds is not None
         self.plan = Plan(self.loads, stores=stores, stays=not self._is_one_of_many)
-        self._table = TableSetup(request, client, s3, self.plan, servers)
+        self._table = TableSetup(request, client, s3, self.plan, servers, catalog)
         self._preparation = Preparation(self._table)
         self.started = time.time()
         self._neighbours = 0
@@ -205,7 +206,7 @@ class Transfer:
                 _of_snapshot(self.request, prepared), form, self.client, self.plan, uuid.uuid4().hex[:8],
                 self.s3, prepared.push, self.stop,
                 neighbours=self._neighbours, servers=self.servers,
-                recent=self._preparation.recent, mirror=mirror,
+                recent=self._preparation.recent, mirror=mirror, reads=self._preparation.reads,
             )  # fmt: skip
             try:
                 threads = BatchThreads(work, prepared, validation, self._left, self.started)

@@ -17,7 +17,6 @@ from storeside.transfer.base.errors import (
     is_transient,
 )
 from storeside.transfer.base.staging_tables import STAGING
-from storeside.transfer.objects.content import content_of
 from storeside.transfer.request.object_format import Format
 from storeside.transfer.run.batch import BatchLoad
 from storeside.transfer.run.stand_in import StandIn
@@ -45,10 +44,10 @@ class FirstRows:
         self.table, self.plan, self.loads = table, table.plan, loads
         self.work = Work(
             table.request, form, table.client, self.plan, secrets.token_hex(4), table.s3, push, stop,
-            stand_in=table.place,
+            stand_in=table.place, reads=table.snapshot.content_of if table.snapshot else None,
         )  # fmt: skip
         self.sample = self.plan.sample(min(table.request.read.sample_objects, MOST_OBJECTS))
-        self.contents = [content_of(table.s3, table.request, o, o.version) for o in self.sample]
+        self.contents = [self.work.whole(o) for o in self.sample]
         self._rows: list[tuple[str | None, ...]] = []
 
     def read(self) -> tuple[tuple[str | None, ...], ...]:

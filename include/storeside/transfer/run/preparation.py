@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 from clickhouse_connect.driver.exceptions import DatabaseError
 
@@ -43,11 +44,20 @@ BRIEF_BYTES, BRIEF_OBJECTS = 8 << 20, 100
 
 @dataclass(frozen=True)
 class Prepared(Unplanned):
-    """Format, loader and size of a plan, with which another process can continue; `bytes` counts planned objects.
+    """Format, loader and size of a plan, with which another process can continue.
 
-    For a plan of an Iceberg or Delta table, `snapshot` is the id of its snapshot, `partitions` lists the columns with
-    values in keys, and `columns` those of its files if other columns of files are ignored. `since` is the time of the
-    ledger's server before the snapshot was looked up or a listing began, in microseconds, if rows are to be removed.
+    :param format: the objects' format
+    :param push: the worker streams all objects
+    :param listed: objects listed
+    :param planned: objects to load
+    :param bytes: bytes of the planned objects
+    :param snapshot: id of the snapshot of an Iceberg or Delta table
+    :param partitions: columns of the snapshot with values in keys
+    :param columns: columns of the snapshot's files, if other columns of files are ignored
+    :param since: time of the ledger's server before the snapshot was looked up or a listing began, in microseconds,
+        if rows are to be removed
+    :param is_edited: some files of the snapshot have other rows than their content, which only the process knows that
+        has planned the load: no other one can carry it out
     """
 
     format: str
@@ -59,6 +69,7 @@ class Prepared(Unplanned):
     partitions: Sequence[str] = ()
     columns: Sequence[str] = ()
     since: int = 0
+    is_edited: bool = False
 
     @property
     def is_brief(self) -> bool:
@@ -87,6 +98,11 @@ class Preparation:
     def pulls(self) -> bool:
         """Whether ClickHouse reads the objects itself."""
         return clickhouse_reads(self.client, self.request)
+
+    @property
+    def reads(self) -> Callable[..., Any] | None:
+        """`Snapshot.content_of` of the snapshot that is loaded; None for other sources."""
+        return self.table.snapshot.content_of if self.table.snapshot else None
 
     @property
     def recent(self) -> Destination | None:
@@ -207,6 +223,7 @@ class Preparation:
             Mirror(self.loads, prepared.listed, since).refuse_gone()
         self._check_number(prepared.planned)
         if prepared.planned:
+            snapshot.refuse_other_names(self.s3, self.request.source, self.plan.unfinished())
             form = Format("parquet")
             self.table.complete(destination or self.table.create(snapshot.stored, form), form)
         else:
@@ -217,7 +234,10 @@ class Preparation:
         if destination is not None:
             snapshot.refuse_other_zones(destination)
         columns = [c.name for c in snapshot.stored] if snapshot.ignores_others else []
-        return replace(prepared, snapshot=snapshot.id, partitions=snapshot.partitions, columns=columns)
+        return replace(
+            prepared, snapshot=snapshot.id, partitions=snapshot.partitions, columns=columns,
+            is_edited=snapshot.editor is not None,
+        )  # fmt: skip
 
     def _check_number(self, planned: int) -> None:
         if self.request.at_once and planned > MOST_AT_ONCE:

@@ -47,26 +47,27 @@ LONGEST_REASON = 500
 
 def preview(
     request: Request, client: Client, s3: Any, ledger: Client | None = None, servers: Servers = NO_SERVERS,
-    objects: Sequence[Listed] | None = None,
+    objects: Sequence[Listed] | None = None, catalog: Any = None,
 ) -> Preview:  # fmt: skip
-    """Return what a load of `request` would do; for the clients and servers see `Transfer`.
+    """Return what a load of `request` would do; for the clients, servers and the catalogue see `Transfer`.
 
     `objects` replaces the listing.
 
     Raises TransferTransientError when a server does not answer, and DatabaseError when ClickHouse refuses a
     statement that does not depend on the objects.
     """
-    return Previewing(request, client, s3, ledger, servers).run(objects)
+    return Previewing(request, client, s3, ledger, servers, catalog).run(objects)
 
 
 class Previewing:
-    """One preview, which another thread can cancel; for the clients and servers see `Transfer`.
+    """One preview, which another thread can cancel; for the clients, servers and the catalogue see `Transfer`.
 
     Raises TransferInputError for keys that name tables.
     """
 
     def __init__(
-        self, request: Request, client: Client, s3: Any, ledger: Client | None = None, servers: Servers = NO_SERVERS
+        self, request: Request, client: Client, s3: Any, ledger: Client | None = None, servers: Servers = NO_SERVERS,
+        catalog: Any = None,
     ) -> None:  # fmt: skip
         if request.names_tables:
             raise TransferInputError(
@@ -92,7 +93,7 @@ class Previewing:
             self.loads, retry_failed=request.retry_failed or request.all_or_none, since=source.since
         )
         self.table = StandIn(
-            request, client, s3, self.plan, servers, name=f"load_{transfer}_0_{secrets.token_hex(4)}_0"
+            request, client, s3, self.plan, servers, catalog, name=f"load_{transfer}_0_{secrets.token_hex(4)}_0"
         )
         self.found = Preview(source=source.uri, table=request.table, not_foreseen=_not_foreseen(request))
         self._stop = threading.Event()

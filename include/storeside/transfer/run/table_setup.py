@@ -62,17 +62,21 @@ class Shared:
 
 
 class TableSetup:
-    """Sets up the table of a request; for `client`, `s3` and `servers` see `Transfer`.
+    """Sets up the table of a request; for `client`, `s3`, `servers` and `catalog` see `Transfer`.
 
     `request` has the columns that a `snapshot` states to be in keys, as soon as `read_snapshot` has read it.
     """
 
-    def __init__(self, request: Request, client: Client, s3: Any, plan: Plan, servers: Servers = NO_SERVERS) -> None:
+    def __init__(
+        self, request: Request, client: Client, s3: Any, plan: Plan, servers: Servers = NO_SERVERS,
+        catalog: Any = None,
+    ) -> None:  # fmt: skip
         self.request = request
         self.client = client
         self.s3 = s3
         self.plan = plan
         self.servers = servers
+        self.catalog = catalog
         self.readings = Readings(client, request.read.columns, request.upsert)
         self.snapshot: Snapshot | None = None
 
@@ -164,7 +168,9 @@ class TableSetup:
 
     def read_snapshot(self) -> Snapshot:
         """Read the current snapshot of the request's Iceberg or Delta table; for errors see `snapshot_of`."""
-        self.snapshot = found = snapshot_of(self.s3, self.request.format, self.request.source)
+        self.snapshot = found = snapshot_of(
+            self.s3, self.request.format, self.request.source, self.catalog
+        )  # fmt: skip
         read = replace(self.request.read, partition_columns=found.partitions or self.request.read.partition_columns)
         self.request = replace(self.request, read=read)
         return found

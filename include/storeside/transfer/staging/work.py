@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -82,6 +82,7 @@ class Work:
     :param recent: the destination if it was found a moment ago, see `Preparation`
     :param mirror: checks that no other snapshot was loaded meanwhile
     :param is_untidy: a step has failed, so its staging tables may be left
+    :param reads: `Snapshot.content_of` of the snapshot whose files are loaded
     :param stand_in: the table that takes the place of the destination, whose columns a preview must not change
     """
 
@@ -102,6 +103,7 @@ class Work:
     mirror: Mirror | None = None
     is_untidy: bool = False
     stand_in: str = ""
+    reads: Callable[..., Content] | None = None
 
     @property
     def loads(self) -> Loads:
@@ -135,8 +137,12 @@ class Work:
 
     def content(self, o: Planned) -> Content:
         """Return the content of an object, or of its first rows."""
-        found = content_of(self.s3, self.request, o, o.version)
+        found = self.whole(o)
         return beginning(found, self.form, self.most_rows) if self.most_rows else found
+
+    def whole(self, o: Planned) -> Content:
+        """Return the whole content of an object; that of a file of a snapshot has the rows of the snapshot."""
+        return (self.reads or content_of)(self.s3, self.request, o, o.version)
 
     def source(
         self, objects: Sequence[Planned], form: str, columns: str = "", compression: str = "auto"

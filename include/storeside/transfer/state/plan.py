@@ -12,7 +12,7 @@ from storeside import sql
 from storeside.sql.answers import first_row
 from storeside.sql.inserts import native
 from storeside.transfer.base.errors import TransferInputError, TransferTransientError
-from storeside.transfer.request.source import WILD, Listed, Source, uri_of
+from storeside.transfer.request.source import EDITED, WILD, Listed, Source, uri_of
 from storeside.transfer.state.loads import LISTINGS, NOW, SYNCHRONOUS, Loads, Planned, Unplanned, moment
 from storeside.transfer.state.small_plan import (
     IGNORED,
@@ -235,7 +235,7 @@ class Plan:
         )[0]
         self.loads.client.command(
             sql.query("plan_loads"),
-            parameters={**selection, **batches, "retry_failed": retry_failed, "wild": WILD},
+            parameters={**selection, **batches, "retry_failed": retry_failed, "wild": WILD, "edited": EDITED},
         )
         self._forget_earlier(earlier)
         row = first_row(

@@ -24,7 +24,7 @@ from storeside.transfer.base.errors import (
     UNKNOWN_TABLE,
     code_of,
 )
-from storeside.transfer.request.source import WILD, Listed
+from storeside.transfer.request.source import EDITED, WILD, Listed
 from storeside.transfer.state.loads import LONG_STATEMENT, MINE, Loads, Planned, Totals
 
 # A small listing has up to this number of objects, and this length as text: ClickHouse's limit for a statement is
@@ -61,7 +61,8 @@ class Chosen(NamedTuple):
 
 _CHOSEN = (
     "key, etag, size, toFloat64(parseDateTime64BestEffortOrZero(modified, 3)),"
-    f" sipHash64({{destination:String}}, {{bucket:String}}, key, etag), {SELECTED}, match(key, {{wild:String}})"
+    f" sipHash64({{destination:String}}, {{bucket:String}}, key, etag), {SELECTED},"
+    " match(key, {wild:String}) OR match(etag, {edited:String})"
 )
 
 
@@ -203,7 +204,7 @@ def facts_of_tables(
             " (SELECT groupArray((transfer, toUnixTimestamp64Micro(planned_at))) FROM storeside.load_plan"
             f" WHERE transfer IN ({ids})),"
             f" (SELECT groupUniqArray(transfer) FROM storeside.load_listings WHERE transfer IN ({ids}))",
-            parameters={**loads.parameters, **parameters, "wild": WILD},
+            parameters={**loads.parameters, **parameters, "wild": WILD, "edited": EDITED},
             settings={"max_query_size": LONG_STATEMENT},
         )
     )
@@ -230,7 +231,7 @@ def _facts(loads: Loads, listed: Sequence[Listed], since: int) -> Facts:
             " (SELECT groupUniqArray(toUnixTimestamp64Micro(planned_at)) FROM storeside.load_plan"
             " WHERE transfer = {transfer:String}),"
             f" (SELECT count() FROM storeside.load_listings WHERE transfer = {{transfer:String}}), {STATE}",
-            parameters={**loads.parameters, "modified_from": since * 1000, "wild": WILD},
+            parameters={**loads.parameters, "modified_from": since * 1000, "wild": WILD, "edited": EDITED},
         )
     )
     chosen, known, planned_at, stored, *state = row
@@ -242,7 +243,7 @@ def _facts(loads: Loads, listed: Sequence[Listed], since: int) -> Facts:
 def _chosen(loads: Loads, listed: Sequence[Listed], since: int) -> list[Chosen]:
     """Return the listed objects, of a server without Storeside's tables."""
     statement = f"SELECT groupArray(({_CHOSEN})) FROM {listing(listed)}"
-    parameters = {**loads.parameters, "modified_from": since * 1000, "wild": WILD}
+    parameters = {**loads.parameters, "modified_from": since * 1000, "wild": WILD, "edited": EDITED}
     return [Chosen(*o) for o in first_row(loads.client.query(statement, parameters=parameters))[0]]
 
 
