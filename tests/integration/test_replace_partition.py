@@ -171,7 +171,7 @@ def test_a_new_table_needs_partitions(loading: Loading) -> None:
     }
     assert loading.load("202601/", **options).loaded == 1
     loading.put({"202602/a.jsonl": jsonl([{"day": "2026-01-07", "value": 2}])})
-    with pytest.raises(TransferInputError, match="rows of the partition '202601'"):
+    with pytest.raises(TransferInputError, match="no rows of this partition, but of the partition '202601'"):
         loading.load("202602/", **{**options, "replace_partition": "202602"})
 
 

@@ -21,6 +21,7 @@ CITED = {name for names in re.findall(r"\[([\w., ]+)\] \*\)", TEXT) for name in 
 FOLDER = Path(transfer.__file__).parent
 # Functions that change the server's state and that the model leaves out, with the reason.
 LEFT_OUT = {
+    "Inserts._insert": "the same, for the loads of many tables",
     "Loads._insert": "part of Loads.record and Loads.record_failed",
     "queries.follow": "only flushes logs",
     "queries.abandon": "only statements that fill staging tables",
