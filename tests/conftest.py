@@ -21,11 +21,12 @@ from storeside.stack import settings as stacks
 from storeside.stack.airflow.api import AirflowApi
 from storeside.stack.podrunner.component import NAMESPACE as POD_NAMESPACE
 from storeside.stack.podrunner.component import kube_config
-from storeside.stack.servers import s3
-from storeside.stack.settings import EXECUTORS, SOURCES, Stack, default_folder
+from storeside.stack.servers import redis, s3
+from storeside.stack.settings import EXECUTORS, SOURCES, Stack, StackError, default_folder
 from storeside.stack.supervision import proxies
 from storeside.stack.supervision.supervisor import Supervisor
 from tests.support import administrator, allow, allow_in_forms, until, uploaded_log
+from tests.verify import CANNOT_RUN
 
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
@@ -80,6 +81,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )  # fmt: skip
     parser.addoption("--tls", action="store_true", help="a stack with TLS: `make secure-test` chooses it")
     parser.addoption("--keep-stack", action="store_true", help="use the stack that runs already, and do not stop it")
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """End at once if the machine lacks what the chosen stack needs."""
+    if session.config.getoption("executor") == "celery":
+        try:
+            redis.program()
+        except StackError as e:
+            pytest.exit(f"celery-test: cannot run: {e}", returncode=CANNOT_RUN)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:

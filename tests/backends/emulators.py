@@ -28,6 +28,7 @@ from storeside.stack.building.go import Go, built_once
 from storeside.stack.settings import CHECKOUT, HOST, StackError, default_folder, free_ports
 from storeside.stack.supervision.probes import listens
 from tests import oci_double
+from tests.verify import CANNOT_RUN
 
 GCS_MODULE = "github.com/fsouza/fake-gcs-server"
 GCS_VERSION = "v1.56.1"
@@ -37,6 +38,9 @@ AZURITE_LOCK = Path(__file__).parent / "azurite.lock"
 ACCOUNT = "storeside"
 OCI_HOST = "objectstorage.eu-frankfurt-1.oraclecloud.com"
 START_SECONDS = 60
+
+
+NPM_MISSING = "Azurite needs npm and Node.js 20 or newer: apt-get install npm"
 
 
 @dataclass(frozen=True)
@@ -76,7 +80,7 @@ def install_azurite(cache: Path) -> Path:
         return program
     npm = shutil.which("npm")
     if npm is None:
-        raise StackError("Azurite needs npm and Node.js 20 or newer: apt-get install npm")
+        raise StackError(NPM_MISSING)
     _tell(f"installing Azurite {AZURITE_VERSION}, once (190 MB)")
     new = cache / f"{folder.name}.new-{os.getpid()}"
     new.mkdir(parents=True)
@@ -215,13 +219,17 @@ def _tell(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def main() -> None:
-    """Build and install what the tests need: that may take longer than a test may."""
+def main() -> int:
+    """Build and install what the tests need, because that may take longer than a test may; return the exit status."""
     cache = default_folder() / "cache" / "bench"
     cache.mkdir(parents=True, exist_ok=True)
+    if shutil.which("npm") is None:
+        print(f"backends-test: cannot run: {NPM_MISSING}")
+        return CANNOT_RUN
     build_gcs(cache)
     install_azurite(cache)
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -42,7 +42,7 @@ def given(severity: str = "critical") -> dict[str, Any]:
 
 
 def by_gx(suite: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """What Great Expectations itself says of all rows at once, by expectation."""
+    """The results of Great Expectations itself over all rows at once, by expectation."""
     import great_expectations as gx
     from great_expectations.core.expectation_suite import ExpectationSuite
 

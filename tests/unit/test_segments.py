@@ -128,7 +128,6 @@ Object class = "TextGrid"
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
 def test_a_textgrid(encoding: str) -> None:
-    pytest.importorskip("praatio")
     entries = told(found("in/talk.TextGrid", GRID.encode(encoding)))
     assert entries == [("in/talk", 1.25, 2.5, "", "", "ada", "", 'hello "there"')]
 

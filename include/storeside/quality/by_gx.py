@@ -18,7 +18,7 @@ from storeside.quality.given import Expectation
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-# The column of a DataFrame that names the object of a row, or the row itself.
+# The column of a DataFrame with the object of each row, or with the name of the row.
 KEY = "_storeside_key"
 _LONGEST = 500
 

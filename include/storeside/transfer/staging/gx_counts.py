@@ -64,8 +64,8 @@ class GxCounts:
     ) -> list[Counts]:
         """Return the counts of each expectation; the log states what they cost.
 
-        `table` has `rows` rows with these columns. `key` is the value that tells which object a row is of, which
-        `name` names; both are SQL. Raises QualityError for expectations that cannot be evaluated.
+        `table` has `rows` rows with these columns, and `key` is the column with the object of each row; both are SQL.
+        `name` returns the object's name. Raises QualityError for expectations that cannot be evaluated.
         """
         began, process = time.monotonic(), time.process_time()
         numbers = range(len(self.expectations))
