@@ -159,7 +159,8 @@ def _row(entry: Entry) -> tuple[Any, ...]:
 
 def _key(name: str, place: str) -> bytes:
     """Return a name in a file without the scheme and bucket of a URI, and without a slash or ``./`` before it."""
-    known = _SCHEME.sub("", name, count=1) if _SCHEME.match(name) else name
+    bucket = _SCHEME.match(name)
+    known = name[bucket.end() :] if bucket else name
     known = posixpath.normpath("/" + known).lstrip("/")
     try:
         return os.fsencode(known)
