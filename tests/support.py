@@ -7,6 +7,7 @@ import glob
 import json
 import math
 import os
+import shutil
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -23,9 +24,10 @@ from storeside.aistore.spec import TRANSFORMER_IMAGE, EtlSpec, transformer_comma
 from storeside.aistore.stored_objects import list_aistore
 from storeside.operators.restrictions import USES, VARIABLE
 from storeside.stack import authn
+from storeside.stack.airflow import airflow
 from storeside.stack.airflow.api import FINAL, AirflowApi
 from storeside.stack.servers import s3
-from storeside.stack.settings import HOST, Stack
+from storeside.stack.settings import HOST, SOURCES, Stack
 from storeside.stack.supervision.supervisor import Supervisor
 from storeside.transformers.audio.formats import AudioFormat
 
@@ -51,6 +53,26 @@ IMAGE = os.environ.get("STORESIDE_TEST_IMAGE", TRANSFORMER_IMAGE)
 INIT_SECONDS = int(os.environ.get("STORESIDE_TEST_INIT_SECONDS", "30"))
 # The factor by which a wait of a test is longer on a busy machine.
 PATIENCE = 5
+
+
+def airflow_in(folder: Path, stack: Stack) -> dict[str, str]:
+    """Prepare a folder with DAGs as Airflow's home, and return the environment of its commands, which use the stack.
+
+    Connections of the environment replace those of the stack.
+    """
+    (folder / "plugins").mkdir()
+    shutil.copy(airflow.template(stack.cache), folder / airflow.DATABASE_FILE)
+    return {
+        **{name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW__")},
+        **airflow.environment(stack),
+        **{name: value for name, value in os.environ.items() if name.startswith("AIRFLOW_CONN_")},
+        "AIRFLOW_HOME": str(folder),
+        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{folder / airflow.DATABASE_FILE}",
+        "AIRFLOW__CORE__DAGS_FOLDER": str(folder),
+        "AIRFLOW__CORE__PLUGINS_FOLDER": str(folder / "plugins"),
+        "AIRFLOW__LOGGING__BASE_LOG_FOLDER": str(folder / "logs"),
+        "PYTHONPATH": str(SOURCES),
+    }
 
 
 def allow(folder: Path) -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -13,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from storeside.stack.airflow import airflow as stack_airflow
-from storeside.stack.settings import CHECKOUT, SOURCES, Stack
+from storeside.stack.settings import CHECKOUT, Stack
 from tests.alert_faults import FAULTS, UNREMEMBERED, Watched, receivers
 from tests.receivers import Receiver, html_of
+from tests.support import airflow_in
 
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
@@ -54,23 +52,11 @@ def test_airflow_runs_the_example(
     assert code
     start = "if __name__ == '__main__':\n    print('STATE', dag.test().state)\n"
     (tmp_path / "rides.py").write_text(f"{code[1]}\n{start}")
-    (tmp_path / "plugins").mkdir()
-    shutil.copy(stack_airflow.template(stack.cache), tmp_path / stack_airflow.DATABASE_FILE)
     s3_client.create_bucket(Bucket="rides")
     s3_client.put_object(Bucket="rides", Key="2026/a.csv", Body=b"n\n1\n")
     s3_client.put_object(Bucket="rides", Key="2026/b<b>.parquet", Body=b"PAR1")
     clickhouse.command("DROP TABLE IF EXISTS data.rides")
-    variables = {
-        **{name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW__")},
-        **stack_airflow.environment(stack),
-        **{name: value for name, value in os.environ.items() if name.startswith("AIRFLOW_CONN_")},
-        "AIRFLOW_HOME": str(tmp_path),
-        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{tmp_path / stack_airflow.DATABASE_FILE}",
-        "AIRFLOW__CORE__DAGS_FOLDER": str(tmp_path),
-        "AIRFLOW__CORE__PLUGINS_FOLDER": str(tmp_path / "plugins"),
-        "AIRFLOW__LOGGING__BASE_LOG_FOLDER": str(tmp_path / "logs"),
-        "PYTHONPATH": str(SOURCES),
-    }
+    variables = airflow_in(tmp_path, stack)
     hook, mails = servers
     for receiver in servers:
         receiver.taken()  # messages of other tests

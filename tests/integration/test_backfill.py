@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from storeside.stack.airflow import airflow as stack_airflow
-from storeside.stack.settings import CHECKOUT, SOURCES, Stack
+from storeside.stack.settings import CHECKOUT, Stack
+from tests.support import airflow_in
 
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
@@ -34,8 +32,6 @@ def test_thirty_days_are_loaded_again(stack: Stack, clickhouse: Any, s3_client: 
     assert code
     assert command
     (tmp_path / "sales.py").write_text(code[1] + RUNS)
-    (tmp_path / "plugins").mkdir()
-    shutil.copy(stack_airflow.template(stack.cache), tmp_path / stack_airflow.DATABASE_FILE)
     s3_client.create_bucket(Bucket="shops")
     for n, day in enumerate(DAYS):
         body = f"day,shop,sold,currency\n{day},a,{n},CHF\n{day},b,{n},CHF\n".encode()
@@ -45,17 +41,7 @@ def test_thirty_days_are_loaded_again(stack: Stack, clickhouse: Any, s3_client: 
         "CREATE TABLE data.sold (day Date, shop String, sold Int64) ENGINE = MergeTree PARTITION BY day ORDER BY shop"
     )
     clickhouse.command("INSERT INTO data.sold SELECT toDate('2026-01-01') + number, 'old', -1 FROM numbers(31)")
-    variables = {
-        **{name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW__")},
-        **stack_airflow.environment(stack),
-        **{name: value for name, value in os.environ.items() if name.startswith("AIRFLOW_CONN_")},
-        "AIRFLOW_HOME": str(tmp_path),
-        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{tmp_path / stack_airflow.DATABASE_FILE}",
-        "AIRFLOW__CORE__DAGS_FOLDER": str(tmp_path),
-        "AIRFLOW__CORE__PLUGINS_FOLDER": str(tmp_path / "plugins"),
-        "AIRFLOW__LOGGING__BASE_LOG_FOLDER": str(tmp_path / "logs"),
-        "PYTHONPATH": str(SOURCES),
-    }
+    variables = airflow_in(tmp_path, stack)
 
     def run(*arguments: str) -> str:
         done = subprocess.run(

@@ -12,17 +12,15 @@ from typing import TYPE_CHECKING, Any
 from pyiceberg.manifest import DataFileContent, FileFormat
 
 from storeside.transfer.base.errors import TransferInputError
-from storeside.transfer.lakes.edits import DeleteFile
+from storeside.transfer.lakes.edits import PATH, REWRITE, DeleteFile
 from storeside.transfer.lakes.snapshots import key_of
 from storeside.transfer.request.source import Source
 
 if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile, ManifestEntry
 
-# The field id of the path in a file of position deletes, and the numbers of further fields of an entry.
-_PATH = 2147483546
+# The numbers of further fields of an entry.
 _REFERENCED, _OFFSET, _LENGTH = 17, 18, 19
-_REWRITE = "rewrite the table's data files, for example with Spark's rewrite_data_files"
 
 
 class Deletes:
@@ -85,7 +83,7 @@ class Deletes:
         return DeleteFile(key, file.file_size_in_bytes, file.record_count, **more)
 
     def _refused(self, file: DataFile, why: str) -> TransferInputError:
-        return TransferInputError(f"{self.source.uri}: the file of deletes {file.file_path} {why}: {_REWRITE}")
+        return TransferInputError(f"{self.source.uri}: the file of deletes {file.file_path} {why}: {REWRITE}")
 
 
 def _partition(file: DataFile) -> tuple[Any, ...]:
@@ -97,6 +95,6 @@ def _only_path(file: DataFile) -> str:
 
     Statistics may be cut off, so two equal bounds count only if they name a whole file.
     """
-    least, most = (bounds.get(_PATH, b"") if bounds else b"" for bounds in (file.lower_bounds, file.upper_bounds))
+    least, most = (bounds.get(PATH, b"") if bounds else b"" for bounds in (file.lower_bounds, file.upper_bounds))
     text = least.decode(errors="replace")
     return text if least == most and text.endswith(".parquet") else ""

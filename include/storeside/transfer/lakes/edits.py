@@ -30,13 +30,13 @@ if TYPE_CHECKING:
     from storeside.transfer.state.loads import Planned
 
 # The columns of a file with position deletes.
-_PATH, _POSITION = 2147483546, 2147483545
+PATH, _POSITION = 2147483546, 2147483545
 _MAGIC = b"\xd1\xd39d"
 # Bytes of edited files that are kept for their next use; each is used twice, for its columns and for its rows.
 _KEPT = 1 << 30
 # Rows of a file of deletes, and bytes of a deletion vector, that are in memory.
 _MOST_DELETES, _MOST_BYTES = 20_000_000, 256 << 20
-_REWRITE = "rewrite the table's data files, for example with Spark's rewrite_data_files"
+REWRITE = "rewrite the table's data files, for example with Spark's rewrite_data_files"
 
 
 @dataclass(frozen=True)
@@ -162,9 +162,9 @@ class Editor:
         import numpy as np
         import pyarrow.compute as pc
 
-        paths, positions = Fields.column(batch, batch.schema, _PATH), Fields.column(batch, batch.schema, _POSITION)
+        paths, positions = Fields.column(batch, batch.schema, PATH), Fields.column(batch, batch.schema, _POSITION)
         if paths is None or positions is None:
-            raise LoadObjectError(f"{o.key}: it has no columns of position deletes: {_REWRITE}")
+            raise LoadObjectError(f"{o.key}: it has no columns of position deletes: {REWRITE}")
         return np.asarray(positions.filter(pc.equal(paths, path)).cast("int64"))
 
     def _values(self, columns: tuple[int, ...], edit: Edit) -> _Values:
@@ -237,7 +237,7 @@ class _Values:
 def _require_few(o: DeleteFile) -> None:
     """Raise LoadObjectError for more deletes than a worker holds in memory."""
     if o.rows > _MOST_DELETES or o.length > _MOST_BYTES:
-        raise LoadObjectError(f"{o.key}: it has {o.rows} deletes, over {_MOST_DELETES}: {_REWRITE}")
+        raise LoadObjectError(f"{o.key}: it has {o.rows} deletes, over {_MOST_DELETES}: {REWRITE}")
 
 
 def _alike(column: Any, values: Any) -> tuple[Any, Any]:
@@ -339,5 +339,5 @@ def refuse_other_names(client: S3Client, source: Source, fields: Fields, o: Plan
     if is_wrong:
         raise TransferInputError(
             f"{source.uri}: {o.key!r} has columns under other names than the table, which no longer has the schema"
-            f" with which it was written: {_REWRITE}"
+            f" with which it was written: {REWRITE}"
         )

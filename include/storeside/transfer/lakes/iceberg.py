@@ -35,7 +35,7 @@ from storeside.transfer.base.errors import LoadObjectError, TransferError, Trans
 from storeside.transfer.formats.avro_container import MAGIC, uncompressed
 from storeside.transfer.lakes import snapshots
 from storeside.transfer.lakes.deletes import Deletes
-from storeside.transfer.lakes.edits import Edit, Editor
+from storeside.transfer.lakes.edits import REWRITE, Edit, Editor
 from storeside.transfer.lakes.fields import Fields
 from storeside.transfer.lakes.snapshots import Snapshot, below, check_number, key_of, read, too_large
 from storeside.transfer.objects.streams import unpacked
@@ -56,7 +56,6 @@ if TYPE_CHECKING:
 _METADATA = re.compile(r"(?:v(\d+)|(\d+)-[^/]+?)(?:\.gz)?\.metadata\.json(?:\.gz)?")
 # The field id of the partition in an entry of a manifest.
 _PARTITION = 102
-_REWRITE = "rewrite the table's data files, for example with Spark's rewrite_data_files"
 
 
 def folder_of(client: S3Client, catalog: Catalog, uri: str) -> tuple[str, str]:
@@ -183,7 +182,7 @@ def _data_files(wanted: IcebergSnapshot, metadata: TableMetadata, schema: Schema
             if file.file_format != FileFormat.PARQUET:
                 raise TransferInputError(
                     f"{source.uri}: {file.file_path} is {file.file_format.value}: only data files in Parquet can be"
-                    f" loaded: {_REWRITE}"
+                    f" loaded: {REWRITE}"
                 )
             constants = _constants(file, specs[file.spec_id])
             if not fields.decisive:
@@ -274,7 +273,7 @@ def _check_partitions(
         if number not in counts and (name := names.get(number)) in inside:
             raise TransferInputError(
                 f"{source.uri}: {file.file_path} lacks the column {name!r}, whose value is only in the table's"
-                f" metadata: {_REWRITE}"
+                f" metadata: {REWRITE}"
             )
 
 

@@ -71,7 +71,6 @@ class TablesListing:
         self.loads.regex = self.names.regex
         self._plan = Plan(self.loads)
         self.since = 0
-        self._sent = 0
 
     @property
     def _parameters(self) -> dict[str, Any]:
@@ -83,16 +82,15 @@ class TablesListing:
         self._forget(self._tries)
         self.since = self.loads.server_time()
         record_source(self._plan, self.s3, self.request.source)
-        self._sent = self._plan.sent
         self.check()
 
     def check(self) -> None:
         """Raise TransferTransientError unless ClickHouse has all rows of the listing, each once."""
         count = "SELECT count() FROM storeside.load_listings WHERE transfer = {transfer:String}"
         found = first_row(self.loads.client.query(count, parameters=self._parameters))[0]
-        if found != self._sent:
+        if found != (sent := self._plan.sent):
             raise TransferTransientError(
-                f"ClickHouse has {found} of {self._sent} listed objects, because another try of this run lists, too,"
+                f"ClickHouse has {found} of {sent} listed objects, because another try of this run lists, too,"
                 " or the listing did not arrive: the next try lists again"
             )
 

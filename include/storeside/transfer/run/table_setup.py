@@ -168,9 +168,7 @@ class TableSetup:
 
     def read_snapshot(self) -> Snapshot:
         """Read the current snapshot of the request's Iceberg or Delta table; for errors see `snapshot_of`."""
-        self.snapshot = found = snapshot_of(
-            self.s3, self.request.format, self.request.source, self.catalog
-        )  # fmt: skip
+        self.snapshot = found = snapshot_of(self.s3, self.request.format, self.request.source, self.catalog)
         read = replace(self.request.read, partition_columns=found.partitions or self.request.read.partition_columns)
         self.request = replace(self.request, read=read)
         return found

@@ -165,11 +165,10 @@ class Validation:
 
     def record(self, client: Client, table: str, run_id: str) -> None:
         """Record the results for a table and a run in Great Expectations' own format, unless no rows were checked."""
-        verdict = self.verdict()
-        if verdict is None:
-            return
-        outcomes = self._verdict(list(self._results.values())).expectations
-        record(client, table, run_id, verdict, validation_result(self.suite, outcomes, table, run_id))
+        if results := list(self._results.values()):
+            verdict = self._verdict(results)
+            result = validation_result(self.suite, verdict.expectations, table, run_id)
+            record(client, table, run_id, verdict, result)
 
     def _verdict(self, results: Sequence[_Result]) -> Verdict:
         """Return one verdict on the rows of several staging tables: `mostly` applies to their total."""

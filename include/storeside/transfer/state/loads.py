@@ -181,8 +181,7 @@ class Loads:
         self.markers = markers
         self._inserts = inserts or Inserts(client)
         self._before: Totals | None = None
-        self._recorded: dict[int, tuple[str, Loaded]] = {}
-        self._reasons: dict[int, str] = {}
+        self._recorded: dict[int, tuple[str, Loaded, str]] = {}  # states, objects and reasons
 
     @property
     def parameters(self) -> dict[str, Any]:
@@ -300,8 +299,7 @@ class Loads:
         ]  # fmt: skip
         if lines:
             self._inserts.insert(lines)
-            self._recorded |= {o.planned.load_id: (state, o) for o, state, *_ in rows}
-            self._reasons |= {o.planned.load_id: reason for o, _, _, reason in rows}
+            self._recorded |= {o.planned.load_id: (state, o, reason) for o, state, _, reason in rows}
 
     def after(self, o: Loaded) -> str:
         """Return the action for a loaded object: of this run, or else of the run that began to publish it."""
@@ -329,22 +327,21 @@ class Loads:
     def count_from(self, before: Totals) -> None:
         """Let `totals` add what this process records from now on to what this run has loaded `before`."""
         self._recorded.clear()
-        self._reasons.clear()
         self._before = before
 
     @property
     def finished(self) -> Collection[int]:
         """The ids of the loads that this process has finished since it made the plan."""
-        return {load_id for load_id, (state, _) in [*self._recorded.items()] if state != "publishing"}
+        return {load_id for load_id, (state, *_) in [*self._recorded.items()] if state != "publishing"}
 
     def totals(self) -> Totals:
         """Return the totals of this run so far."""
         if self._before is not None:
             recorded = [*self._recorded.values()]
-            loaded, before = [o for state, o in recorded if state == "loaded"], self._before
+            loaded, before = [o for state, o, _ in recorded if state == "loaded"], self._before
             return Totals(
                 before.loaded + len(loaded),
-                sum(state == "failed" for state, _ in recorded),
+                sum(state == "failed" for state, *_ in recorded),
                 before.rows + sum(o.rows for o in loaded),
                 before.rejected + sum(o.rejected for o in loaded),
                 before.bytes + sum(o.planned.size for o in loaded),
@@ -439,9 +436,9 @@ class Loads:
     def failures(self, limit: int) -> list[tuple[str, str]]:
         """Return up to `limit` objects that this run could not load, with their reasons."""
         if self._before is not None:
-            failed = [o.planned for state, o in [*self._recorded.values()] if state == "failed"]
-            ordered = sorted(failed, key=lambda o: o.key.encode("utf-8", "surrogateescape"))
-            return [(o.key, self._reasons[o.load_id]) for o in ordered[:limit]]
+            recorded = [*self._recorded.values()]
+            failed = [(o.planned.key, reason) for state, o, reason in recorded if state == "failed"]
+            return sorted(failed, key=lambda pair: pair[0].encode("utf-8", "surrogateescape"))[:limit]
         rows = self.client.query(
             f"SELECT key, reason FROM storeside.loads FINAL WHERE {MINE} AND state = 'failed' AND {NOW}"
             " ORDER BY key LIMIT {limit:UInt32}",

@@ -52,7 +52,7 @@ class UnstoredLoads(Loads):
 
     def _insert(self, rows: Iterable[tuple[Loaded, str, FailureKind, str]]) -> None:
         for o, state, _, reason in rows:
-            self._recorded[o.planned.load_id] = (state, o)
+            self._recorded[o.planned.load_id] = (state, o, reason)
             if state == "failed":
                 self.refused[o.planned.key] = reason
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from clickhouse_connect.driver.exceptions import DatabaseError, OperationalError
 
+from storeside.quality.verdict import Verdict
 from storeside.transfer.base.errors import plain
 from storeside.transfer.state.loads import SYNCHRONOUS
 
@@ -18,11 +19,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-def record(
-    client: Client, table: str, run_id: str, verdict: Mapping[str, Any], result: Mapping[str, Any]
-) -> None:  # fmt: skip
+def record(client: Client, table: str, run_id: str, verdict: Verdict, result: Mapping[str, Any]) -> None:
     """Record the result of a suite; the log says if ClickHouse refuses it, because the load itself is done."""
-    row = [table, run_id, result["suite_name"], verdict["success"], verdict["rows"], json.dumps(result)]
+    row = [table, run_id, result["suite_name"], verdict.success, verdict.rows, json.dumps(result)]
     try:
         client.insert(
             "storeside.validations", [row],
