@@ -163,13 +163,23 @@ def test_data_docs_show_the_results(
     assert (result.suite_name, result.statistics["unsuccessful_expectations"]) == ("numbers", 1)
     assert result.to_json_dict()["results"] == json.loads(text)["results"]
 
-    folder = tmp_path / "docs"
+    loading.put({"b.csv": csv(ROWS)})
+    transfer = loading.transfer(
+        format="csv", run_id="dag/manual__1", expectations=Expectations({**given("info"), "name": "../by.gx"})
+    )
+    transfer.run(transfer.prepare())
+    folder = tmp_path / "docs" / "trips"
+    capsys.readouterr()
     assert quality.main([loading.table, "--docs", str(folder)]) == 0
-    pages = [path.read_text() for path in folder.rglob("validations/**/*.html")]
-    assert len(pages) == 1
-    assert "numbers" in pages[0]
+    told = capsys.readouterr()
+    assert told.out == f"2 results: {folder / 'index.html'}\n"
+    assert "Created temporary directory" not in told.err
+    assert [path.name for path in folder.parent.iterdir()] == ["trips"]
+    pages = {path.parts[-4]: path.read_text() for path in folder.rglob("validations/**/*.html")}
+    assert {*pages} == {"numbers", "___by_gx"}
+    assert "numbers" in pages["numbers"]
     assert loading.table in (folder / "index.html").read_text()
-    assert "Failed" in pages[0]
+    assert "Failed" in pages["numbers"]
     assert "numbers" in (folder / "index.html").read_text()
     assert quality.main([loading.table, "--docs", str(folder)]) == 2
     assert "is not empty: name a new folder" in capsys.readouterr().err

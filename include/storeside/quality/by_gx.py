@@ -49,6 +49,8 @@ def great_expectations() -> Any:
     logging.getLogger("great_expectations").setLevel(logging.WARNING)
     import great_expectations as gx
 
+    for name in [name for name in logging.root.manager.loggerDict if name.startswith("great_expectations.")]:
+        logging.getLogger(name).setLevel(logging.NOTSET)  # a module sets a level of its own
     return gx
 
 

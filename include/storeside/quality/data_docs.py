@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,8 @@ from storeside.quality.errors import QualityError
 def build(results: Sequence[Mapping[str, Any]], folder: Path) -> Path:
     """Write pages of results, see `storeside.quality.results`, into a folder, and return the path of their index.
 
-    Raises QualityError if the folder is not empty, because pages of other results would stay in it, or if it cannot
-    be written.
+    Raises QualityError if the folder is not empty, because pages of other results would stay in it, or if a page
+    cannot be written.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -48,21 +49,29 @@ def build(results: Sequence[Mapping[str, Any]], folder: Path) -> Path:
     )  # fmt: skip
     suites = set()
     for number, result in enumerate(results):
-        name = str(result["suite_name"])
+        name = _plain(str(result["suite_name"]))
         if name not in suites:
             suites.add(name)
             made = [one["expectation_config"] for one in result["results"]]
             context.suites.add(ExpectationSuite(name=name, expectations=made))
-        loaded = expectationSuiteValidationResultSchema.load({**result, "id": None})
+        loaded = expectationSuiteValidationResultSchema.load({**result, "id": None, "suite_name": name})
         run, batch = result["meta"]["run_id"], result["meta"]["active_batch_definition"]
         definition = LegacyBatchDefinition(
             batch["datasource_name"], batch["data_connector_name"], batch["data_asset_name"],
             IDDict(batch["batch_identifiers"]),
         )  # fmt: skip
         key = ValidationResultIdentifier(
-            ExpectationSuiteIdentifier(name), RunIdentifier(f"{run['run_name']} {number}", run["run_time"]),
+            ExpectationSuiteIdentifier(name), RunIdentifier(_plain(f"{run['run_name']} {number}"), run["run_time"]),
             definition.id,
         )  # fmt: skip
         context.validation_results_store.set(key, loaded)
     context.build_data_docs(["storeside"])
+    made = sum(1 for _ in folder.glob("validations/**/*.html"))
+    if made < len(results):  # Great Expectations only logs the reason
+        raise QualityError(f"Great Expectations has written {made} of {len(results)} pages: its log has the reason")
     return folder / "index.html"
+
+
+def _plain(name: str) -> str:
+    """Return a name that can be that of a file: names of runs and suites may have slashes and dots."""
+    return re.sub(r"[^\w :+-]", "_", name)
