@@ -50,7 +50,7 @@ def great_expectations() -> Any:
     import great_expectations as gx
 
     for name in [name for name in logging.root.manager.loggerDict if name.startswith("great_expectations.")]:
-        logging.getLogger(name).setLevel(logging.NOTSET)  # a module sets a level of its own
+        logging.getLogger(name).setLevel(logging.NOTSET)  # one module sets its own level
     return gx
 
 

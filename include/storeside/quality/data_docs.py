@@ -66,9 +66,9 @@ def build(results: Sequence[Mapping[str, Any]], folder: Path) -> Path:
         )  # fmt: skip
         context.validation_results_store.set(key, loaded)
     context.build_data_docs(["storeside"])
-    made = sum(1 for _ in folder.glob("validations/**/*.html"))
-    if made < len(results):  # Great Expectations only logs the reason
-        raise QualityError(f"Great Expectations has written {made} of {len(results)} pages: its log has the reason")
+    pages = sum(1 for _ in folder.glob("validations/**/*.html"))
+    if pages < len(results):  # Great Expectations only logs the reason
+        raise QualityError(f"Great Expectations has written {pages} of {len(results)} pages: its log has the reason")
     return folder / "index.html"
 
 

@@ -40,6 +40,13 @@ class ExpectationOutcome(Check):
     examples: tuple[tuple[str, Any], ...]
     observed: Any = None
 
+    @property
+    def shortfall(self) -> str:
+        """How far an expectation is not met: the observed value, or the number of unexpected rows."""
+        if self.observed is not None:
+            return f"not met by {self.observed}"
+        return f"not met in {self.unexpected_count} of {self.element_count}"
+
 
 @dataclass(frozen=True)
 class Verdict:
@@ -57,8 +64,7 @@ class Verdict:
     def __str__(self) -> str:
         found = "; ".join(
             f"{outcome.severity}: {outcome.description or outcome.expectation}"
-            f"{f' ({outcome.column})' if outcome.columns else ''}, not met in "
-            f"{outcome.unexpected_count} of {outcome.element_count}"
+            f"{f' ({outcome.column})' if outcome.columns else ''}, {outcome.shortfall}"
             for outcome in self.failed
         )
         rows = f"{self.rows} rows" if self.rows else "0 rows, so nothing was checked row by row"

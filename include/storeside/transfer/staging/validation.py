@@ -219,7 +219,7 @@ def _explained(verdict: Verdict) -> str:
 def _example(e: ExpectationOutcome) -> str:
     if e.expectation in OF_ALL_ROWS and not e.columns:
         return shown(f"{e.expectation}: {e.description}: the load has {e.element_count} rows")
-    text = f"{e.expectation}: {reason_of(e)}: not met in {e.unexpected_count} of {e.element_count} rows"
+    text = f"{e.expectation}: {reason_of(e)}: {e.shortfall}{' rows' if e.observed is None else ''}"
     such = ", ".join(f"{value!r} in {key!r}" for key, value in e.examples[:2])
     return shown(f"{text}, such as {such}" if such else text)
 
