@@ -41,6 +41,24 @@ def test_defaults_are_the_engines() -> None:
     assert made() == default
 
 
+@pytest.mark.parametrize(
+    ("arguments", "remedy"),
+    [
+        (["--all-or-nothing"], "--set all_or_nothing=VALUE"),
+        (["--skip-rows", "3", "--sample-bytes=9"], "--set csv.skip_rows=VALUE --set read.sample_bytes=VALUE"),
+        (["--nonsense"], ""),
+    ],
+)
+def test_an_unknown_argument_is_told_the_option_that_it_means(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], remedy: str
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["s3://trips/", "data.trips", *arguments])
+    assert ended.value.code == 2
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.endswith(f": write {remedy}" if remedy else f"unrecognized arguments: {arguments[0]}"), last
+
+
 def test_reports_are_tables_for_people_and_json_for_programs() -> None:
     """A table has no line for a number that is zero, and bytes have the unit that fits."""
     report = Report(3, 1, 1, 1, 1_234_567, 0, 44_400_000, 1.26, (("a.csv", "it is empty"),), known_bad=1)

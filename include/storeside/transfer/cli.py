@@ -5,12 +5,13 @@ from __future__ import annotations
 import argparse
 import logging
 import os
+import re
 import sys
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 from storeside.aistore.cluster import Cluster
 from storeside.copying.s3_access import Access
@@ -20,7 +21,7 @@ from storeside.sql.inserts import lean_inserts
 from storeside.transfer.base.errors import TransferInputError, plain
 from storeside.transfer.printing import log_format
 from storeside.transfer.request.after_load import ACTIONS, AfterLoad
-from storeside.transfer.request.named_options import parsed, with_options
+from storeside.transfer.request.named_options import named_options, parsed, with_options
 from storeside.transfer.request.object_format import Csv, MessageSchema
 from storeside.transfer.request.options import Expectations, ReadOptions, TableOptions
 from storeside.transfer.request.request import CHOICES, Request
@@ -85,6 +86,17 @@ class Help(argparse.RawDescriptionHelpFormatter):
         super().__init__(prog, max_help_position=32)
 
 
+class Parser(argparse.ArgumentParser):
+    """Says of an unknown argument such as ``--skip-rows`` that the option is ``csv.skip_rows``, set by --set."""
+
+    def error(self, message: str) -> NoReturn:
+        """Print the message with the options that unknown arguments probably mean, and exit with 2."""
+        known = {name.rpartition(".")[2]: name for name in named_options()}
+        unknown = re.findall(r" --([a-z-]+)", message) if message.startswith("unrecognized arguments:") else ()
+        meant = [f"--set {known[name]}=VALUE" for one in unknown if (name := one.replace("-", "_")) in known]
+        super().error(f"{message}: write {' '.join(meant)}" if meant else message)
+
+
 def ending(example: str, codes: str) -> str:
     """Return the end of a command's help: a complete command, and the meaning of the exit codes beside 0."""
     return f"example:\n  {example}\n\nexit codes: {codes}"
@@ -101,7 +113,7 @@ def transfer_arguments(
     :param example: see `ending`
     :param codes: see `ending`
     """
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog=command, usage="%(prog)s [OPTION ...] SOURCE TABLE", formatter_class=Help, allow_abbrev=False,
         description=description.partition("\n")[0],
         epilog=ending(example, codes),
