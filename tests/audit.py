@@ -26,6 +26,7 @@ LOCKS = (
     _STACK / "images" / "celery.lock",
     _STACK / "servers" / "hsds_requirements.txt",
     CHECKOUT / "tests" / "fuzz" / "atheris.lock",
+    CHECKOUT / "tests" / "readers" / "requirements.lock",
 )
 REASONS = CHECKOUT / "docs" / "advisories.txt"
 PIP_AUDIT = "pip-audit==2.10.1"

@@ -28,6 +28,7 @@ from storeside.stack.building.go import Go, built_once
 from storeside.stack.settings import CHECKOUT, HOST, StackError, default_folder, free_ports
 from storeside.stack.supervision.probes import listens
 from tests import oci_double
+from tests.benchmarks import versitygw
 from tests.verify import CANNOT_RUN
 
 GCS_MODULE = "github.com/fsouza/fake-gcs-server"
@@ -228,6 +229,7 @@ def main() -> int:
         return CANNOT_RUN
     build_gcs(cache)
     install_azurite(cache)
+    versitygw.build(cache)
     return 0
 
 

@@ -16,7 +16,10 @@ from storeside.events.ledger import EventLedger
 from storeside.sql.answers import first_row
 
 # Fewer earlier runs say nothing about the usual volume.
-_FEWEST_RUNS = 3
+_FEWEST_RUNS = 5
+# Differences within this many standard deviations are usual. Of healthy runs whose sizes vary by 30 %, one in 5,000
+# is outside, and with four deviations of ten runs one in 300: so few runs estimate a deviation roughly.
+_USUAL_DEVIATIONS = 5
 # Standard deviation of a normal distribution whose median absolute deviation is 1.
 _DEVIATION = 1.4826
 
@@ -135,10 +138,10 @@ class Freshness:
 class Volume:
     """A task moved far less or far more than usual: rows if it loads rows, else objects.
 
-    The usual volume is the median of the task's last runs that moved anything; of these, there must be half of
-    `runs`, and at least three. Three kinds of differences are no problem: up to three times the square root of the
-    median, which chance explains in small numbers; up to four standard deviations of the last runs, estimated by
-    their median absolute deviation; and a run that moved nothing, where every fifth run moves nothing.
+    The usual volume is the median of the task's last runs that moved anything; of these, there must be five. Three
+    kinds of differences are no problem: up to three times the square root of the median, which chance explains in
+    small numbers; up to five standard deviations of the last runs, estimated by their median absolute deviation; and
+    a run that moved nothing, where every fifth run moves nothing.
 
     :param below: share of the usual volume below which a run is a problem; 0 accepts any smaller volume
     :param above: multiple of the usual volume above which a run is a problem
@@ -148,7 +151,7 @@ class Volume:
 
     below: float = 0.5
     above: float = 3.0
-    runs: int = 10
+    runs: int = 30
     task_id: str = ""
     name: ClassVar[str] = "volume"
 
@@ -175,7 +178,7 @@ class Volume:
     def compare(self, volume: int, before: Sequence[int]) -> tuple[str, str] | None:
         """Return ``low`` or ``high`` and a sentence about the usual volume; None if this volume is usual."""
         moved = [value for value in before if value]
-        if len(moved) < max(_FEWEST_RUNS, self.runs // 2):
+        if len(moved) < _FEWEST_RUNS:
             return None
         if not volume and 5 * (len(before) - len(moved)) >= len(before):
             return None
@@ -264,9 +267,9 @@ _AGE = "SELECT argMax(oldest_seconds, recorded_at) FROM storeside.queue_depths W
 
 
 def _is_within_spread(volume: int, usual: float, moved: Sequence[int]) -> bool:
-    """Return whether the ratio to the usual volume is within four standard deviations of the last runs' ratios."""
+    """Return whether the ratio to the usual volume is one that the last runs' ratios make usual."""
     spread = median(abs(math.log(value / usual)) for value in moved)
-    return abs(math.log(volume / usual)) <= 4 * _DEVIATION * spread
+    return abs(math.log(volume / usual)) <= _USUAL_DEVIATIONS * _DEVIATION * spread
 
 
 def _examples(rows: Sequence[Sequence[object]]) -> tuple[Example, ...]:
