@@ -202,7 +202,7 @@ class Double:
         if stored is None:
             raise refused(404, "ObjectNotFound", "the object was not found")
         self._conditions(request, stored)
-        md5 = "opc-multipart-md5" if "-" in stored.md5 else "opc-content-md5"
+        md5 = "opc-multipart-md5" if "-" in stored.md5 else "content-md5"
         headers = {**stored.headers, "etag": stored.etag, md5: stored.md5, "accept-ranges": "bytes"}
         body, status = stored.body, 200
         if span := re.fullmatch(r"bytes=(\d+)-(\d+)", request.headers.get("range", "")):

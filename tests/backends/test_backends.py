@@ -10,15 +10,18 @@ import pytest
 from storeside.aistore.buckets import Bucket
 from storeside.aistore.errors import AIStoreInputError
 from storeside.aistore.names import SCRATCH
+from storeside.copying.oci import OCIStore, oci_client
+from storeside.copying.store import Head
 from storeside.ledger.objects import Ledger
 from storeside.measure.through import Through, benchmark
 from storeside.stack import authn, demo
 from storeside.stack.servers.clickhouse_users import LEDGER, LOADER
-from storeside.stack.settings import Stack
+from storeside.stack.settings import HOST, Stack
 from storeside.transfer.request.source import Source
 from storeside.transfer.run.engine import Transfer
 from storeside.transform.bucket_job import BucketJob
 from storeside.transform.state import Options, Summary
+from tests import oci_double
 from tests.backends.emulators import Emulators
 from tests.backends.remote import Remote, remote
 from tests.support import failures, put, read, sizes, small_spec, unique
@@ -141,6 +144,21 @@ def test_results_are_written_to_the_cloud(
     results.delete(f"{prefix}a.txt")
     assert counts(run(recordings.uri, results.uri, prefix, upper, **KEPT)) == (2, 1, 0)
     assert results.read(f"{prefix}a.txt") == b"NEXT"
+
+
+def test_an_object_that_was_uploaded_to_oci_in_parts_is_not_transformed_in_its_old_version(
+    emulators: Emulators, aistore: Any, run: Callable[..., Summary]
+) -> None:
+    """AIStore keeps no MD5 of its copy, so nothing tells the version of the copy."""
+    client = oci_client(oci_double.config(emulators.oci_key), 4, f"http://{HOST}:{emulators.oci}")
+    store, name = OCIStore(client, oci_double.NAMESPACE, "recordings"), f"{unique('in')}/large.txt"
+    to = f"ais://{unique('ours')}"
+    for body, upper in ((b"good", b"GOOD"), (b"next", b"NEXT")):
+        upload = store.begin(name, Head(len(body), "", ""))
+        store.complete(name, upload, [store.put_part(name, upload, 1, body)])
+        assert counts(run("oci://recordings", to, name, small_spec("upper"), keep_etl=True)) == (1, 1, 0)
+        assert read(aistore, Bucket.parse(to), name) == upper
+    assert counts(run("oci://recordings", to, name, small_spec("upper"), keep_etl=True)) == (1, 0, 0)
 
 
 def test_a_copy_that_aistore_does_not_write_to_the_cloud_is_no_success(

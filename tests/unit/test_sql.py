@@ -741,9 +741,12 @@ def test_an_outcome_of_an_older_copy_in_the_cluster_does_not_count(
 
 @pytest.mark.parametrize("by_now", [False, True])
 def test_results_of_other_versions_than_planned_do_not_count(engine: Engine, by_now: bool) -> None:
-    held = {"same": "aws\nv", "other": "aws\nnew", "unknown": "", "resized": ""}
-    now = {"same": "v", "other": "new", "unknown": "v", "resized": "v", "read": "v", "changed": "new"}
-    for name in ("same", "other", "unknown", "resized", "read", "changed", "deleted"):
+    held = {"same": "aws\nv", "other": "aws\nnew", "unknown": "", "unknown changed": "", "resized": ""}
+    now = {
+        "same": "v", "other": "new", "unknown": "v", "unknown changed": "new", "resized": "v", "read": "v",
+        "changed": "new",
+    }  # fmt: skip
+    for name in (*now, "deleted"):
         list_(engine, "pending", name, f"{name}.wav")
         list_(engine, "after", "", f"{name}.wav", version="7")
         if name in held:
@@ -753,7 +756,7 @@ def test_results_of_other_versions_than_planned_do_not_count(engine: Engine, by_
     for _ in range(2):  # a job checks after each pass
         engine.run(sql.query("record_changed"), {**PARAMETERS, "by_now": by_now, "reason": "overwritten"})
     engine.run(sql.query("settle"), {**PARAMETERS, "remote": True})
-    failed = ["changed", "deleted", "other", *([] if by_now else ["resized"])]
+    failed = ["changed", "deleted", "other", *([] if by_now else ["resized"]), "unknown changed"]
     assert engine.run(
         "SELECT object, version, reason FROM storeside.objects WHERE status = 'failed' ORDER BY object"
     ) == [[name, "", "overwritten"] for name in failed]

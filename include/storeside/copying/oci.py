@@ -278,7 +278,7 @@ def _hex(md5: str | None) -> str:
 
 
 def _head(headers: Mapping[str, str]) -> Head:
-    md5 = _hex(headers.get("opc-content-md5"))
+    md5 = _hex(headers.get("content-md5"))
     span = headers.get("content-range", "").rpartition("/")[2]
     return Head(
         size=int(span or headers["content-length"]),

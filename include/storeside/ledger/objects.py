@@ -260,25 +260,30 @@ class Ledger:
     def stale(self, scope: Scope, after: str, limit: int) -> list[str]:
         """Return up to `limit` pending objects, greater than `after`, whose copies in the cluster are other versions.
 
-        The job's ``held`` side has the versions of these copies. Objects with a fresh result are left out.
+        The job's ``held`` side has the versions of these copies; one that is unknown counts as another version.
+        Objects with a fresh result are left out.
         """
         rows = self.client.query(
             "SELECT r.object FROM"
             " (SELECT * FROM storeside.results(job = {job:String}, effect = {effect:String}) WHERE NOT fresh) AS r"
             " INNER JOIN (SELECT * FROM storeside.listings WHERE job = {job:String} AND side = 'held') AS h"
             " ON h.object = r.object WHERE r.object > {after:String}"
-            " AND if(h.version = '' OR r.version = '', h.size != r.size,"
-            " NOT has(splitByChar('\\n', h.version), r.version))"
+            " AND (h.version = '' OR if(r.version = '', h.size != r.size,"
+            " NOT has(splitByChar('\\n', h.version), r.version)))"
             " ORDER BY r.object LIMIT {limit:UInt32} SETTINGS join_algorithm = 'grace_hash', join_use_nulls = 0",
             parameters={**scope.parameters, "after": after, "limit": limit},
         ).result_rows
         return [name for (name,) in rows]
 
     def has_results_without_copies(self, scope: Scope) -> bool:
-        """Return whether an object with a fresh result has no copy in the cluster, by the job's ``held`` side."""
+        """Return whether an object with a fresh result has no copy of a known version in the cluster.
+
+        The job's ``held`` side has these versions.
+        """
         query = (
             "SELECT count() FROM storeside.results(job = {job:String}, effect = {effect:String}) WHERE fresh"
-            " AND object NOT IN (SELECT object FROM storeside.listings WHERE job = {job:String} AND side = 'held')"
+            " AND object NOT IN (SELECT object FROM storeside.listings WHERE job = {job:String} AND side = 'held'"
+            " AND version != '')"
         )
         return self._count(query, scope) > 0
 
