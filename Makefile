@@ -260,6 +260,10 @@ bench-matrix: $(STAMP) ## compare servers, channels, file access and direct put;
 bench-outcomes: $(STAMP) ## two results of each object in one pass, compared with two transforms; ARGS="--calls 100 --rounds 5"
 	@$(PYTHON) -m tests.benchmarks.outcomes $(ARGS)
 
+.PHONY: bench-model
+bench-model: $(STAMP) ## a model beside the storage, compared with the same model in a client; ARGS="--recordings 100 --rounds 5"
+	@$(PYTHON) -m tests.benchmarks.model $(ARGS)
+
 .PHONY: bench-pipelines
 bench-pipelines: $(STAMP) ## members of tar shards, utterances, loads from AIStore, and loads that a suite checks; ARGS="--only ais_load --rounds 5"
 	@$(PYTHON) -m tests.benchmarks.pipelines $(ARGS)

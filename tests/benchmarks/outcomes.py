@@ -61,7 +61,7 @@ def run(cluster: Cluster, objects: dict[str, bytes], rounds: int) -> None:
     """Measure both ways in turn, then print the table and the figure."""
     source = Bucket("ais", "calls")
     cluster.put(source, objects)
-    modules = documented(cluster.stack.state.parent / "modules")
+    modules = documented(cluster.stack.state.parent / "modules", "calls")
     found = {way: Figures() for way in WAYS}
     for round_ in range(rounds + 1):
         for way in WAYS:
@@ -95,14 +95,14 @@ def spec(transform: str, environment: dict[str, str]) -> EtlSpec:
     return EtlSpec("bench", TRANSFORMER_IMAGE, transformer_command(transform), environment, tuning, init_timeout=30)
 
 
-def documented(folder: Path) -> str:
-    """Write the transformer of the documentation, and return the path of the server's modules."""
+def documented(folder: Path, module: str) -> str:
+    """Write a transformer of the documentation, and return the path of the server's modules."""
     page = (CHECKOUT / "docs" / "transforms.md").read_text()
-    block = re.search(r"^# my_package/calls.py\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    block = re.search(rf"^# my_package/{module}.py\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
     if block is None:
-        sys.exit("error: docs/transforms.md has no transformer of calls")
+        sys.exit(f"error: docs/transforms.md has no my_package/{module}.py")
     (folder / "my_package").mkdir(parents=True)
-    (folder / "my_package" / "calls.py").write_text(block[1])
+    (folder / "my_package" / f"{module}.py").write_text(block[1])
     return os.pathsep.join((str(folder), str(SOURCES)))
 
 

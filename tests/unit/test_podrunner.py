@@ -449,6 +449,15 @@ def test_only_allowed_commands_run(
     assert (end["exitCode"], end["reason"]) == (128, "ImageNotRunnable"), end
 
 
+@pytest.mark.parametrize("of", ["limits", "requests"])
+def test_a_device_is_refused_with_the_reason(runner: Runner, of: str) -> None:
+    end = runner.end(
+        runner.run("test/server", resources={of: {"nvidia.com/gpu": {"string": "1"}, "cpu": {"string": "1"}}})
+    )
+    assert end["exitCode"] == 128
+    assert "has no nvidia.com/gpu: leave it out here" in end["message"]
+
+
 def test_program_that_cannot_be_started(runner: Runner) -> None:
     end = runner.end(runner.run("test/absent"))
     assert (end["exitCode"], end["reason"]) == (127, "ContainerCannotRun")

@@ -108,7 +108,7 @@ class Pod:
         """Start the process, or set the pod's status to the reason why it cannot start."""
         try:
             command, image = self._command()
-            limit = self._container.get("resources", {}).get("limits", {}).get("memory")
+            limit = self._limits().get("memory")
             self._limit = quantity(limit) if limit is not None else None
             self.log.unlink(missing_ok=True)
             with self.log.open("ab") as log:  # append mode: the log can be truncated while the process writes
@@ -156,6 +156,15 @@ class Pod:
         if command[0] in ("python", "python3"):
             command[0] = settings.python
         return command, image
+
+    def _limits(self) -> Manifest:
+        """Return the limits of the pod's resources. Raises InvalidError for devices, such as ``nvidia.com/gpu``."""
+        resources: Manifest = self._container.get("resources", {})
+        asked = {*resources.get("requests", {}), *resources.get("limits", {})}
+        if devices := ", ".join(sorted(name for name in asked if "/" in name)):
+            raise InvalidError(f"the pod runner has no {devices}: leave it out here, or use an AIStore on Kubernetes")
+        limits: Manifest = resources.get("limits", {})
+        return limits
 
     def _fill(self, text: str) -> str:
         settings = self._cluster.settings
