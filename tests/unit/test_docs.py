@@ -150,6 +150,8 @@ def check_airflow(words: list[str]) -> str:
 def check_build(words: list[str]) -> str:
     if "--file" in words:
         return check_file(words[words.index("--file") + 1], "FROM ")
+    if "--target" not in words:
+        return "" if any("```dockerfile" in page.read_text() for page in PAGES) else "no page has a Dockerfile"
     return check_file("Dockerfile", f" AS {words[words.index('--target') + 1]}\n")
 
 
