@@ -10,7 +10,8 @@ from airflow.api_fastapi.core_api.security import GetUserDep
 from fastapi import APIRouter, HTTPException, Query, Response
 from fastapi.responses import StreamingResponse
 
-from storeside.pages import destinations, downloads, movement, objects, quality, queues
+from storeside.pages import benchmarks, destinations, downloads, movement, objects, quality, queues
+from storeside.pages.benchmarks import Bar, Chart
 from storeside.pages.downloads import PART, moment
 from storeside.pages.movement import Movement
 from storeside.pages.quality import Verdict
@@ -215,6 +216,24 @@ def of_tables(tables: TablesDep, text: str = "") -> Response:
         "dags": lambda row: "; ".join(row["dags"]),
     }
     return _sent("tables", tables, lambda _: Page(destinations.destinations(tables, text)), columns)
+
+
+@router.get("/benchmarks.csv")
+def of_benchmarks(tables: TablesDep) -> Response:
+    """Send the medians of all charts."""
+    columns: dict[str, Callable[[tuple[Chart, Bar]], Any]] = {
+        "table": lambda row: f"storeside.{row[0].table}",
+        "measure": lambda row: row[0].measure,
+        "by": lambda row: ", ".join(row[0].by),
+        "case": lambda row: row[1].label,
+        "median": lambda row: row[1].value,
+        "measurements": lambda row: row[1].count,
+    }
+
+    def bars(_: At) -> Page[tuple[Chart, Bar]]:
+        return Page([(chart, bar) for chart in benchmarks.charts(tables) for bar in chart.bars])
+
+    return _sent("benchmarks", tables, bars, columns)
 
 
 def _columns(renamed: dict[str, str], *others: str) -> dict[str, Callable[[Row], Any]]:

@@ -11,6 +11,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from storeside.pages import downloads
+from storeside.pages.benchmarks import Bar, Chart
 from storeside.pages.tables import At, Page, UnavailableError, write_cursor
 from storeside.plugins.pages import downloads as routes
 from storeside.plugins.pages import etls, storage
@@ -142,6 +143,21 @@ def test_each_list_can_be_downloaded(
     assert answer.headers["cache-control"] == "no-store"
     head, first, *_ = read(answer.text)
     assert expected.items() <= dict(zip(head, first, strict=True)).items()
+
+
+def test_the_medians_of_all_charts_are_downloaded(
+    pages: TestClient,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bars = (Bar("=pull, 4", 12.5, 1.0, 3), Bar("push, 4", 5.0, 0.4, 2))
+    chart = Chart("backend_benchmark", "mean", ("backend", "threads"), bars, more=False)
+    monkeypatch.setattr("storeside.pages.benchmarks.charts", lambda _: [chart])
+    assert read(pages.get("/benchmarks.csv").text) == [
+        ["table", "measure", "by", "case", "median", "measurements"],
+        ["storeside.backend_benchmark", "mean", "backend, threads", "'=pull, 4", "12.5", "3"],
+        ["storeside.backend_benchmark", "mean", "backend, threads", "push, 4", "5.0", "2"],
+    ]
+    assert '<a href="/storeside/benchmarks.csv?" download' in pages.get("/benchmarks").text
 
 
 @pytest.mark.parametrize(
