@@ -254,6 +254,10 @@ bench-matrix: $(STAMP) ## compare servers, channels, file access and direct put;
 bench-outcomes: $(STAMP) ## two results of each object in one pass, compared with two transforms; ARGS="--calls 100 --rounds 5"
 	@$(PYTHON) -m tests.benchmarks.outcomes $(ARGS)
 
+.PHONY: bench-streams
+bench-streams: $(STAMP) ## measure the memory of streams that generate and consume 5 GB; ARGS="--mebibytes 500"
+	@$(PYTHON) -m tests.benchmarks.streams $(ARGS)
+
 .PHONY: bench-pipelines
 bench-pipelines: $(STAMP) ## members of tar shards, utterances, loads from AIStore, and loads that a suite checks; ARGS="--only ais_load --rounds 5"
 	@$(PYTHON) -m tests.benchmarks.pipelines $(ARGS)
