@@ -106,7 +106,7 @@ class Told:
         time.sleep(float(argument))  # it hangs in the middle
 
     def spy(self, _: BinaryIO, __: str) -> Iterator[bytes]:
-        """Say what an isolated process may do."""
+        """State whether an isolated process may read and write files."""
         for do in (lambda: Path("/etc/passwd").read_bytes(), lambda: Path(tempfile.gettempdir(), "x").touch()):
             try:
                 do()

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import http.client
+import io
 import json
 import socket
+import subprocess
+import sys
+import tarfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -20,7 +24,9 @@ import psutil
 import pytest
 import requests
 
+from storeside.stack.settings import CHECKOUT
 from storeside.testing import CHANNELS, Served, served
+from storeside.transformers.shards.gathering import archive
 from tests.streams import MIB, generated, sha256
 from tests.support import until
 from tests.unit.test_transformer_server import SECRET, Mountpath, Server, ask, start, stop
@@ -239,6 +245,44 @@ def test_an_object_is_left_out_before_its_first_piece(served: Callable[..., Serv
 def test_a_function_and_a_class_with_both_methods(served: Callable[..., Served]) -> None:
     assert served("tests.streams:transform_stream").transform(b"Content").data == b"cONTENT"
     assert served("tests.streams:Both").transform(b"content").data == b"transform"
+
+
+def test_a_stream_gets_what_its_job_is_given(served: Callable[..., Served]) -> None:
+    assert served(TOLD, given={"upper": [1]}).transform(b"a", "upper").data == b"[1]A"
+
+
+def test_a_stream_has_one_result(served: Callable[..., Served]) -> None:
+    outcome = served(TOLD, several_results=True).transform(b"a", "upper")
+    assert (outcome.failed, outcome.final) == (
+        "the transform is a stream, which has one result: leave out several_results",
+        True,
+    )
+
+
+def test_members_of_shards_are_transformed_in_memory(serving: Target, tmp_path: Path) -> None:
+    server = start(tmp_path, TOLD, serving, NUM_WORKERS="1", SHARD_MEMBERS="*")  # type: ignore[arg-type]
+    try:
+        shard = b"".join(archive([("a/upper", b"content"), ("b/generate-1", b"x"), ("c/bad-1", b"x")]))
+        with tarfile.open(fileobj=io.BytesIO(push(server, "shard.tar", shard).content)) as result:
+            found = {member.name: result.extractfile(member) for member in result}
+            assert {name: file.read() for name, file in found.items() if file} == {
+                "a/upper": b"CONTENT",
+                "b/generate-1": generated(0),
+            }
+        (failure,) = server.journal
+        assert (failure.member, failure.reason) == ("c/bad-1", "no good object")
+    finally:
+        stop(server)
+
+
+def test_a_stream_is_tried_on_files(tmp_path: Path) -> None:
+    (tmp_path / "generate-3").write_bytes(b"content")
+    command = [sys.executable, "-m", "storeside.transformers.local", TOLD, str(tmp_path / "generate-3")]
+    done = subprocess.run(
+        [*command, "-o", str(tmp_path / "results")], cwd=CHECKOUT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (tmp_path / "results" / "generate-3").read_bytes() == b"".join(many(3))
 
 
 SDK_CLASS = """

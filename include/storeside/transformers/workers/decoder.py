@@ -40,7 +40,7 @@ PATH, OPENED, COPIED = "path", "opened", "copied"
 _REASON_LENGTH = 2000
 # The key of a message with the entry that the job is given beside the next object.
 GIVEN = "given"
-# What a decoder replies at last for an object.
+# A decoder's last reply for an object.
 Reply = tuple[Head, Data]
 Answer = Callable[[Any, Head, bytes | memoryview, int | None], Reply]
 

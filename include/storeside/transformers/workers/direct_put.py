@@ -17,7 +17,7 @@ from .http_connection import Incoming, Response
 _DIRECT_PUT_LENGTH = pipeline.DIRECT_PUT_LENGTH.lower()
 # The status with which Storeside's servers report a permanent failure of an object.
 _FINAL = 422
-# The statuses of AIStore's targets, and of an ETL whose result went on by direct put.
+# The statuses of AIStore's targets, and of an ETL that has stored its result by direct put.
 _STORED = (200, 204)
 
 
@@ -47,7 +47,7 @@ class DirectPut:
         raise DeliveryError(f"direct put: {reason(answer)}", final=answer.status == _FINAL)
 
     def deliver_stream(self, job: Job, pieces: Iterator[Data], returned: Callable[[Data], object]) -> int:
-        """Put the pieces of a result; call `returned` with what the last ETL of an inline pipeline returns meanwhile.
+        """Put the pieces of a result; pass the content that the last ETL of an inline pipeline returns meanwhile to `returned`.
 
         Return the number of bytes that a later ETL has stored, 0 if this is unknown. Raises DeliveryError, and the
         errors of `pieces`; nothing is stored then.

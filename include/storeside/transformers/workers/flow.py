@@ -49,7 +49,7 @@ class Flow:
         return self.wanted
 
     def end(self, failure: Failure | None = None) -> None:
-        """End the iteration: the result is complete, or the failure says why it is not."""
+        """End the iteration: the result is complete, or the failure states the reason why it is not."""
         self.failure = failure
         self._pieces.put_nowait(None)
 

@@ -110,12 +110,12 @@ class Connection:
         return True
 
     def get(self, target: str) -> Incoming:
-        """Send a request for an object, and return its answer as soon as the headers are there. Raises OSError."""
+        """Send a request for an object, and return its answer when its headers have arrived. Raises OSError."""
         self._socket.sendall(self._head("GET", target, ["Connection: close"], {}))
         return self.incoming()
 
     def incoming(self) -> Incoming:
-        """Return the next answer as soon as its headers are there. Raises OSError."""
+        """Return the next answer when its headers have arrived. Raises OSError."""
         answer = _Answer()
         while not answer.in_body:
             self._feed(answer)

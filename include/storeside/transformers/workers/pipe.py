@@ -29,7 +29,7 @@ def new_pipe() -> tuple[int, int]:
 def write(writer: int, data: Data) -> int:
     """Write what fits into the pipe, and return the number of bytes, 0 if it is full.
 
-    If nobody reads the pipe any more, all bytes count as written. Raises OSError.
+    If no process reads the pipe any more, all bytes count as written. Raises OSError.
     """
     try:
         return os.write(writer, data)

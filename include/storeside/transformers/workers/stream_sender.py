@@ -53,7 +53,7 @@ def send(
 
 
 class _Yielded:
-    """What a transformer yields, in pieces of `PIECE_BYTES`."""
+    """The bytes that a transformer yields, in pieces of `PIECE_BYTES`."""
 
     def __init__(self) -> None:
         self.anything = False
