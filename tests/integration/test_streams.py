@@ -1,4 +1,4 @@
-"""Streams on a real cluster: every channel, chains, ends within a result, and the objects in the buckets afterwards."""
+"""Streams on a real cluster: every channel, chains, ends within a result, and the objects that are stored."""
 
 from __future__ import annotations
 

@@ -328,11 +328,15 @@ def test_large_results_and_objects_need_little_memory(server: Server, target: Ta
     assert memory.largest - memory.before < MEMORY
 
 
-def test_a_slow_target_slows_the_transformer_down(server: Server, target: Target) -> None:
+def test_a_slow_receiver_slows_the_transformer_down(server: Server, target: Target) -> None:
     target.delay = 0.01
     with Memory(server) as memory:
         assert push(server, "generate-64", pipeline=target.of("slow")).status_code == 204
-    assert target.result("slow") == digest_of(64)
+        size = 0
+        for piece in push(server, "generate-64").iter_content(MIB):
+            size += len(piece)
+            time.sleep(0.01)  # a slow client
+    assert (target.result("slow"), size) == (digest_of(64), 64 * MIB)
     assert memory.largest - memory.before < MEMORY
 
 

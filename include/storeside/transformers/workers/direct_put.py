@@ -47,7 +47,9 @@ class DirectPut:
         raise DeliveryError(f"direct put: {reason(answer)}", final=answer.status == _FINAL)
 
     def deliver_stream(self, job: Job, pieces: Iterator[Data], returned: Callable[[Data], object]) -> int:
-        """Put the pieces of a result; pass the content that the last ETL of an inline pipeline returns meanwhile to `returned`.
+        """Put the pieces of a result.
+
+        `returned` gets the content that the last ETL of an inline pipeline returns meanwhile.
 
         Return the number of bytes that a later ETL has stored, 0 if this is unknown. Raises DeliveryError, and the
         errors of `pieces`; nothing is stored then.
