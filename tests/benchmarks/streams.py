@@ -99,6 +99,7 @@ def run(cluster: Cluster, mebibytes: int) -> bool:
                 sys.exit(f"error: {way}: {name} has {found.props.size} bytes")
             if to is not made and bytes(found.get_reader().read_all()) != told:
                 sys.exit(f"error: {way}: {name} has another content")
+    made.handle(cluster.client).delete()  # its objects are large
     print()
     bench("streams.memory", most / 1e6, "MB")
     return most <= MOST

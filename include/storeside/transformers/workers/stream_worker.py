@@ -58,7 +58,7 @@ class StreamWorker:
                 if job.is_member:
                     result = self._joined(begun)
                     return {"content": len(result)}, result
-                stored = self._deliver(job, begun)
+                stored = self._put(job, begun)
         except _LeftOutError as e:
             return {"left_out": str(e)}, b""
         if self._returned:
@@ -81,7 +81,7 @@ class StreamWorker:
             self._made += len(piece)
             yield piece
 
-    def _deliver(self, job: Job, pieces: Iterator[Data]) -> int:
+    def _put(self, job: Job, pieces: Iterator[Data]) -> int:
         """Deliver a result to its destination or to the server; return what a later ETL has stored, in bytes."""
         if job.pipeline:
             return self._direct_put.deliver_stream(job, pieces, self._pass_on)
