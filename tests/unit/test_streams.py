@@ -516,6 +516,13 @@ def test_a_chain_that_fails_stores_nothing(
     assert any(reason in failure.reason for failure in told)
 
 
-def test_the_next_etl_may_end_first(server: Server, next_server: Server, target: Target) -> None:
-    assert push(server, "first", many(20), pipeline=chain(next_server)).content == generated(0)[:1]
-    assert push(server, "leave-0", many(20), pipeline=chain(next_server)).status_code == 204
+def test_the_next_etl_may_end_first(next_server: Server, target: Target, tmp_path: Path) -> None:
+    first = start(tmp_path, "tests.streams:transform_stream", target, NUM_WORKERS="1")  # type: ignore[arg-type]
+    try:
+        for _ in range(3):
+            assert push(first, "first", many(20), pipeline=chain(next_server)).content == generated(0)[:1]
+            answer = push(first, "leave-0", many(20), pipeline=chain(next_server, target.of("left out")))
+            assert (answer.status_code, answer.headers["Ais-Direct-Put-Length"]) == (204, "0")
+        assert target.result("left out") is None
+    finally:
+        stop(first)

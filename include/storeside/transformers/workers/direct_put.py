@@ -46,19 +46,19 @@ class DirectPut:
             return answer.body or (0 if isinstance(data, Iterator) else len(data))
         raise DeliveryError(f"direct put: {reason(answer)}", final=answer.status == _FINAL)
 
-    def deliver_stream(self, job: Job, pieces: Iterator[Data], returned: Callable[[Data], object]) -> int:
+    def deliver_stream(self, job: Job, pieces: Iterator[Data], returned: Callable[[Data], object]) -> int | None:
         """Put the pieces of a result.
 
         `returned` gets the content that the last ETL of an inline pipeline returns meanwhile.
 
-        Return the number of bytes that a later ETL has stored, 0 if this is unknown. Raises DeliveryError, and the
+        Return the number of bytes that a later ETL has stored, None after the last one. Raises DeliveryError, and the
         errors of `pieces`; nothing is stored then.
         """
         url, headers, is_node = self._destination(job)
         if is_node:
             answer: Response | Incoming = self._client.stream("PUT", url, pieces, headers)
             if answer.status in _STORED:
-                return 0
+                return None
             raise DeliveryError(f"direct put: {reason(answer)}")
         with self._client.through(url, pieces, headers) as answer:
             if answer.status not in _STORED:

@@ -63,7 +63,7 @@ class StreamWorker:
             return {"left_out": str(e)}, b""
         if self._returned:
             return {"streamed": self._returned}, b""
-        return {"delivered": stored or self._made}, b""
+        return {"delivered": self._made if stored is None else stored}, b""
 
     def _pieces(self, job: Job, content: int | bytes | memoryview) -> Generator[Data, None, None]:
         """Yield at least one piece. Raises an error at the end if the result is not complete."""
@@ -81,13 +81,13 @@ class StreamWorker:
             self._made += len(piece)
             yield piece
 
-    def _put(self, job: Job, pieces: Iterator[Data]) -> int:
-        """Deliver a result to its destination or to the server; return what a later ETL has stored, in bytes."""
+    def _put(self, job: Job, pieces: Iterator[Data]) -> int | None:
+        """Deliver a result to its destination or to the server; return the bytes that a later ETL has stored."""
         if job.pipeline:
             return self._direct_put.deliver_stream(job, pieces, self._pass_on)
         for piece in pieces:
             self._pass_on(piece)
-        return 0
+        return None
 
     def _pass_on(self, piece: Data) -> None:
         self._decoder.pass_on({PIECE: len(piece)}, piece, self._server)
