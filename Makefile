@@ -264,6 +264,10 @@ bench-outcomes: $(STAMP) ## two results of each object in one pass, compared wit
 bench-model: $(STAMP) ## a model beside the storage, compared with the same model in a client; ARGS="--recordings 100 --rounds 5"
 	@$(PYTHON) -m tests.benchmarks.model $(ARGS)
 
+.PHONY: bench-streams
+bench-streams: $(STAMP) ## measure the memory of streams that generate and consume 5 GB; ARGS="--mebibytes 500"
+	@$(PYTHON) -m tests.benchmarks.streams $(ARGS)
+
 .PHONY: bench-pipelines
 bench-pipelines: $(STAMP) ## members of tar shards, utterances, loads from AIStore, and loads that a suite checks; ARGS="--only ais_load --rounds 5"
 	@$(PYTHON) -m tests.benchmarks.pipelines $(ARGS)

@@ -154,7 +154,11 @@ class _Target:
             protocol_version = "HTTP/1.1"
 
             def do_PUT(self) -> None:
-                stored[self.path] = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+                body = self._body()
+                if body is None:
+                    self.close_connection = True
+                    return
+                stored[self.path] = body
                 self.send_response(200)
                 self.send_header("Content-Length", "0")
                 self.end_headers()
@@ -166,6 +170,19 @@ class _Target:
                 self.send_header("Content-Length", str(len(part)))
                 self.end_headers()
                 self.wfile.write(part)
+
+            def _body(self) -> bytes | None:
+                """Return the body of the request, or None if a stream ended within it."""
+                if "Transfer-Encoding" not in self.headers:
+                    return self.rfile.read(int(self.headers.get("Content-Length", 0)))
+                body = bytearray()
+                while head := self.rfile.readline().strip():
+                    size = int(head, 16)
+                    body += self.rfile.read(size)
+                    self.rfile.readline()
+                    if not size:
+                        return bytes(body)
+                return None
 
             def log_message(self, *_: object) -> None:
                 """Log nothing."""

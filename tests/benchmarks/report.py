@@ -24,6 +24,7 @@ PAGE = CHECKOUT / "docs/benchmarks.md"
 BENCHMARKS = (
     "transform",
     "transform_matrix",
+    "streams",
     "pipelines",
     "scaling",
     "authn",

@@ -198,7 +198,10 @@ def test_only_isolated_decoders_load_code_that_decodes() -> None:
     )
     assert run.stdout.strip() == "[]"
     assert callers("transform", of=".*/transformers/", without="(?!transformer$).*") == {
-        "include/storeside/transformers/workers/decoder.py:_answer"
+        "include/storeside/transformers/workers/decoder.py:_transformed"
+    }
+    assert callers("transform_stream", of=".*/transformers/") == {
+        "include/storeside/transformers/workers/stream_sender.py:_Yielded.pieces"
     }
 
 

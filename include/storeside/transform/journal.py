@@ -66,7 +66,22 @@ def reasons_left_out(client: Client, etl_names: Iterable[str], bucket: str, name
 
     Raises AISError or RequestException if the logs cannot be read.
     """
-    entries = (entry for etl in etl_names for _, text in _logs(client, etl) for entry in parse_left_out(text))
+    return _reasons(client, etl_names, bucket, name, parse_left_out)
+
+
+def reasons_failed(client: Client, etl_names: Iterable[str], bucket: str, name: str) -> list[str]:
+    """Return why one object of `bucket` (its name) failed, once for each time that the ETLs' logs list it.
+
+    Raises AISError or RequestException if the logs cannot be read.
+    """
+    return _reasons(client, etl_names, bucket, name, parse)
+
+
+def _reasons(
+    client: Client, etl_names: Iterable[str], bucket: str, name: str,
+    read: Callable[[str], Iterator[Failure | LeftOut]],
+) -> list[str]:  # fmt: skip
+    entries = (entry for etl in etl_names for _, text in _logs(client, etl) for entry in read(text))
     found = (e for e in entries if e.object == name and e.bucket in ("", bucket) and not e.member)
     return [entry.reason for entry in sorted(found, key=lambda entry: entry.time)]
 

@@ -23,7 +23,7 @@ from storeside.aistore.places import Clusters, place
 from storeside.aistore.pods import PodWatch
 from storeside.aistore.spec import EtlSpec
 from storeside.aistore.stored_objects import find_aistore
-from storeside.transform.journal import reasons_left_out
+from storeside.transform.journal import reasons_failed, reasons_left_out
 
 if TYPE_CHECKING:
     from aistore.sdk import Client
@@ -110,6 +110,7 @@ def transform_object(
     old content would be lost.
     """
     from aistore.sdk.errors import AISError
+    from requests import RequestException
 
     latest = latest or source.scheme != "ais"  # AIStore may hold an older copy of an object in the cloud
     require_fit(result, f"the result of {source}/{name} cannot be named {result!r}")
@@ -123,7 +124,11 @@ def transform_object(
 
     def copy(config: Any, names: list[str]) -> int:
         earlier = len(reasons_left_out(client, names, source.name, name)) if existed else 0
-        found.copy(to, etl=config, latest=latest)
+        try:
+            found.copy(to, etl=config, latest=latest)
+        except RequestException as e:  # the client's repetitions failed, too; it does not state AIStore's reason
+            reasons = reasons_failed(client, names, source.name, name)
+            raise AIStoreTransientError(f"{what}: {reasons[-1] if reasons else e}") from e
         try:
             size = int(to.props.size)
         except AISError as e:
@@ -171,9 +176,13 @@ def get_object(
     what = f"{source}/{name} cannot be read"
 
     def read(config: Any, names: list[str]) -> int:
+        earlier = len(reasons_failed(client, names, source.name, name))
         reader = found.get_reader(etl=config, chunk_size=_PIECE, latest=latest)
         with part.open("wb") as file:
             size = sum(file.write(piece) for piece in reader)
+        # AIStore 5.0 ends the answer as if it were complete when a stream fails within it.
+        if reasons := reasons_failed(client, names, source.name, name)[earlier:]:
+            raise AIStoreInputError(f"{what}: {reasons[-1]}")
         if not size:
             _require_result(client, names, source, name, what)
         return size

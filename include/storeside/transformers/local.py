@@ -23,9 +23,9 @@ from storeside.transformers.contract.failures import Failure, LeftOut
 from storeside.transformers.contract.job import Job
 from storeside.transformers.isolation.decoders import VARIABLES
 from storeside.transformers.workers import worker_process
-from storeside.transformers.workers.pool import BrokenTransformError, Content, Outcome, Pool
+from storeside.transformers.workers.pool import BrokenTransformError, Content, Flow, Outcome, Pool
 
-from .settings import Settings
+from .settings import BODY_LIMIT, Settings
 
 
 @dataclass(frozen=True)
@@ -132,6 +132,9 @@ async def _measured(pool: Pool, job: Job, content: bytes) -> Trial:
         Path(f"/proc/{process}/clear_refs").write_text("5")  # resets the peak memory (proc(5))
     started = time.monotonic()
     outcome = await (await pool.submit(job, content))
+    if isinstance(outcome, Flow):
+        found = await outcome.whole(BODY_LIMIT, f"a trial keeps at most {BODY_LIMIT >> 20} MiB of a result in memory")
+        outcome = found if isinstance(found, Failure) else Content(found)
     return Trial(outcome, time.monotonic() - started, _peak_bytes(process))
 
 

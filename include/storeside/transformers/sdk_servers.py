@@ -98,7 +98,7 @@ class _Workers:
         job = Job(path, file=file, arguments=arguments)
         outcome = asyncio.run_coroutine_threadsafe(self._outcome(job, content), self._loop).result()
         if not isinstance(outcome, Content):
-            raise RuntimeError(getattr(outcome, "reason", "the object has no result"))
+            raise RuntimeError(getattr(outcome, "reason", "the object has no result as a whole: it is a stream"))
         return bytes(outcome.data)
 
     async def _outcome(self, job: Job, content: bytes) -> Outcome:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
+from typing import Any, BinaryIO, Protocol, TypeAlias
 
 _DESCRIPTORS = "/proc/self/fd/"
 
@@ -71,6 +71,25 @@ class Transformer(Protocol):
         self, source: Source, name: str, arguments: str
     ) -> Data | WithSidecar | LeaveOut | Iterator[Result]:
         """Return the transformed object, or the reason why it has no result, or yield several results."""
+        ...
+
+
+class StreamTransformer(Protocol):
+    """A transformer that reads an object and yields its result in pieces, with the interface of AIStore's SDK 2.0.
+
+    `reader` is a binary file with the object's content, which can be read once from start to end. `path` is the
+    object's name; `etl_args` are the ETL arguments of an inline request. Each piece is sent on before the next one is
+    requested, so the memory depends neither on the size of the object nor on that of the result.
+
+    `transform_stream` raises ObjectError and LeaveOut as `Transformer.transform`, LeaveOut only before it has yielded
+    anything. If it raises an error later, nothing is stored. A class that also has a method `transform` is a
+    `Transformer`. The optional attribute `needs` is that of `Transformer`.
+    """
+
+    mime_type: str
+
+    def transform_stream(self, reader: BinaryIO, path: str, etl_args: str) -> Iterator[Data]:
+        """Yield the pieces of the transformed object."""
         ...
 
 

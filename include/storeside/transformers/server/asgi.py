@@ -25,12 +25,19 @@ from storeside.transformers.contract.journal import Journal
 from storeside.transformers.contract.pipeline import NODE_URL
 from storeside.transformers.settings import Settings
 from storeside.transformers.shards.shard_pool import AnyPool
-from storeside.transformers.workers.pool import Content, Delivered, Outcome, Streamed
+from storeside.transformers.workers.pool import Content, Delivered, Flow, Outcome, Streamed, Whole
 
 from .http_exchange import answer, job_of, refusal, too_large
+from .stream_exchange import StreamExchange, end
 
 # Objects per connection, besides one per worker, that the server accepts before it has answered the oldest.
 _AHEAD = 2
+# Bytes of a stream's result that the server holds, because AIStore takes it as one message.
+_LARGEST_FLOW = 64 << 20
+_TOO_LARGE_FLOW = (
+    f"its result has more than {_LARGEST_FLOW >> 20} MiB, and over ws AIStore takes it as one message if the target"
+    " that sent the object also stores the result: use hpush"
+)
 _NOT_AIS = 1007  # the close code for invalid messages
 
 Replies = asyncio.Queue[asyncio.Future[Outcome]]
@@ -77,10 +84,12 @@ class AsgiServer:
             job = job_of(request.method, request.scope["raw_path"], request.scope["query_string"], pipeline)
         except BadRequestError as e:
             return self._failed(Job(e.object).failure(str(e), final=True))
+        if self._pool.streams:
+            return StreamExchange(self._pool, self._journal, job)
         body = await self._body(request) if job.needs_content else b""
         if body is None:
             return self._failed(too_large(job, self._settings), HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
-        outcome = await (await self._pool.submit(job, body))
+        outcome = await self._outcome(await self._pool.submit(job, body))
         if isinstance(outcome, Failure):
             return self._failed(outcome)
         if isinstance(outcome, LeftOut):
@@ -120,7 +129,7 @@ class AsgiServer:
             _end_process()
         finally:
             while not replies.empty():
-                replies.get_nowait().cancel()
+                end(replies.get_nowait())
 
     async def _requests(self, socket: WebSocket, replies: Replies, places: asyncio.Semaphore) -> None:
         while True:
@@ -150,7 +159,7 @@ class AsgiServer:
 
     async def _replies(self, socket: WebSocket, replies: Replies, places: asyncio.Semaphore) -> None:
         while True:
-            outcome = await (await replies.get())
+            outcome = await self._outcome(await replies.get())
             places.release()
             if isinstance(outcome, Streamed):  # a message of WebSocket is sent as a whole
                 outcome = Content(await asyncio.to_thread(b"".join, outcome.pieces))
@@ -165,6 +174,18 @@ class AsgiServer:
                 self._journal.record(outcome)
                 # AIStore treats any text as success. The object is then missing or empty; the journal has the reason.
                 await socket.send_text("failed")
+
+    async def _outcome(self, reply: asyncio.Future[Outcome]) -> Whole:
+        """Return an outcome without a flow: a message of WebSocket is sent as a whole."""
+        try:
+            outcome = await reply
+            if not isinstance(outcome, Flow):
+                return outcome
+            found = await outcome.whole(_LARGEST_FLOW, _TOO_LARGE_FLOW)
+            return found if isinstance(found, Failure) else Content(found)
+        except asyncio.CancelledError:  # the connection is lost
+            end(reply)
+            raise
 
 
 async def _receive(socket: WebSocket) -> bytes:

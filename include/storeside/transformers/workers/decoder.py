@@ -13,25 +13,26 @@ import signal
 import socket
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from storeside.transformers.isolation import decoders
-from storeside.transformers.registry import build
+from storeside.transformers.registry import Stream, build
 from storeside.transformers.transformer import (
     Data,
     LeaveOut,
     ObjectError,
     Result,
     Source,
+    StreamTransformer,
     Transformer,
     WithSidecar,
     source_of,
 )
 
-from . import wire
+from . import stream_sender, wire
 from .wire import Channel, Head
 
 # The form in which the transformer receives an object's file: its path, its open file, or a copy of it in memory.
@@ -39,6 +40,9 @@ PATH, OPENED, COPIED = "path", "opened", "copied"
 _REASON_LENGTH = 2000
 # The key of a message with the entry that the job is given beside the next object.
 GIVEN = "given"
+# A decoder's last reply for an object.
+Reply = tuple[Head, Data]
+Answer = Callable[[Any, Head, bytes | memoryview, int | None], Reply]
 
 
 def run(end: socket.socket, output: int, transform: str, memory_limit: int | None) -> None:
@@ -55,7 +59,10 @@ def run(end: socket.socket, output: int, transform: str, memory_limit: int | Non
     except Exception as e:
         channel.send({"broken": described(e)})
         return
-    channel.send({"ready": transformer.mime_type, "takes": _takes(transformer, needs), "missing": missing})
+    streams = isinstance(transformer, Stream)
+    ready = {"ready": transformer.mime_type, "takes": _takes(transformer, needs), "missing": missing}
+    channel.send({**ready, "streams": streams})
+    answer = _streamed(channel) if streams else _transformed
     given = ""
     while (message := channel.receive()) is not None:
         if GIVEN in message[0]:
@@ -63,7 +70,7 @@ def run(end: socket.socket, output: int, transform: str, memory_limit: int | Non
             channel.send({GIVEN: len(message[1])})
             continue
         message[0]["arguments"] = given or message[0]["arguments"]
-        reply = _answer(transformer, memory_limit, *message)
+        reply = _answer(transformer, answer, memory_limit, *message)
         given = ""
         del message  # frees the object's content before the next one arrives
         try:
@@ -80,24 +87,37 @@ def described(error: BaseException) -> str:
     return f"{text} ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else text
 
 
-def failed(reason: str, final: bool) -> tuple[Head, Data]:
+def failed(reason: str, final: bool) -> Reply:
     """Return the reply for an object that has no result."""
     return {"failed": reason[:_REASON_LENGTH], "final": final}, b""
 
 
-def _takes(transformer: Transformer, needs: frozenset[str]) -> str:
+def _takes(transformer: Transformer | StreamTransformer, needs: frozenset[str]) -> str:
     if decoders.FILES in needs:
         return PATH
     return OPENED if getattr(transformer, "opens_source", False) else COPIED
 
 
+def _transformed(transformer: Any, head: Head, content: bytes | memoryview, descriptor: int | None) -> Reply:
+    source: Source = head.get("path") or (bytes(content) if descriptor is None else source_of(descriptor))
+    return _result(transformer.transform(source, head["name"], head["arguments"]))
+
+
+def _streamed(channel: Channel) -> Answer:
+    def answer(transformer: Any, head: Head, content: bytes | memoryview, descriptor: int | None) -> Reply:
+        source = content if descriptor is None else descriptor
+        return stream_sender.send(channel, transformer, source, head["name"], head["arguments"])
+
+    return answer
+
+
 def _answer(
-    transformer: Transformer, memory_limit: int | None, head: Head, content: bytes | memoryview
-) -> tuple[Head, Data]:
+    transformer: Transformer | StreamTransformer, answer: Answer, memory_limit: int | None, head: Head,
+    content: bytes | memoryview,
+) -> Reply:  # fmt: skip
     descriptor = head.pop(wire.FILE, None)
     try:
-        source: Source = head.get("path") or (bytes(content) if descriptor is None else source_of(descriptor))
-        return _result(transformer.transform(source, head["name"], head["arguments"]))
+        return answer(transformer, head, content, descriptor)
     except LeaveOut as e:
         return {"left_out": str(e)[:_REASON_LENGTH]}, b""
     except ObjectError as e:
@@ -114,7 +134,7 @@ def _answer(
             os.close(descriptor)
 
 
-def _result(result: Data | WithSidecar | LeaveOut | Iterator[Result]) -> tuple[Head, Data]:
+def _result(result: Data | WithSidecar | LeaveOut | Iterator[Result]) -> Reply:
     head: dict[str, Any] = {}
     if isinstance(result, LeaveOut):
         raise result
@@ -129,7 +149,7 @@ def _result(result: Data | WithSidecar | LeaveOut | Iterator[Result]) -> tuple[H
     return head, data
 
 
-def _several(results: Iterator[Result]) -> tuple[Head, Data]:
+def _several(results: Iterator[Result]) -> Reply:
     """Return a table of all results, as JSON, and their contents after it; the head has the length of the table.
 
     Nothing is stored before the last one is made, so a transformer that then fails leaves no result.

@@ -11,6 +11,7 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Generator
 from contextlib import suppress
 from typing import Any, NoReturn
 
@@ -18,7 +19,7 @@ from storeside.transformers.contract.failures import MARK
 from storeside.transformers.contract.job import Job
 from storeside.transformers.transformer import Data
 
-from . import decoder, wire
+from . import decoder, stream_sender, wire
 from .wire import Channel, Head
 
 _OUTPUT_PIECE = 64 << 10
@@ -53,6 +54,7 @@ class DecoderProcess:
         self._limits_cpu = True
         self.mime_type = ""
         self.takes = ""
+        self.streams = False
         self.missing: list[str] = []
 
     def wait(self) -> None:
@@ -61,6 +63,7 @@ class DecoderProcess:
         if "broken" in head:
             raise DecoderRefusedError(str(head["broken"]))
         self.mime_type, self.takes = str(head["ready"]), str(head["takes"])
+        self.streams = bool(head["streams"])
         self.missing = [str(name) for name in head["missing"]]
 
     def lives_until(self, other: select.poll) -> bool:
@@ -102,6 +105,25 @@ class DecoderProcess:
             self._end()
         return self._reply()
 
+    def stream(self, job: Job, source: int | Data, seconds: float) -> Generator[Data, None, Head]:
+        """Yield the pieces of a result, each valid until the next one; return the decoder's last reply.
+
+        If the generator is closed before its end, the transformer is, too.
+        """
+        head, data = self.transform(job, source, seconds)
+        while stream_sender.PIECE in head:
+            answer = stream_sender.STOP
+            try:
+                yield data
+                answer = stream_sender.NEXT
+            finally:
+                try:
+                    self._channel.send({answer: True})
+                except ConnectionError:
+                    self._end()
+                head, data = self._reply()
+        return head
+
     def pass_on(self, head: Head, data: Data, to: Channel) -> None:
         """Send a reply; a result in the decoder's shared memory is not copied."""
         if isinstance(data, memoryview):
@@ -139,7 +161,7 @@ class DecoderProcess:
         self._output.join(_LAST_WORDS_SECONDS)
         code = os.waitstatus_to_exitcode(status)
         if code < 0:
-            with suppress(OSError):  # SIGKILL cannot be handled
+            with suppress(OSError, ValueError):  # SIGKILL cannot be handled; only the main thread may set a handler
                 signal.signal(-code, signal.SIG_DFL)
             os.kill(os.getpid(), -code)
         os._exit(code)

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import json
 import ssl
+import threading
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import suppress
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any, TypeVar
 from urllib.parse import SplitResult, urljoin, urlsplit
 
 from storeside.transformers.settings import Settings
 from storeside.transformers.transformer import Data
 
-from .http_connection import Connection, Response
+from .http_connection import Connection, Incoming, Response
 
 # Seconds without a byte after which the client gives up on a server and repeats the request.
 _SILENCE = 60.0
@@ -26,6 +27,7 @@ _BUSY = (429, 502, 503, 504)
 _REDIRECTS = (301, 302, 307, 308)
 _MOST_REDIRECTS = 3
 _REASON_LENGTH = 300
+A = TypeVar("A", Response, Incoming)
 
 
 class DeliveryError(Exception):
@@ -43,22 +45,82 @@ class HttpClient:
         self._retries = settings.retries
         self._nodes = nodes_of(settings)
         self._most = settings.largest_body
+        self._seconds = settings.object_timeout
         self._verify, self._certificate = settings.tls
         self._connections: dict[tuple[str, str], Connection] = {}
         self._tls: ssl.SSLContext | None = None
 
     def request(self, method: str, url: str, body: Data = b"", headers: Mapping[str, str] | None = None) -> Response:
         """Send a request and return the answer with any status. Raises DeliveryError."""
+        return self._repeated(method, url, lambda: self._follow(method, url, body, headers or {}))
+
+    @contextmanager
+    def download(self, url: str) -> Iterator[Incoming]:
+        """Request an object and yield the answer, with any status, while its body is received.
+
+        Raises DeliveryError; `Incoming.pieces` raises OSError.
+        """
+        opened: list[Connection] = []
+        try:
+            yield self._repeated("GET", url, lambda: self._opened(url, opened))
+        finally:
+            for connection in opened:
+                connection.close()
+
+    @contextmanager
+    def through(self, url: str, pieces: Iterator[Data], headers: Mapping[str, str]) -> Iterator[Incoming]:
+        """Send a body of unknown length by PUT, and yield the answer, which may begin before the body ends.
+
+        The next ETL of a chain answers in this way, always over HTTP without TLS: TLS does not allow one thread to
+        send while another receives. `pieces` may end early, when the answer is complete. Raises DeliveryError, and
+        the errors of `pieces`, after which the server has received no complete body.
+        """
+        parts = urlsplit(url)
+        errors: list[BaseException] = []
+
+        def send() -> None:
+            try:
+                connection.send("PUT", _target(parts), pieces, headers)
+            except BaseException as e:
+                errors.append(e)
+                connection.shut_down()
+
+        try:
+            connection = Connection(parts, None, max(_SILENCE, self._seconds))
+            thread = threading.Thread(target=send, daemon=True)
+            thread.start()
+            try:
+                yield connection.incoming()
+            finally:
+                connection.shut_down()
+                thread.join()
+                connection.close()
+                if errors:
+                    raise errors[0]
+        except OSError as e:
+            raise _failed("PUT", url, e) from e
+
+    def _opened(self, url: str, opened: list[Connection]) -> Incoming:
+        for _ in range(_MOST_REDIRECTS):
+            parts = urlsplit(url)
+            opened.append(self._open(parts))
+            answer = opened[-1].get(_target(parts))
+            location = answer.headers.get("location")
+            if answer.status not in _REDIRECTS or not location:
+                return answer
+            url = self._redirected(url, location)
+        return answer
+
+    def _repeated(self, method: str, url: str, exchange: Callable[[], A]) -> A:
         delay = 1.0
         for left in range(self._retries, -1, -1):
             try:
-                answer = self._follow(method, url, body, headers or {})
+                answer = exchange()
                 if answer.status not in _BUSY or not left:
                     return answer
             except OSError as e:
                 if not left:
-                    server = urlsplit(url).netloc
-                    raise DeliveryError(f"{method} to {server} failed: {type(e).__name__}: {e}") from e
+                    raise _failed(method, url, e) from e
             except (ValueError, UnicodeError) as e:  # the address or a header is not valid in HTTP
                 raise DeliveryError(f"{method}: {e}", final=True) from e
             time.sleep(delay)
@@ -78,7 +140,7 @@ class HttpClient:
             finally:
                 connection.close()
         except OSError as e:
-            raise DeliveryError(f"{method} to {parts.netloc} failed: {type(e).__name__}: {e}") from e
+            raise _failed(method, url, e) from e
 
     def _follow(self, method: str, url: str, body: Data, headers: Mapping[str, str]) -> Response:
         for _ in range(_MOST_REDIRECTS):
@@ -134,13 +196,18 @@ class HttpClient:
         return Connection(parts, self._tls, _SILENCE)
 
 
+def _failed(method: str, url: str, error: OSError) -> DeliveryError:
+    return DeliveryError(f"{method} to {urlsplit(url).netloc} failed: {type(error).__name__}: {error}")
+
+
 def _target(url: SplitResult) -> str:
     return f"{url.path or '/'}?{url.query}" if url.query else url.path or "/"
 
 
-def reason(answer: Response) -> str:
+def reason(answer: Response | Incoming) -> str:
     """Return the status of an answer and the server's explanation, which AIStore sends as JSON."""
-    text = answer.body[:4096].decode("utf-8", "replace").strip()
+    body = answer.body if isinstance(answer, Response) else b"".join(answer.pieces)
+    text = body[:4096].decode("utf-8", "replace").strip()
     with suppress(ValueError, TypeError, KeyError):
         text = json.loads(text)["message"]
     return f"HTTP {answer.status}: {str(text)[:_REASON_LENGTH]}".rstrip(": ")

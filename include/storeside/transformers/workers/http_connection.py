@@ -9,7 +9,8 @@ from __future__ import annotations
 import re
 import socket
 import ssl
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from urllib.parse import SplitResult
 
@@ -38,6 +39,15 @@ class Response:
     headers: Mapping[str, str]
     body: bytes
     keep_alive: bool
+
+
+@dataclass(frozen=True)
+class Incoming:
+    """An answer whose body is still received: `pieces` yields it, and raises OSError if the connection fails."""
+
+    status: int
+    headers: Mapping[str, str]
+    pieces: Iterator[bytes]
 
 
 class Connection:
@@ -81,6 +91,12 @@ class Connection:
         self, method: str, target: str, pieces: Iterable[Data], headers: Mapping[str, str], most: int
     ) -> Response:
         """Send a request whose body has an unknown length, and return its answer like `request`."""
+        if not self.send(method, target, pieces, headers):
+            self._socket.settimeout(_LAST_ANSWER_SECONDS)
+        return replace(self._receive(most), keep_alive=False)
+
+    def send(self, method: str, target: str, pieces: Iterable[Data], headers: Mapping[str, str]) -> bool:
+        """Send a request whose body has an unknown length; return False if the server took only a part of it."""
         self._socket.sendall(self._head(method, target, ["Transfer-Encoding: chunked", "Connection: close"], headers))
         try:
             for piece in pieces:
@@ -90,8 +106,40 @@ class Connection:
                         self._socket.sendall(b"\r\n")
             self._socket.sendall(b"0\r\n\r\n")
         except (BrokenPipeError, ConnectionResetError):
-            self._socket.settimeout(_LAST_ANSWER_SECONDS)
-        return replace(self._receive(most), keep_alive=False)
+            return False
+        return True
+
+    def get(self, target: str) -> Incoming:
+        """Send a request for an object, and return its answer when its headers have arrived. Raises OSError."""
+        self._socket.sendall(self._head("GET", target, ["Connection: close"], {}))
+        return self.incoming()
+
+    def incoming(self) -> Incoming:
+        """Return the next answer when its headers have arrived. Raises OSError."""
+        answer = _Answer()
+        while not answer.in_body:
+            self._feed(answer)
+        return Incoming(answer.parser.get_status_code(), answer.headers, self._body(answer))
+
+    def _body(self, answer: _Answer) -> Iterator[bytes]:
+        while True:
+            if piece := answer.take():
+                yield piece
+            if answer.complete or not self._feed(answer):
+                return
+
+    def _feed(self, answer: _Answer) -> bool:
+        """Parse what arrives next; return False if the end of the connection is the end of the answer."""
+        if piece := self._socket.recv(_PIECE):
+            answer.feed(piece)
+        elif not answer.ends_with_connection():
+            raise ProtocolError("the server closed the connection before its answer was complete")
+        return bool(piece)
+
+    def shut_down(self) -> None:
+        """End the connection, also for a thread that uses it."""
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
 
     def _head(self, method: str, target: str, framing: list[str], headers: Mapping[str, str]) -> bytes:
         if _UNSAFE.search(target):
@@ -119,12 +167,8 @@ class Connection:
     def _receive(self, most: int) -> Response:
         answer = _Answer()
         while not answer.complete and answer.size <= most:
-            piece = self._socket.recv(_PIECE)
-            if not piece:
-                if not answer.ends_with_connection():
-                    raise ProtocolError("the server closed the connection before its answer was complete")
+            if not self._feed(answer):
                 return answer.response(keep_alive=False)
-            answer.feed(piece)
         return answer.response(keep_alive=answer.complete and answer.parser.should_keep_alive())
 
 
@@ -136,8 +180,8 @@ class _Answer:
         self.complete = False
         self.size = 0
         self._fed = 0
-        self._in_body = False
-        self._headers: dict[str, str] = {}
+        self.in_body = False
+        self.headers: dict[str, str] = {}
         self._body: list[bytes] = []
 
     def feed(self, piece: bytes) -> None:
@@ -147,26 +191,30 @@ class _Answer:
             self.parser.feed_data(piece)
         except httptools.HttpParserError as e:
             raise ProtocolError(f"the server's answer is not HTTP: {e}") from e
-        if not self._in_body and self._fed > _LARGEST_HEAD:
+        if not self.in_body and self._fed > _LARGEST_HEAD:
             raise ProtocolError(f"the head of the server's answer has more than {_LARGEST_HEAD} bytes")
 
     def ends_with_connection(self) -> bool:
         """Whether the end of the connection ends the body, because the headers do not state its length."""
-        return self._in_body and not {"content-length", "transfer-encoding"} & self._headers.keys()
+        return self.in_body and not {"content-length", "transfer-encoding"} & self.headers.keys()
 
     def response(self, keep_alive: bool) -> Response:
         """Return the answer, and forget its body: the parser keeps this object in memory until garbage collection."""
+        return Response(self.parser.get_status_code(), self.headers, self.take(), keep_alive)
+
+    def take(self) -> bytes:
+        """Return the part of the body that arrived since the last call."""
         body = b"".join(self._body)
         self._body.clear()
-        return Response(self.parser.get_status_code(), self._headers, body, keep_alive)
+        return body
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Keep a header."""
-        self._headers.setdefault(name.decode("latin-1").lower(), value.decode("latin-1"))
+        self.headers.setdefault(name.decode("latin-1").lower(), value.decode("latin-1"))
 
     def on_headers_complete(self) -> None:
         """Note that the body begins."""
-        self._in_body = self.parser.get_status_code() >= 200
+        self.in_body = self.parser.get_status_code() >= 200
 
     def on_body(self, piece: bytes) -> None:
         """Keep a piece of the body."""
@@ -175,6 +223,6 @@ class _Answer:
 
     def on_message_complete(self) -> None:
         """Note the end of the answer; another one follows an interim answer (1xx)."""
-        self.complete = self._in_body
-        if not self._in_body:
-            self._headers.clear()
+        self.complete = self.in_body
+        if not self.in_body:
+            self.headers.clear()

@@ -16,6 +16,8 @@ from storeside.transformers.contract.job import Job
 from storeside.transformers.settings import Settings
 from storeside.transformers.transformer import Data
 
+from .flow import Flow
+from .stream_sender import NEXT, PIECE
 from .worker_process import BrokenTransformError, WorkerDiedError, WorkerProcess
 
 # Objects per worker that wait in the queue; beyond them, senders wait.
@@ -44,13 +46,14 @@ class Streamed:
     pieces: Iterator[bytes]
 
 
-Outcome: TypeAlias = Delivered | Content | Streamed | LeftOut | Failure
+Whole: TypeAlias = Delivered | Content | Streamed | LeftOut | Failure
+Outcome: TypeAlias = Whole | Flow
 
 
 @dataclass(frozen=True)
 class _Task:
     job: Job
-    content: Data
+    content: int | Data
     outcome: asyncio.Future[Outcome]
 
 
@@ -64,6 +67,8 @@ class Pool:
         self._ready = asyncio.Event()
         self._workers: dict[int, WorkerProcess] = {}
         self.mime_type = ""
+        # Whether the transformer is a stream, whose outcomes may be `Flow` and whose objects may come through pipes.
+        self.streams = False
 
     @property
     def processes(self) -> list[int]:
@@ -85,10 +90,11 @@ class Pool:
         """Wait until the first worker is ready."""
         await self._ready.wait()
 
-    async def submit(self, job: Job, content: Data = b"") -> asyncio.Future[Outcome]:
+    async def submit(self, job: Job, content: int | Data = b"") -> asyncio.Future[Outcome]:
         """Queue an object and return a future of its outcome; waits while the queue is full.
 
-        An object is not transformed if its future is cancelled before a worker takes it.
+        An object is not transformed if its future is cancelled before a worker takes it; that of a stream also ends
+        then if a worker has taken it. The content of a stream may come through a pipe, whose descriptor is given.
         """
         task = _Task(job, content, asyncio.get_running_loop().create_future())
         await self._tasks.put(task)
@@ -99,6 +105,7 @@ class Pool:
         while True:
             worker = self._workers[place] = WorkerProcess(self._transform, self._settings)
             self.mime_type = await worker.ready()
+            self.streams = worker.streams
             self._ready.set()
             while worker.alive:
                 task = task or await self._tasks.get()
@@ -109,9 +116,12 @@ class Pool:
 
     async def _work(self, worker: WorkerProcess, task: _Task) -> _Task | None:
         """Pass a task to a worker; return the task if the worker had died before it received the task."""
+        flow = Flow(task.job)
+        if worker.streams:
+            task.outcome.add_done_callback(lambda outcome: worker.kill() if outcome.cancelled() else None)
         try:
-            head, data = await worker.exchange(vars(task.job), task.content, self._settings.object_timeout)
-            outcome = _outcome(task.job, head, data)
+            async with asyncio.timeout(self._settings.object_timeout):
+                outcome = await self._outcome(worker, task, flow)
         except TimeoutError:
             worker.kill()
             seconds = f"{self._settings.object_timeout:g}"
@@ -128,7 +138,27 @@ class Pool:
             outcome = task.job.failure(f"its content cannot be passed to a worker: {e}", final=False)
         if not task.outcome.done():
             task.outcome.set_result(outcome)
+        else:
+            flow.end(outcome if isinstance(outcome, Failure) else None)
         return None
+
+    async def _outcome(self, worker: WorkerProcess, task: _Task, flow: Flow) -> Outcome:
+        """Pass a task to a worker and return its outcome, after the last piece if the result is a `flow`."""
+        seconds = self._settings.object_timeout
+        head, data = await worker.exchange(vars(task.job), task.content, seconds)
+        if PIECE not in head:
+            return _outcome(task.job, head, data)
+        if not task.outcome.done():
+            task.outcome.set_result(flow)
+        while PIECE in head:
+            if not await flow.offer(data):
+                worker.kill()
+                return task.job.failure("the receiver of the result is gone", final=False)
+            try:
+                head, data = await worker.exchange({NEXT: True}, b"", seconds)
+            except ConnectionError as e:
+                raise WorkerDiedError(f"the worker process died: {e}") from e
+        return flow if "streamed" in head else _outcome(task.job, head, data)
 
 
 def _outcome(job: Job, head: dict[str, Any], data: Any) -> Outcome:
@@ -141,4 +171,4 @@ def _outcome(job: Job, head: dict[str, Any], data: Any) -> Outcome:
     return Delivered(int(head["delivered"]))
 
 
-__all__ = ["BrokenTransformError", "Content", "Delivered", "Outcome", "Pool"]
+__all__ = ["BrokenTransformError", "Content", "Delivered", "Flow", "Outcome", "Pool", "Whole"]

@@ -15,6 +15,7 @@ from storeside.transformers.transformer import Data
 
 from . import decoder, wire
 from .http_client import DeliveryError, HttpClient, reason
+from .pipe import filled
 
 # An object as its path, as an open file's descriptor, or as its content.
 Given: TypeAlias = str | int | Data
@@ -44,13 +45,39 @@ class Sources:
                 content = self._read(descriptor)
             yield content
         else:
-            with self._opened(job.file) as descriptor:
-                before = _version(os.fstat(descriptor))
-                try:
-                    with self._given(job.file, descriptor) as given:
-                        yield given
-                finally:  # also after a failed transform, which a changed file may explain
-                    _require(job.file, before)
+            with self._unchanged(job.file) as descriptor, self._given(job.file, descriptor) as given:
+                yield given
+
+    @contextmanager
+    def stream(self, job: Job, content: int | Data) -> Iterator[int | Data]:
+        """Yield the object as an open file, which may be a pipe; content that came with the request stays as it is.
+
+        Raises DeliveryError at the end if the object was not read completely, or changed.
+        """
+        if job.needs_content:
+            yield content
+        elif not job.file or _in_chunks(job.file):
+            url = self._url(job)
+            try:
+                with self._client.download(url) as answer:
+                    if answer.status != 200:
+                        raise DeliveryError(f"the target does not return the object: {reason(answer)}")
+                    with filled(answer.pieces) as reader:
+                        yield reader
+            except OSError as e:
+                raise DeliveryError(f"the target did not return the whole object: {e}") from e
+        else:
+            with self._unchanged(job.file) as descriptor:
+                yield descriptor
+
+    @contextmanager
+    def _unchanged(self, path: str) -> Iterator[int]:
+        with self._opened(path) as descriptor:
+            before = _version(os.fstat(descriptor))
+            try:
+                yield descriptor
+            finally:  # also after a failed transform, which a changed file may explain
+                _require(path, before)
 
     @contextmanager
     def _given(self, path: str, descriptor: int) -> Iterator[Given]:
@@ -108,14 +135,16 @@ class Sources:
             return content
 
     def _fetch(self, job: Job) -> bytes:
-        if not self._settings.target_url:
-            raise DeliveryError("AIS_TARGET_URL is not set: the object cannot be fetched")
-        query = "?latest-ver=true" if job.latest else ""
-        url = f"{self._settings.target_url}/{quote(os.fsencode(job.uname), safe='@')}{query}"
-        answer = self._client.request("GET", url)
+        answer = self._client.request("GET", self._url(job))
         if answer.status != 200:
             raise DeliveryError(f"the target does not return the object: {reason(answer)}")
         return answer.body
+
+    def _url(self, job: Job) -> str:
+        if not self._settings.target_url:
+            raise DeliveryError("AIS_TARGET_URL is not set: the object cannot be fetched")
+        query = "?latest-ver=true" if job.latest else ""
+        return f"{self._settings.target_url}/{quote(os.fsencode(job.uname), safe='@')}{query}"
 
 
 def _in_chunks(path: str) -> bool:

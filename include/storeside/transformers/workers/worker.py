@@ -32,7 +32,8 @@ from .http_client import DeliveryError, HttpClient
 from .results import ResultsOfOne, several
 from .sidecar import Sidecars
 from .source import Sources
-from .wire import Channel, Head
+from .stream_worker import StreamWorker
+from .wire import FILE, Channel, Head
 
 # The scheme of the URL for results in a trial on files, where a transformer may yield several results or return one.
 _FOLDER = "file"
@@ -47,15 +48,30 @@ def run(end: socket.socket, transform: str, memory_limit: int | None) -> None:
     try:
         settings = _settings(channel)
         decoder.wait()
-        worker = Worker(decoder, settings)
+        worker = StreamWorker(decoder, settings, channel) if decoder.streams else Worker(decoder, settings)
     except Exception as e:
         channel.send({"broken": str(e) if isinstance(e, DecoderRefusedError) else described(e)})
         raise SystemExit(1) from e
-    channel.send({"ready": decoder.mime_type, "missing": decoder.missing})
+    channel.send({"ready": decoder.mime_type, "missing": decoder.missing, "streams": decoder.streams})
     messages = decoder.watched_with(end)
     while decoder.lives_until(messages) and (message := channel.receive()) is not None:
-        decoder.pass_on(*worker.work(Job(**message[0]), message[1]), channel)
+        decoder.pass_on(*_reply(worker, *message), channel)
         del message  # frees the object's content before the next one arrives
+
+
+def _reply(worker: Worker | StreamWorker, head: Head, content: Any) -> tuple[Head, Data]:
+    pipe = head.pop(FILE, None)
+    try:
+        return worker.work(Job(**head), content if pipe is None else pipe)
+    except ObjectError as e:
+        return failed(str(e), final=True)
+    except DeliveryError as e:
+        return failed(str(e), e.final)
+    except Exception as e:
+        return failed(described(e), final=False)
+    finally:
+        if pipe is not None:
+            os.close(pipe)
 
 
 class Worker:
@@ -72,19 +88,15 @@ class Worker:
         self._seconds = settings.object_timeout
 
     def work(self, job: Job, content: bytes | memoryview) -> tuple[Head, Data]:
-        """Transform one object; return the reply's head, and the result unless it was delivered by direct put."""
-        try:
-            if self._given.url:
-                self._decoder.give(self._given.entry(job.object))
-            with self._sources.open(job, content) as source:
-                head, data = self._decoder.transform(job, source, self._seconds)
-            return self._deliver(job, head, data)
-        except ObjectError as e:
-            return failed(str(e), final=True)
-        except DeliveryError as e:
-            return failed(str(e), e.final)
-        except Exception as e:
-            return failed(described(e), final=False)
+        """Transform one object; return the reply's head, and the result unless it was delivered by direct put.
+
+        Raises ObjectError and DeliveryError.
+        """
+        if self._given.url:
+            self._decoder.give(self._given.entry(job.object))
+        with self._sources.open(job, content) as source:
+            head, data = self._decoder.transform(job, source, self._seconds)
+        return self._deliver(job, head, data)
 
     def _deliver(self, job: Job, head: Head, data: Data) -> tuple[Head, Data]:
         if "failed" in head:

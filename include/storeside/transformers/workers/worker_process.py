@@ -61,6 +61,7 @@ class WorkerProcess:
         self._loop.add_reader(ours, self._on_message)
         self._loop.add_reader(self._process.sentinel, self._on_exit)
         self.alive = True
+        self.streams = False
         self.pid = self._process.pid or 0
 
     async def ready(self) -> str:
@@ -75,16 +76,20 @@ class WorkerProcess:
             WorkerProcess._told = True
             missing = ", ".join(head["missing"])
             print(f"storeside: WARNING: this kernel lacks {missing}: decoders are less isolated", flush=True)
+        self.streams = bool(head["streams"])
         return str(head["ready"])
 
-    async def exchange(self, head: Mapping[str, Any], data: Data, seconds: float) -> tuple[Head, Any]:
-        """Send a message and return the reply.
+    async def exchange(self, head: Mapping[str, Any], data: int | Data, seconds: float) -> tuple[Head, Any]:
+        """Send a message, whose data may be an open pipe, and return the reply.
 
         Raises WorkerDiedError, TimeoutError after `seconds`, ValueError for a message that is too large, and
         ConnectionError if the worker ended before it received the message.
         """
         self._reply = self._loop.create_future()
-        self._channel.send(dict(head), data)
+        if isinstance(data, int):
+            self._channel.send(dict(head), descriptor=data)
+        else:
+            self._channel.send(dict(head), data)
         async with asyncio.timeout(seconds):
             return await self._reply
 
