@@ -36,6 +36,7 @@ SETTINGS = dag_settings(
     facts="ais://utterance-facts",
     image=TRANSFORMER_IMAGE,
     keep_extension=False,
+    suite={},  # of Great Expectations, about the facts of utterances: which ones are kept
     manifest="",  # such as s3://datasets/utterances.jsonl.gz; empty for none
     manifest_format="lhotse_cuts",
     manifest_connection="clickhouse_exports",
@@ -157,6 +158,7 @@ Recordings that could not be cut: `SELECT object, reason FROM storeside.objects 
         padding_seconds="{{ params.padding_seconds }}",
         min_seconds="{{ params.min_seconds }}",
         max_seconds="{{ params.max_seconds }}",
+        suite=SETTINGS["suite"],
         **HOW,
     )
     facts = AISTransformBucketOperator(

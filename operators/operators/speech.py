@@ -7,15 +7,18 @@ from typing import TYPE_CHECKING, Literal, Unpack
 
 from storeside.aistore.buckets import Bucket
 from storeside.aistore.spec import transformer_command
-from storeside.operators.arguments import check_event_source, check_literals, flag, is_literal, literal_errors
+from storeside.operators.arguments import check_event_source, check_literals, flag, is_literal, literal_errors, refuse
 from storeside.operators.bases.queue import QueueArguments, QueueOperator
 from storeside.operators.errors import OperatorInputError, airflow_errors
 from storeside.operators.hooks.aistore import AIStoreHook
 from storeside.operators.operators.aistore import AISTransformBucketOperator, ProbeArguments, TranscodeArguments
 from storeside.operators.shared import as_bool, run_key
+from storeside.speech.filters import TRANSCODED, check_filter, filter_of
 from storeside.transformers.audio.formats import AudioFormat
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from airflow.sdk import Context
 
     from storeside.aistore.spec import EtlSpec
@@ -46,9 +49,14 @@ class AISTranscodeAudioOperator(AISTransformBucketOperator):
         the `AISProbeAudioOperator` of the same run uses them. Transformers reach the bucket at the connection's
         ``transformer_endpoint``. If the facts of an object cannot be stored, the object fails. The task does not
         transcode an object again only to get its facts
+    :param suite: Great Expectations suite about the facts of each recording (see ``storeside.operators``'
+        `S3ToClickHouseOperator`). A recording that breaks a critical expectation is left out, with the description of
+        the first such expectation as the reason; docs/audio.md names the facts and expectations
     """
 
-    template_fields = (*AISTransformBucketOperator.template_fields, *_AUDIO_OPTIONS, "facts")
+    refused = ("members", "in_place")
+
+    template_fields = (*AISTransformBucketOperator.template_fields, *_AUDIO_OPTIONS, "facts", "suite")
 
     def __init__(
         self,
@@ -65,8 +73,11 @@ class AISTranscodeAudioOperator(AISTransformBucketOperator):
         keep_extension: bool | str = False,
         channel: int | str | None = None,
         facts: str = "",
+        suite: str | Mapping[str, object] = "",
         **kwargs: Unpack[TranscodeArguments],
     ) -> None:
+        if suite:
+            refuse(self, {name: value for name, value in kwargs.items() if value})
         super().__init__(command=transformer_command("audio_transcode"), several_results=False, **kwargs)
         self.container = container
         self.codec = codec
@@ -80,7 +91,8 @@ class AISTranscodeAudioOperator(AISTransformBucketOperator):
         self.keep_extension = keep_extension
         self.channel = channel
         self.facts = facts
-        check_literals(self, facts=Bucket.parse)
+        self.suite: str | Mapping[str, object] = suite
+        check_literals(self, facts=Bucket.parse, suite=lambda given: check_filter(given, TRANSCODED))
         if all(is_literal(getattr(self, name)) for name in _AUDIO_OPTIONS):
             with literal_errors(self):
                 self.audio()
@@ -108,7 +120,8 @@ class AISTranscodeAudioOperator(AISTransformBucketOperator):
             tuning["SIDECAR_URL"] = facts_url(
                 endpoint, Bucket.parse(self.facts), run_key(context), Bucket.parse(self.destination), self.prepend
             )  # fmt: skip
-        return replace(spec, environment={**spec.environment, **self.audio().environment()}, tuning=tuning)
+        environment = {**spec.environment, **self.audio().environment(), **filter_of(self.suite, TRANSCODED)}
+        return replace(spec, environment=environment, tuning=tuning)
 
     def renaming(self) -> dict[str, str]:
         """Give results the extension of their container."""

@@ -78,6 +78,11 @@ def span(seconds: float) -> str:
     return f"{seconds / 3600:.1f} h" if seconds < 172_800 else f"{seconds / 86_400:.0f} d"
 
 
+def hours(value: float) -> str:
+    """Write a number of hours; less than a minute has three digits."""
+    return f"{value:,.0f} h" if value >= 1000 else f"{value:.3g} h"
+
+
 def utc(seconds: float) -> str:
     """Write a time in UTC."""
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S")
@@ -127,6 +132,7 @@ _environment.filters |= {
     "name": name,
     "size": size,
     "number": number,
+    "hours": hours,
     "span": span,
     "moment": moment,
     "ago": ago,

@@ -140,7 +140,7 @@ def transform(
     pending = {one.object for one in ledger.missing(scope, "", 9)}
     for key, outcome in zip(KEYS, outcomes, strict=True):
         if key in pending and isinstance(outcome, str):
-            ledger.record_outcomes(scope, [(key, outcome, "left_out")])
+            ledger.record_outcomes(scope, [(key, outcome, "left_out", "")])
         elif key in pending and outcome:
             results[key] = results.get(key, 0) + 1
         elif key in pending and outcome is not None:
@@ -198,7 +198,7 @@ def test_reasons_of_left_out_objects_are_counted_up_to_a_limit(connection: Conne
     ledger.record_listing(scope, "source", [(name, f"{name}.wav", 1, "v", "") for name in names])
     ledger.plan(scope, retry_failed=False, keeps_result=True)
     ledger.record_outcomes(
-        scope, [(name, f"{name} is odd" if int(name) % 3 else "loud", "left_out") for name in names]
+        scope, [(name, f"{name} is odd" if int(name) % 3 else "loud", "left_out", "") for name in names]
     )
     ledger.settle(scope, record_done=True, no_reason="none")
     found = ledger.left_out(scope)

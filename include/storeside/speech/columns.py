@@ -43,6 +43,7 @@ UTTERANCE_COLUMNS: Final[dict[str, str]] = {
     "codec": "LowCardinality(String)",
     **_SIGNAL,
     **dict.fromkeys(_SHARES, "Float64"),  # never unknown: an utterance has samples
+    "left_out": "LowCardinality(String)",  # why a suite left it out; empty if it is in the shard
 }
 TEXTS: Final = ("text", "speaker", "language")
 SEGMENT_COLUMNS: Final[dict[str, str]] = {
@@ -51,4 +52,5 @@ SEGMENT_COLUMNS: Final[dict[str, str]] = {
     "text": "String",
     "speaker": "String",
     "language": "LowCardinality(String)",
+    "words_per_second": "Nullable(Float64)",
 }

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from importlib import import_module
 from typing import Any
 
-from .transformer import Data, LeaveOut, Result, Source, Transformer, WithSidecar
+from .transformer import Data, LeaveOut, Result, Source, Transformer, WithFacts, WithSidecar
 
 # The modules of built-in transforms, by the part of their names before the first underscore.
 BUILT_IN = {
@@ -27,7 +27,7 @@ class _Function:
     """Wraps a plain function as a transformer."""
 
     def __init__(
-        self, function: Callable[[Source, str, str], Data | WithSidecar | LeaveOut | Iterator[Result]]
+        self, function: Callable[[Source, str, str], Data | WithSidecar | WithFacts | LeaveOut | Iterator[Result]]
     ) -> None:
         self.transform = function
         self.mime_type = getattr(function, "mime_type", DEFAULT_MIME_TYPE)

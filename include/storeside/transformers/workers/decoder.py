@@ -13,7 +13,7 @@ import signal
 import socket
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from storeside.transformers.transformer import (
     Result,
     Source,
     Transformer,
+    WithFacts,
     WithSidecar,
     source_of,
 )
@@ -99,7 +100,7 @@ def _answer(
         source: Source = head.get("path") or (bytes(content) if descriptor is None else source_of(descriptor))
         return _result(transformer.transform(source, head["name"], head["arguments"]))
     except LeaveOut as e:
-        return {"left_out": str(e)[:_REASON_LENGTH]}, b""
+        return {"left_out": str(e)[:_REASON_LENGTH], **_told(e.facts)}, b""
     except ObjectError as e:
         return failed(str(e), final=True)
     except MemoryError:
@@ -114,10 +115,17 @@ def _answer(
             os.close(descriptor)
 
 
-def _result(result: Data | WithSidecar | LeaveOut | Iterator[Result]) -> tuple[Head, Data]:
+def _told(facts: Mapping[str, Any] | None) -> Head:
+    return {"facts": json.dumps(facts, ensure_ascii=False, allow_nan=False)} if facts else {}
+
+
+def _result(result: Data | WithSidecar | WithFacts | LeaveOut | Iterator[Result]) -> tuple[Head, Data]:
     head: dict[str, Any] = {}
     if isinstance(result, LeaveOut):
         raise result
+    if isinstance(result, WithFacts):
+        head, data = _result(result.result)
+        return {**head, **_told(result.facts)}, data
     if isinstance(result, Iterator):
         return _several(result)
     data = result.data if isinstance(result, WithSidecar) else result
