@@ -8,7 +8,7 @@ WITH
     JSONHas(facts, 'duration_seconds') OR has_parts AS is_known,
     if(has_parts, kept, (toUInt64(1), JSONExtractFloat(facts, 'duration_seconds'))) AS own
 SELECT
-    source, destination, step.1 AS outcome, step.2 AS reason, count() AS objects, sum(least(step.3, 1e6)) AS parts,
+    source, destination, step.1 AS outcome, step.2 AS reason, count() AS objects, sum(least(step.3, 1000000)) AS parts,
     sum(if(step.4 >= 0, least(step.4, 1e6), 0)) AS seconds, sum(step.5) AS unknown
 FROM
 (
