@@ -1,4 +1,4 @@
-"""Corpus: what transforms kept of recordings, and why they left out the others."""
+"""Corpus: the hours of recordings that transforms kept, and that they left out by reason."""
 
 from __future__ import annotations
 

@@ -88,6 +88,7 @@ class Site:
             self.url("objects"), self.url("object", bucket=f"s3://{self.bucket}", object=HOSTILE),
             self.url("object", bucket=str(self.audio), object="speech.wav"), self.url("queues"),
             self.url("quality"), self.url("verdict", run="pages/run", dag="pages", task="validate"),
+            self.url("corpus"),
             self.url("tables"), self.url("benchmarks"), self.url("overview"), self.url("etls"), self.url("storage"),
         ]  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""Suites over facts on a real cluster: what they leave out, its facts in the ledger and in tables, and the hours."""
+"""Suites over facts on a real cluster: audio that they leave out, its facts in the ledger and in tables, hours."""
 
 from __future__ import annotations
 

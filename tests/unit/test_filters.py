@@ -1,4 +1,4 @@
-"""Suites that decide which audio is kept: what they may contain, what they leave out, and what is recorded of it."""
+"""Suites that decide which audio is kept: their expectations, the audio that they leave out, and its facts."""
 
 from __future__ import annotations
 

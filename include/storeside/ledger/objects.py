@@ -32,8 +32,8 @@ _PLANNED = (
     "facts", "member", "left_out_member", "reported", "announced", "incomplete", "obsolete", "submitted",
 )  # fmt: skip
 _BATCH = 20_000
-# What a server reports of an object: a failure that may pass, one that may not, that its transformer left it out, or
-# the facts of its result.
+# The kinds of entries in a server's log about an object: a failure that may pass, one that may not, that its
+# transformer left it out, or the facts of its result.
 Reported = Literal["reason", "final", "left_out", "facts"]
 _SYNCHRONOUS = {"async_insert": 0}
 

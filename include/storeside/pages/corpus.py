@@ -1,4 +1,4 @@
-"""What transforms kept of recordings, and why they left out the others: hours by reason."""
+"""The hours of recordings that transforms kept, and that they left out by reason."""
 
 from __future__ import annotations
 
@@ -54,11 +54,11 @@ class Funnel:
 
     @property
     def kept(self) -> Step:
-        """What is kept."""
+        """The recordings or parts that are kept."""
         return next((step for step in self.steps if step.status == "done"), Step("done", "", 0, 0, 0.0, 0))
 
     def rows(self) -> Iterator[tuple[str, Step, float]]:
-        """Yield each step from what is left out to what is kept: its name, its numbers, and the hours after it."""
+        """Yield the steps that leave audio out, and then the kept audio: name, numbers, hours after it."""
         left = self.hours
         for step in self.steps:
             if step.status == "left_out":

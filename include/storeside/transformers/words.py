@@ -1,4 +1,4 @@
-"""What counts as a word of a text."""
+"""The words of a text."""
 
 from __future__ import annotations
 
