@@ -278,7 +278,7 @@ def test_no_page_shows_a_secret(
         ("/objects", {"text": "bad", **where}, "bad.csv.gz"), ("/queues", queue, queue["queue"].rpartition("/")[2]),
         *(("/object", {"object": name, **where}, name) for name in ("good.csv", "bad.csv.gz")),
         ("/dead-letters", queue, "Read the dead letters"), ("/quality", {}, "expect_x"),
-        ("/corpus", {}, "What the corpus kept"),
+        ("/corpus", {}, "&lt;b&gt;loud"),
         ("/verdict", {"run": "pages/run", "dag": "pages", "task": "validate"}, "expect_x"),
         ("/benchmarks", {}, "Benchmarks"), ("/overview", {}, "Overview"), ("/etls", {}, "ETLs"),
         ("/storage", {}, "Storage"),

@@ -117,7 +117,7 @@ def test_the_documented_suite_leaves_segments_out_of_shards_and_manifests(
         task.execute(task_context(name, first["dag_run"]))
     counts = {reason: (count, round(hours * 3600, 3)) for reason, count, hours in clickhouse.query(query).result_rows}
     assert counts == {
-        "": (1, 1.5), "duration is 1 to 20 s": (2, 1.0), "language is German or English": (1, 2.0),
+        None: (1, 1.5), "duration is 1 to 20 s": (2, 1.0), "language is German or English": (1, 2.0),
         "0.5 to 6 words per second": (1, 1.0),
     }  # fmt: skip
     shards = Bucket("ais", f"lecture-segments-{own}")

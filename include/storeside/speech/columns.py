@@ -43,7 +43,7 @@ UTTERANCE_COLUMNS: Final[dict[str, str]] = {
     "codec": "LowCardinality(String)",
     **_SIGNAL,
     **dict.fromkeys(_SHARES, "Float64"),  # never unknown: an utterance has samples
-    "left_out": "LowCardinality(String)",  # why a suite left it out; empty if it is in the shard
+    "left_out": "LowCardinality(Nullable(String))",  # why a suite left it out; NULL if it is in the shard
 }
 TEXTS: Final = ("text", "speaker", "language")
 SEGMENT_COLUMNS: Final[dict[str, str]] = {

@@ -111,7 +111,7 @@ def _rows(table: str, has_texts: bool, has_left_out: bool) -> str:
     if not table:
         return sql.query("export_recordings")
     query = sql.query("export_segments") if has_texts else sql.query("export_utterances")
-    return query.replace("KEPT", "left_out = ''" if has_left_out else "true")
+    return query.replace("KEPT", "left_out IS NULL" if has_left_out else "true")
 
 
 def query_of(form: str) -> str:

@@ -2,23 +2,28 @@
 -- out, by reason. A shard states the numbers and seconds of its parts. A transformer may be hostile, so the seconds of an
 -- object are limited.
 WITH
-    JSONExtract(facts, 'kept', 'Tuple(UInt64, Float64)') AS kept,
-    JSONExtract(facts, 'left_out', 'Map(String, Tuple(UInt64, Float64))') AS parts_left_out,
-    JSONHas(facts, 'kept') AS has_parts,
-    JSONHas(facts, 'duration_seconds') OR has_parts AS is_known,
-    if(has_parts, kept, (toUInt64(1), JSONExtractFloat(facts, 'duration_seconds'))) AS own
+    JSONExtract(
+        facts,
+        'Tuple(duration_seconds Nullable(Float64), kept Array(Float64), left_out Map(String, Array(Float64)))'
+    ) AS found,
+    length(found.kept) = 2 AS has_parts,
+    has_parts OR found.duration_seconds IS NOT NULL AS is_known
 SELECT
-    source, destination, step.1 AS outcome, step.2 AS reason, count() AS objects, sum(least(step.3, 1000000)) AS parts,
-    sum(if(step.4 >= 0, least(step.4, 1e6), 0)) AS seconds, sum(step.5) AS unknown
+    source, destination, step.1 AS outcome, step.2 AS reason, count() AS objects,
+    sum(if(step.3 >= 0, toUInt64(least(step.3, 1e6)), 0)) AS parts, sum(if(step.4 >= 0, least(step.4, 1e6), 0)) AS seconds,
+    sum(step.5) AS unknown
 FROM
 (
     SELECT
         source, destination,
         arrayJoin(arrayConcat(
-            [(toString(status), if(status = 'left_out', reason, ''), own.1, if(is_known, own.2, 0), toUInt8(NOT is_known))],
+            [(
+                toString(status), if(status = 'left_out', reason, ''), if(has_parts, found.kept[1], 1),
+                if(has_parts, found.kept[2], ifNull(found.duration_seconds, 0)), toUInt8(NOT is_known)
+            )],
             arrayMap(
-                (why, sums) -> ('left_out', why, sums.1, sums.2, toUInt8(0)),
-                mapKeys(parts_left_out), mapValues(parts_left_out)
+                (why, sums) -> ('left_out', why, sums[1], sums[2], toUInt8(0)),
+                mapKeys(found.left_out), mapValues(found.left_out)
             )
         )) AS step
     FROM storeside.objects FINAL

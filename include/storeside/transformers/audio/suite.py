@@ -70,12 +70,13 @@ class Sieve:
         self._left_out: dict[str, tuple[int, float]] = {}
 
     def judged(self, facts: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the facts of a part with its words per second, and `LEFT_OUT`: the reason, or an empty text."""
+        """Return the facts of a part with its words per second, and `LEFT_OUT`: the reason, or None."""
         told, seconds = dict(facts), facts["duration_seconds"]
         if "text" in told:
             words = len(WORD.findall(told["text"]))
             told[WORDS_PER_SECOND] = words / seconds if words else None
-        told[LEFT_OUT] = reason = self._suite.reason(told)
+        reason = self._suite.reason(told)
+        told[LEFT_OUT] = reason or None
         if reason:
             self._left_out[reason] = _plus(self._left_out.get(reason, (0, 0.0)), seconds)
         else:
