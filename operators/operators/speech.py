@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, Literal, Unpack
 
 from storeside.aistore.buckets import Bucket
 from storeside.aistore.spec import transformer_command
-from storeside.operators.arguments import check_event_source, check_literals, flag, is_literal, literal_errors, refuse
+from storeside.operators.arguments import check_event_source, check_literals, flag, is_literal, literal_errors
 from storeside.operators.bases.queue import QueueArguments, QueueOperator
 from storeside.operators.errors import OperatorInputError, airflow_errors
 from storeside.operators.hooks.aistore import AIStoreHook
 from storeside.operators.operators.aistore import AISTransformBucketOperator, ProbeArguments, TranscodeArguments
 from storeside.operators.shared import as_bool, run_key
-from storeside.speech.filters import TRANSCODED, check_filter, filter_of
 from storeside.transformers.audio.formats import AudioFormat
 
 if TYPE_CHECKING:
@@ -54,8 +53,6 @@ class AISTranscodeAudioOperator(AISTransformBucketOperator):
         the first such expectation as the reason; docs/audio.md names the facts and expectations
     """
 
-    refused = ("members", "in_place")
-
     template_fields = (*AISTransformBucketOperator.template_fields, *_AUDIO_OPTIONS, "facts", "suite")
 
     def __init__(
@@ -76,8 +73,6 @@ class AISTranscodeAudioOperator(AISTransformBucketOperator):
         suite: str | Mapping[str, object] = "",
         **kwargs: Unpack[TranscodeArguments],
     ) -> None:
-        if suite:
-            refuse(self, {name: value for name, value in kwargs.items() if value})
         super().__init__(command=transformer_command("audio_transcode"), several_results=False, **kwargs)
         self.container = container
         self.codec = codec
@@ -92,7 +87,7 @@ class AISTranscodeAudioOperator(AISTransformBucketOperator):
         self.channel = channel
         self.facts = facts
         self.suite: str | Mapping[str, object] = suite
-        check_literals(self, facts=Bucket.parse, suite=lambda given: check_filter(given, TRANSCODED))
+        check_literals(self, facts=Bucket.parse, suite=self._check_suite)
         if all(is_literal(getattr(self, name)) for name in _AUDIO_OPTIONS):
             with literal_errors(self):
                 self.audio()
@@ -105,12 +100,25 @@ class AISTranscodeAudioOperator(AISTransformBucketOperator):
         except ValueError as e:  # transformers import no other package: their errors have no kind
             raise OperatorInputError(str(e)) from e
 
+    def _check_suite(self, suite: str | Mapping[str, object]) -> None:
+        if not suite:
+            return
+        from storeside.speech.filters import check_filter
+
+        check_filter(suite, "recordings")
+        if self.members or (is_literal(self.in_place) and as_bool(self.in_place, "in_place")):
+            raise OperatorInputError("suite: it judges whole recordings, so it excludes members and in_place")
+
     def options(self) -> Options:
         """Add the bucket of the facts."""
         return replace(super().options(), sidecars=Bucket.parse(self.facts) if self.facts else None)
 
     def spec(self, context: Context) -> EtlSpec:
-        """Add the format to the ETL's environment, and the URL for facts, which changes no result, to its tuning."""
+        """Add the format and the suite to the ETL's environment.
+
+        Its tuning gets the URL for facts, which changes no result.
+        """
+        self._check_suite(self.suite)
         spec = super().spec(context)
         tuning = dict(spec.tuning)
         if self.facts:
@@ -120,7 +128,11 @@ class AISTranscodeAudioOperator(AISTransformBucketOperator):
             tuning["SIDECAR_URL"] = facts_url(
                 endpoint, Bucket.parse(self.facts), run_key(context), Bucket.parse(self.destination), self.prepend
             )  # fmt: skip
-        environment = {**spec.environment, **self.audio().environment(), **filter_of(self.suite, TRANSCODED)}
+        environment = {**spec.environment, **self.audio().environment()}
+        if self.suite:
+            from storeside.speech.filters import filter_of
+
+            environment |= filter_of(self.suite, "recordings")
         return replace(spec, environment=environment, tuning=tuning)
 
     def renaming(self) -> dict[str, str]:

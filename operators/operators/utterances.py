@@ -16,7 +16,6 @@ from storeside.operators.operators.aistore import (
     ExtensionsArguments,
     InPlaceArguments,
 )
-from storeside.speech.filters import SEGMENTS, UTTERANCES, check_filter, filter_of
 from storeside.transformers.audio.utterance_options import (
     UtteranceOptions,
     shard_extensions,
@@ -27,6 +26,7 @@ from storeside.transformers.audio.utterance_options import (
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from storeside.speech.filters import Audio
     from storeside.transfer.request.template import Template
     from storeside.transform.given import Given
     from storeside.transform.naming import Naming
@@ -50,7 +50,7 @@ class CuttingOperator(AISTransformBucketOperator):
     """Makes one WebDataset shard of each recording of a bucket, with the parts of it in an audio format."""
 
     template_fields = (*AISTransformBucketOperator.template_fields, *_FORMAT, "suite")
-    of_parts: Mapping[str, str]  # the facts of a part, with their types
+    parts: Audio
 
     def __init__(
         self,
@@ -73,10 +73,16 @@ class CuttingOperator(AISTransformBucketOperator):
         self.channels = channels
         self.keep_extension = keep_extension
         self.suite: str | Mapping[str, object] = suite
-        check_literals(self, suite=lambda given: check_filter(given, self.of_parts))
+        check_literals(self, suite=self._check_suite)
         if all(is_literal(getattr(self, name)) for name in _FORMAT):
             with literal_errors(self):
                 self.audio()
+
+    def _check_suite(self, suite: str | Mapping[str, object]) -> None:
+        if suite:
+            from storeside.speech.filters import check_filter
+
+            check_filter(suite, self.parts)
 
     def audio(self) -> AudioFormat:
         """Return the format of utterances. Raises OperatorInputError for a format that they cannot have."""
@@ -85,7 +91,11 @@ class CuttingOperator(AISTransformBucketOperator):
     def spec(self, context: Context) -> EtlSpec:
         """Add the format and the suite to the ETL's environment."""
         spec = super().spec(context)
-        added = {**self.audio().environment(), **filter_of(self.suite, self.of_parts)}
+        added = self.audio().environment()
+        if self.suite:
+            from storeside.speech.filters import filter_of
+
+            added |= filter_of(self.suite, self.parts)
         return replace(spec, environment={**spec.environment, **added})
 
     def naming(self, context: Context) -> Naming:
@@ -123,7 +133,7 @@ class AISCutUtterancesOperator(CuttingOperator):
     """
 
     template_fields = (*CuttingOperator.template_fields, *_OPTIONS)
-    of_parts = UTTERANCES
+    parts = "utterances"
 
     def __init__(
         self,
@@ -192,7 +202,7 @@ class AISCutSegmentsOperator(CuttingOperator):
     """
 
     template_fields = (*CuttingOperator.template_fields, "segments")
-    of_parts = SEGMENTS
+    parts = "segments"
     refused = ("in_place",)
 
     def __init__(

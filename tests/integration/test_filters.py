@@ -16,7 +16,7 @@ from storeside.pages import corpus, objects
 from storeside.pages.objects import Search
 from storeside.pages.tables import Tables
 from storeside.speech.export import export
-from storeside.speech.filters import TRANSCODED, filter_of
+from storeside.speech.filters import filter_of
 from storeside.stack.settings import CHECKOUT, Stack
 from storeside.transfer.request.source import Source
 from storeside.transform.bucket_job import BucketJob
@@ -53,7 +53,7 @@ def test_a_transcode_records_the_facts_of_what_it_keeps_and_leaves_out(
     })  # fmt: skip
     spec = EtlSpec(
         "transcode", IMAGE, transformer_command("audio_transcode"), communication=communication,
-        environment=filter_of(suite(LONG), TRANSCODED), tuning={"NUM_WORKERS": "1"}, init_timeout=INIT_SECONDS,
+        environment=filter_of(suite(LONG), "recordings"), tuning={"NUM_WORKERS": "1"}, init_timeout=INIT_SECONDS,
     )  # fmt: skip
 
     def job(run: str, **options: Any) -> BucketJob:

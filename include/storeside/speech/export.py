@@ -12,7 +12,6 @@ from storeside.speech.columns import TEXTS
 from storeside.sql.answers import first_row
 from storeside.transfer.request.request import require_table
 from storeside.transfer.request.source import Source, wild
-from storeside.transformers.audio.suite import LEFT_OUT
 
 if TYPE_CHECKING:
     from clickhouse_connect.driver.httpclient import HttpClient
@@ -62,7 +61,7 @@ def export(client: HttpClient, target: Source, form: str, bucket: str, run_id: s
     database, _, name = table.partition(".")
     parameters = {"bucket": bucket, "run_id": run_id, "database": database, "table": name}
     columns = _columns(client, parameters) if table else set()
-    told = {"has_texts": columns >= {"segment", *TEXTS}, "has_left_out": LEFT_OUT in columns}
+    told = {"has_texts": columns >= {"segment", *TEXTS}, "has_left_out": "left_out" in columns}
     query = whole_query(form, table, **told)
     rows = int(first_row(client.query(f"SELECT count() FROM ({query})", parameters=parameters))[0])
     if not rows:

@@ -7,43 +7,41 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from storeside.quality.errors import QualityError
+from storeside.quality.given import Expectation, check_suite, load_suite
 from storeside.speech.columns import RECORDING_COLUMNS, SEGMENT_COLUMNS, UTTERANCE_COLUMNS
 from storeside.transformers.audio.suite import EXPECTATIONS, LEFT_OUT, VARIABLE
 from storeside.transformers.contract.failures import LONGEST_LEFT_OUT
 
+Audio = Literal["recordings", "utterances", "segments"]
 # The facts that a suite may be about, with their types in ClickHouse.
-TRANSCODED: Final[Mapping[str, str]] = RECORDING_COLUMNS
-UTTERANCES: Final[Mapping[str, str]] = {name: kind for name, kind in UTTERANCE_COLUMNS.items() if name != LEFT_OUT}
-SEGMENTS: Final[Mapping[str, str]] = {name: kind for name, kind in SEGMENT_COLUMNS.items() if name != LEFT_OUT}
+FACTS: Final[Mapping[Audio, Mapping[str, str]]] = {
+    "recordings": RECORDING_COLUMNS,
+    "utterances": {name: kind for name, kind in UTTERANCE_COLUMNS.items() if name != LEFT_OUT},
+    "segments": {name: kind for name, kind in SEGMENT_COLUMNS.items() if name != LEFT_OUT},
+}
 # The pages count this number of reasons one by one.
 _MOST = 20
 _BETWEEN = "expect_column_values_to_be_between"
 
 
-def check_filter(given: str | Mapping[str, Any], facts: Mapping[str, str]) -> None:
-    """Raise QualityError unless a suite can filter by these facts; one that is named is not loaded."""
-    from storeside.quality.given import check_suite
-
+def check_filter(given: str | Mapping[str, Any], audio: Audio) -> None:
+    """Raise QualityError unless a suite can filter this audio by its facts; one that is named is not loaded."""
     if isinstance(given, str):
         check_suite(given)
     else:
-        filter_of(given, facts)
+        filter_of(given, audio)
 
 
-def filter_of(given: str | Mapping[str, Any], facts: Mapping[str, str]) -> dict[str, str]:
-    """Return the variable that passes a suite's critical expectations to a transformer; without a suite, none.
+def filter_of(given: str | Mapping[str, Any], audio: Audio) -> dict[str, str]:
+    """Return the variable that passes a suite's critical expectations to a transformer.
 
-    `given` is a suite as `load_suite` takes it. Raises QualityError if it cannot be loaded, or cannot filter by these
-    facts.
+    `given` is a suite as `load_suite` takes it. Raises QualityError if it cannot be loaded, or is not about facts of
+    this audio.
     """
-    from storeside.quality.given import Expectation, load_suite
-
-    if not given:
-        return {}
-    suite = load_suite(given)
+    suite, facts = load_suite(given), FACTS[audio]
 
     def checked(e: Expectation) -> dict[str, Any]:
         try:
