@@ -61,10 +61,10 @@ def corpus(api: AirflowApi) -> None:
     expectations = [
         {"type": between, "kwargs": {"column": column, **limits}, "description": description}
         for column, limits, description in (
-            ("duration_seconds", {"min_value": 3, "max_value": 20}, "duration is 3 to 20 s"),
-            ("snr_db", {"min_value": 30}, "signal-to-noise ratio is at least 30 dB"),
+            ("duration_seconds", {"min_value": 2, "max_value": 20}, "duration is 2 to 20 s"),
+            ("snr_db", {"min_value": 20}, "signal-to-noise ratio is at least 20 dB"),
             ("speech_probability", {"min_value": 0.9}, "speech is certain"),
-            ("bandwidth_hz", {"min_value": 4000}, "bandwidth is more than a telephone's"),
+            ("bandwidth_hz", {"min_value": 5000}, "bandwidth is more than a telephone's"),
         )
     ]
     value = json.dumps({"suite": {"name": "utterances", "expectations": expectations}})

@@ -79,8 +79,10 @@ def span(seconds: float) -> str:
 
 
 def hours(value: float) -> str:
-    """Write a number of hours; less than a minute has three digits."""
-    return f"{value:,.0f} h" if value >= 1000 else f"{value:.3g} h"
+    """Write a length of audio, in hours if it has one."""
+    if value >= 1:
+        return f"{value:,.0f} h" if value >= 100 else f"{value:.1f} h"
+    return f"{60 * value:.1f} min" if value >= 1 / 60 else f"{3600 * value:.0f} s"
 
 
 def utc(seconds: float) -> str:

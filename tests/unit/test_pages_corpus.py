@@ -107,7 +107,7 @@ def test_the_page_links_each_step_to_its_objects(pages: TestClient, tables: Tabl
         row("failed", "", unknown=2, seconds=0),
     ]
     text = pages.get("/corpus").text
-    assert "<b>1 h</b> of 2 h kept (50 %)" in text
+    assert "<b>1.0 h</b> of 2.0 h kept (50 %)" in text
     assert "The length of 2 recordings is not known." in text
     assert "&lt;b&gt;&#34;loud&#34; &amp; é" in text
     assert reason not in text

@@ -9,7 +9,7 @@ WITH
     length(found.kept) = 2 AS has_parts,
     has_parts OR found.duration_seconds IS NOT NULL AS is_known
 SELECT
-    source, destination, step.1 AS outcome, step.2 AS reason, count() AS objects,
+    source, destination, step.1 AS outcome, step.2 AS reason, countIf(step.3 > 0) AS objects,
     sum(if(step.3 >= 0, toUInt64(least(step.3, 1e6)), 0)) AS parts, sum(if(step.4 >= 0, least(step.4, 1e6), 0)) AS seconds,
     sum(step.5) AS unknown
 FROM
