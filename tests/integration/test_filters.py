@@ -41,7 +41,7 @@ def recorded(clickhouse: Any, bucket: Bucket) -> dict[str, tuple[str, str, dict[
     return {name: (status, reason, json.loads(facts or "{}")) for name, status, reason, facts in rows}
 
 
-@pytest.mark.guarantee("left-out")
+@pytest.mark.guarantee("suites")
 @pytest.mark.parametrize("communication", ["ws", "hpush", "hpull"])
 def test_a_transcode_records_the_facts_of_what_it_keeps_and_leaves_out(
     aistore: Any, clickhouse: Any, drive: Drive, communication: str

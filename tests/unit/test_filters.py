@@ -134,6 +134,7 @@ def test_a_transcode_leaves_recordings_out_and_states_the_facts_of_all(
         assert left.value.facts["clipped_share"] == 0
 
 
+@pytest.mark.guarantee("suites")
 def test_segments_that_are_left_out_keep_only_their_facts_in_the_shard(monkeypatch: pytest.MonkeyPatch) -> None:
     use(
         monkeypatch, "segments", LONG, expectation(BETWEEN, "words_per_second", "at most 4 words/s", max_value=4),
