@@ -8,6 +8,7 @@ from airflow.sdk import DAG, Param
 from airflow.sdk.definitions.param import ParamsDict
 
 from storeside.operators import (
+    FILTER_COLUMNS,
     TRANSFORMER_IMAGE,
     UTTERANCE_COLUMNS,
     AISCutUtterancesOperator,
@@ -43,6 +44,7 @@ SETTINGS = dag_settings(
 )
 QUEUE, IMAGE = SETTINGS["queue"], SETTINGS["image"]
 UTTERANCES, FACTS = SETTINGS["utterances"], SETTINGS["facts"]
+COLUMNS = UTTERANCE_COLUMNS | FILTER_COLUMNS if SETTINGS["suite"] else UTTERANCE_COLUMNS
 
 PARAMS = {
     "source": params.preset(params.RECORDINGS, SETTINGS["source"]),
@@ -176,7 +178,7 @@ Recordings that could not be cut: `SELECT object, reason FROM storeside.objects 
         table="{{ params.table }}",
         format="jsonl",
         on_overwrite="replace",
-        table_options=TableOptions(columns=UTTERANCE_COLUMNS, order_by="(recording, utterance)"),
+        table_options=TableOptions(columns=COLUMNS, order_by="(recording, utterance)"),
         on_failed_objects=Template("{{ params.on_failure }}"),
         retry_failed="{{ params.retry_failed }}",
     )

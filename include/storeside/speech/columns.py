@@ -43,7 +43,6 @@ UTTERANCE_COLUMNS: Final[dict[str, str]] = {
     "codec": "LowCardinality(String)",
     **_SIGNAL,
     **dict.fromkeys(_SHARES, "Float64"),  # never unknown: an utterance has samples
-    "left_out": "LowCardinality(Nullable(String))",  # why a suite left it out; NULL if it is in the shard
 }
 TEXTS: Final = ("text", "speaker", "language")
 SEGMENT_COLUMNS: Final[dict[str, str]] = {
@@ -52,5 +51,9 @@ SEGMENT_COLUMNS: Final[dict[str, str]] = {
     "text": "String",
     "speaker": "String",
     "language": "LowCardinality(String)",
+}
+# Those that a suite adds: why an utterance or segment is not in its shard, NULL if it is, and the rate of its text.
+FILTER_COLUMNS: Final[dict[str, str]] = {
+    "left_out": "LowCardinality(Nullable(String))",
     "words_per_second": "Nullable(Float64)",
 }

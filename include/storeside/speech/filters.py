@@ -11,16 +11,16 @@ from typing import Any, Final, Literal
 
 from storeside.quality.errors import QualityError
 from storeside.quality.given import Expectation, check_suite, load_suite
-from storeside.speech.columns import RECORDING_COLUMNS, SEGMENT_COLUMNS, UTTERANCE_COLUMNS
-from storeside.transformers.audio.suite import EXPECTATIONS, LEFT_OUT, VARIABLE
+from storeside.speech.columns import FILTER_COLUMNS, RECORDING_COLUMNS, SEGMENT_COLUMNS, UTTERANCE_COLUMNS
+from storeside.transformers.audio.suite import EXPECTATIONS, VARIABLE, WORDS_PER_SECOND
 from storeside.transformers.contract.failures import LONGEST_LEFT_OUT
 
 Audio = Literal["recordings", "utterances", "segments"]
 # The facts that a suite may be about, with their types in ClickHouse.
 FACTS: Final[Mapping[Audio, Mapping[str, str]]] = {
     "recordings": RECORDING_COLUMNS,
-    "utterances": {name: kind for name, kind in UTTERANCE_COLUMNS.items() if name != LEFT_OUT},
-    "segments": {name: kind for name, kind in SEGMENT_COLUMNS.items() if name != LEFT_OUT},
+    "utterances": UTTERANCE_COLUMNS,
+    "segments": {**SEGMENT_COLUMNS, WORDS_PER_SECOND: FILTER_COLUMNS[WORDS_PER_SECOND]},
 }
 # The pages count this number of reasons one by one.
 _MOST = 20

@@ -71,10 +71,8 @@ class Sieve:
 
     def judged(self, facts: Mapping[str, Any]) -> dict[str, Any]:
         """Return the facts of a part with its words per second, and `LEFT_OUT`: the reason, or None."""
-        told, seconds = dict(facts), facts["duration_seconds"]
-        if "text" in told:
-            words = len(WORD.findall(told["text"]))
-            told[WORDS_PER_SECOND] = words / seconds if words else None
+        seconds, words = facts["duration_seconds"], len(WORD.findall(facts.get("text", "")))
+        told = {**facts, WORDS_PER_SECOND: words / seconds if words else None}
         reason = self._suite.reason(told)
         told[LEFT_OUT] = reason or None
         if reason:
