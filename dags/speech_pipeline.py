@@ -33,6 +33,7 @@ SETTINGS = dag_settings(
     facts="ais://speech-facts",
     image=TRANSFORMER_IMAGE,
     keep_extension=False,
+    suite={},  # of Great Expectations, about the facts of recordings: which ones are kept
     parallel_runs=1,  # more for runs with prefixes that do not overlap
 )
 QUEUE, IMAGE = SETTINGS["queue"], SETTINGS["image"]
@@ -171,6 +172,7 @@ changed recordings. To list failed objects with their reasons:
         keep_extension="{{ params.keep_extension }}",
         communication=Template("{{ params.communication }}"),
         facts=FACTS,
+        suite=SETTINGS["suite"],
         outlets=[speech],
         **params.OBJECTS,
     )

@@ -8,6 +8,7 @@ from airflow.sdk import DAG, Param
 from airflow.sdk.definitions.param import ParamsDict
 
 from storeside.operators import (
+    FILTER_COLUMNS,
     TRANSFORMER_IMAGE,
     UTTERANCE_COLUMNS,
     AISCutUtterancesOperator,
@@ -36,12 +37,14 @@ SETTINGS = dag_settings(
     facts="ais://utterance-facts",
     image=TRANSFORMER_IMAGE,
     keep_extension=False,
+    suite={},  # of Great Expectations, about the facts of utterances: which ones are kept
     manifest="",  # such as s3://datasets/utterances.jsonl.gz; empty for none
     manifest_format="lhotse_cuts",
     manifest_connection="clickhouse_exports",
 )
 QUEUE, IMAGE = SETTINGS["queue"], SETTINGS["image"]
 UTTERANCES, FACTS = SETTINGS["utterances"], SETTINGS["facts"]
+COLUMNS = UTTERANCE_COLUMNS | FILTER_COLUMNS if SETTINGS["suite"] else UTTERANCE_COLUMNS
 
 PARAMS = {
     "source": params.preset(params.RECORDINGS, SETTINGS["source"]),
@@ -157,6 +160,7 @@ Recordings that could not be cut: `SELECT object, reason FROM storeside.objects 
         padding_seconds="{{ params.padding_seconds }}",
         min_seconds="{{ params.min_seconds }}",
         max_seconds="{{ params.max_seconds }}",
+        suite=SETTINGS["suite"],
         **HOW,
     )
     facts = AISTransformBucketOperator(
@@ -174,7 +178,7 @@ Recordings that could not be cut: `SELECT object, reason FROM storeside.objects 
         table="{{ params.table }}",
         format="jsonl",
         on_overwrite="replace",
-        table_options=TableOptions(columns=UTTERANCE_COLUMNS, order_by="(recording, utterance)"),
+        table_options=TableOptions(columns=COLUMNS, order_by="(recording, utterance)"),
         on_failed_objects=Template("{{ params.on_failure }}"),
         retry_failed="{{ params.retry_failed }}",
     )

@@ -87,6 +87,7 @@ if TYPE_CHECKING:
     from storeside.operators.settings import dag_settings as dag_settings
     from storeside.operators.shared import only_when as only_when
     from storeside.operators.triggers.s3_events import S3EventsTrigger as S3EventsTrigger
+    from storeside.speech.columns import FILTER_COLUMNS as FILTER_COLUMNS
     from storeside.speech.columns import SEGMENT_COLUMNS as SEGMENT_COLUMNS
     from storeside.speech.columns import UTTERANCE_COLUMNS as UTTERANCE_COLUMNS
     from storeside.transfer.request.after_load import AfterLoad as AfterLoad
@@ -145,7 +146,7 @@ _NAMES = {
     "operators.operators.transform_benchmark": ("AISMeasureTransformsOperator", "AISRemoveMeasurementOperator"),
     "operators.triggers.s3_events": ("S3EventsTrigger",),
     "operators.operators.utterances": ("AISCutSegmentsOperator", "AISCutUtterancesOperator"),
-    "speech.columns": ("SEGMENT_COLUMNS", "UTTERANCE_COLUMNS"),
+    "speech.columns": ("FILTER_COLUMNS", "SEGMENT_COLUMNS", "UTTERANCE_COLUMNS"),
     "transfer.request.after_load": ("AfterLoad",),
     "transfer.request.column_options": ("Columns",),
     "transfer.request.object_format": ("Csv", "MessageSchema"),

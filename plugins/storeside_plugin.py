@@ -61,7 +61,7 @@ _RUN = page("run") + "?dag={DAG_ID}&run={RUN_ID}"
 
 
 class StoresidePlugin(AirflowPlugin):
-    """Pages about pipelines, data movement, objects, queues, quality, ETLs, storage and benchmarks."""
+    """Pages about pipelines, data movement, objects, queues, quality, the corpus, ETLs, storage and benchmarks."""
 
     name = "storeside"
     fastapi_apps = [{"app": Pages(), "url_prefix": PREFIX, "name": "Storeside"}]  # noqa: RUF012

@@ -65,7 +65,8 @@ def pages(stack: Stack) -> dict[str, str]:
         return list(rows[0]) if rows else []
 
     found = {
-        name: name for name in ("overview", "movement", "objects", "tables", "queues", "quality", "etls", "storage")
+        name: name
+        for name in ("overview", "movement", "objects", "tables", "queues", "quality", "corpus", "etls", "storage")
     }
     found["benchmarks"] = "benchmarks"
     ran = (

@@ -36,6 +36,7 @@ def main() -> None:
     )  # fmt: skip
     client = s3.of_stack("s3", stack)
     print(f"speech: {len(demo.run(stack, None, RECORDINGS))} figures", flush=True)
+    corpus(api)
     load(api, client)
     events(stack, api, client)
     start(api, "ingest", {"source": "s3://payroll", "way": "worker"})
@@ -52,6 +53,23 @@ def start(api: AirflowApi, dag: str, conf: Mapping[str, Any]) -> None:
     api.request("PATCH", f"dags/{dag}", json={"is_paused": False})
     run = api.trigger(dag, dict(conf))
     print(f"{dag}: {api.wait(dag, run, 300)['state']}", flush=True)
+
+
+def corpus(api: AirflowApi) -> None:
+    """Cut the recordings into utterances, of which a suite leaves some out."""
+    between = "expect_column_values_to_be_between"
+    expectations = [
+        {"type": between, "kwargs": {"column": column, **limits}, "description": description}
+        for column, limits, description in (
+            ("duration_seconds", {"min_value": 2, "max_value": 20}, "duration is 2 to 20 s"),
+            ("snr_db", {"min_value": 20}, "signal-to-noise ratio is at least 20 dB"),
+            ("speech_probability", {"min_value": 0.9}, "speech is certain"),
+            ("bandwidth_hz", {"min_value": 5000}, "bandwidth is more than a telephone's"),
+        )
+    ]
+    value = json.dumps({"suite": {"name": "utterances", "expectations": expectations}})
+    api.request("POST", "variables", json={"key": "storeside_speech_utterances", "value": value})
+    start(api, "speech_utterances", {"source": "s3://recordings", "table": "analytics.utterances"})
 
 
 def trips(seed: int, rows: int = 2000) -> bytes:

@@ -16,6 +16,8 @@ from storeside.operators.shared import as_bool, run_key
 from storeside.transformers.audio.formats import AudioFormat
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from airflow.sdk import Context
 
     from storeside.aistore.spec import EtlSpec
@@ -46,9 +48,12 @@ class AISTranscodeAudioOperator(AISTransformBucketOperator):
         the `AISProbeAudioOperator` of the same run uses them. Transformers reach the bucket at the connection's
         ``transformer_endpoint``. If the facts of an object cannot be stored, the object fails. The task does not
         transcode an object again only to get its facts
+    :param suite: Great Expectations suite about the facts of each recording (see ``storeside.operators``'
+        `S3ToClickHouseOperator`). A recording that breaks a critical expectation is left out, with the description of
+        the first such expectation as the reason; docs/audio.md names the facts and expectations
     """
 
-    template_fields = (*AISTransformBucketOperator.template_fields, *_AUDIO_OPTIONS, "facts")
+    template_fields = (*AISTransformBucketOperator.template_fields, *_AUDIO_OPTIONS, "facts", "suite")
 
     def __init__(
         self,
@@ -65,6 +70,7 @@ class AISTranscodeAudioOperator(AISTransformBucketOperator):
         keep_extension: bool | str = False,
         channel: int | str | None = None,
         facts: str = "",
+        suite: str | Mapping[str, object] = "",
         **kwargs: Unpack[TranscodeArguments],
     ) -> None:
         super().__init__(command=transformer_command("audio_transcode"), several_results=False, **kwargs)
@@ -80,7 +86,8 @@ class AISTranscodeAudioOperator(AISTransformBucketOperator):
         self.keep_extension = keep_extension
         self.channel = channel
         self.facts = facts
-        check_literals(self, facts=Bucket.parse)
+        self.suite: str | Mapping[str, object] = suite
+        check_literals(self, facts=Bucket.parse, suite=self._check_suite)
         if all(is_literal(getattr(self, name)) for name in _AUDIO_OPTIONS):
             with literal_errors(self):
                 self.audio()
@@ -93,12 +100,25 @@ class AISTranscodeAudioOperator(AISTransformBucketOperator):
         except ValueError as e:  # transformers import no other package: their errors have no kind
             raise OperatorInputError(str(e)) from e
 
+    def _check_suite(self, suite: str | Mapping[str, object]) -> None:
+        if not suite:
+            return
+        from storeside.speech.filters import check_filter
+
+        check_filter(suite, "recordings")
+        if self.members or (is_literal(self.in_place) and as_bool(self.in_place, "in_place")):
+            raise OperatorInputError("suite: it judges whole recordings, so it excludes members and in_place")
+
     def options(self) -> Options:
         """Add the bucket of the facts."""
         return replace(super().options(), sidecars=Bucket.parse(self.facts) if self.facts else None)
 
     def spec(self, context: Context) -> EtlSpec:
-        """Add the format to the ETL's environment, and the URL for facts, which changes no result, to its tuning."""
+        """Add the format and the suite to the ETL's environment.
+
+        Its tuning gets the URL for facts, which changes no result.
+        """
+        self._check_suite(self.suite)
         spec = super().spec(context)
         tuning = dict(spec.tuning)
         if self.facts:
@@ -108,7 +128,12 @@ class AISTranscodeAudioOperator(AISTransformBucketOperator):
             tuning["SIDECAR_URL"] = facts_url(
                 endpoint, Bucket.parse(self.facts), run_key(context), Bucket.parse(self.destination), self.prepend
             )  # fmt: skip
-        return replace(spec, environment={**spec.environment, **self.audio().environment()}, tuning=tuning)
+        environment = {**spec.environment, **self.audio().environment()}
+        if self.suite:
+            from storeside.speech.filters import filter_of
+
+            environment |= filter_of(self.suite, "recordings")
+        return replace(spec, environment=environment, tuning=tuning)
 
     def renaming(self) -> dict[str, str]:
         """Give results the extension of their container."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack
 
@@ -26,6 +26,7 @@ from storeside.transformers.audio.utterance_options import (
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from storeside.speech.filters import Audio
     from storeside.transfer.request.template import Template
     from storeside.transform.given import Given
     from storeside.transform.naming import Naming
@@ -48,7 +49,8 @@ class SegmentArguments(EtlArguments, ExtensionsArguments, total=False):
 class CuttingOperator(AISTransformBucketOperator):
     """Makes one WebDataset shard of each recording of a bucket, with the parts of it in an audio format."""
 
-    template_fields = (*AISTransformBucketOperator.template_fields, *_FORMAT)
+    template_fields = (*AISTransformBucketOperator.template_fields, *_FORMAT, "suite")
+    parts: Audio
 
     def __init__(
         self,
@@ -59,6 +61,7 @@ class CuttingOperator(AISTransformBucketOperator):
         keep_extension: bool | str = False,
         object_timeout: int = 1800,
         stall_seconds: float | None = None,
+        suite: str | Mapping[str, object] = "",
         **kwargs: Any,
     ) -> None:
         super().__init__(
@@ -69,18 +72,31 @@ class CuttingOperator(AISTransformBucketOperator):
         self.sample_rate = sample_rate
         self.channels = channels
         self.keep_extension = keep_extension
+        self.suite: str | Mapping[str, object] = suite
+        check_literals(self, suite=self._check_suite)
         if all(is_literal(getattr(self, name)) for name in _FORMAT):
             with literal_errors(self):
                 self.audio()
+
+    def _check_suite(self, suite: str | Mapping[str, object]) -> None:
+        if suite:
+            from storeside.speech.filters import check_filter
+
+            check_filter(suite, self.parts)
 
     def audio(self) -> AudioFormat:
         """Return the format of utterances. Raises OperatorInputError for a format that they cannot have."""
         return _checked(utterance_format, {name: getattr(self, name) for name in _FORMAT})
 
     def spec(self, context: Context) -> EtlSpec:
-        """Add the format to the ETL's environment."""
+        """Add the format and the suite to the ETL's environment."""
         spec = super().spec(context)
-        return replace(spec, environment={**spec.environment, **self.audio().environment()})
+        added = self.audio().environment()
+        if self.suite:
+            from storeside.speech.filters import filter_of
+
+            added |= filter_of(self.suite, self.parts)
+        return replace(spec, environment={**spec.environment, **added})
 
     def naming(self, context: Context) -> Naming:
         """Refuse recordings whose utterances loaders could not read."""
@@ -111,9 +127,13 @@ class AISCutUtterancesOperator(CuttingOperator):
         only in their extensions have different shards
     :param object_timeout: maximum seconds for one recording; an hour of audio takes about a minute of CPU time
     :param stall_seconds: seconds without progress after which the job is aborted; None means `object_timeout`
+    :param suite: Great Expectations suite about the facts of each utterance. An utterance that breaks a critical
+        expectation is left out of the shard, with the description of the first such expectation as the reason;
+        docs/audio.md names the facts and expectations
     """
 
     template_fields = (*CuttingOperator.template_fields, *_OPTIONS)
+    parts = "utterances"
 
     def __init__(
         self,
@@ -129,12 +149,13 @@ class AISCutUtterancesOperator(CuttingOperator):
         keep_extension: bool | str = False,
         object_timeout: int = 1800,
         stall_seconds: float | None = None,
+        suite: str | Mapping[str, object] = "",
         **kwargs: Unpack[CutArguments],
     ) -> None:
         super().__init__(
             command=transformer_command("audio_utterances"), container=container, sample_rate=sample_rate,
             channels=channels, keep_extension=keep_extension, object_timeout=object_timeout,
-            stall_seconds=stall_seconds, **kwargs,
+            stall_seconds=stall_seconds, suite=suite, **kwargs,
         )  # fmt: skip
         self.threshold = threshold
         self.padding_seconds = padding_seconds
@@ -175,9 +196,13 @@ class AISCutSegmentsOperator(CuttingOperator):
         only in their extensions have different shards
     :param object_timeout: maximum seconds for one recording
     :param stall_seconds: seconds without progress after which the job is aborted; None means `object_timeout`
+    :param suite: Great Expectations suite about the facts of each segment, such as its words per second and language.
+        A segment that breaks a critical expectation is left out of the shard, with the description of the first such
+        expectation as the reason; docs/audio.md names the facts and expectations
     """
 
     template_fields = (*CuttingOperator.template_fields, "segments")
+    parts = "segments"
     refused = ("in_place",)
 
     def __init__(
@@ -190,13 +215,14 @@ class AISCutSegmentsOperator(CuttingOperator):
         keep_extension: bool | str = False,
         object_timeout: int = 1800,
         stall_seconds: float | None = None,
+        suite: str | Mapping[str, object] = "",
         **kwargs: Unpack[SegmentArguments],
     ) -> None:
         refuse(self, kwargs)
         super().__init__(
             command=transformer_command("audio_segments"), container=container, sample_rate=sample_rate,
             channels=channels, keep_extension=keep_extension, object_timeout=object_timeout,
-            stall_seconds=stall_seconds, **kwargs,
+            stall_seconds=stall_seconds, suite=suite, **kwargs,
         )  # fmt: skip
         self.segments = segments
         check_literals(self, segments=_require_files)

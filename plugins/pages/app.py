@@ -16,6 +16,7 @@ from storeside.pages.tables import UnavailableError
 from storeside.plugins.pages import (
     audio,
     benchmarks,
+    corpus,
     destinations,
     downloads,
     etls,
@@ -44,7 +45,7 @@ HEADERS = {
 LARGEST_FORM = 64 << 10
 
 app = FastAPI(title="Storeside", docs_url=None, redoc_url=None, openapi_url=None)
-for part in (overview, movement, failures, objects, destinations, queues, quality, etls, storage, benchmarks):
+for part in (overview, movement, failures, objects, destinations, queues, quality, corpus, etls, storage, benchmarks):
     # The place is taken first: `require_read` needs a thread, too. It is free again when the page is made.
     required = (
         Depends(page_place, scope="function"), Depends(require_read), Depends(require_names),

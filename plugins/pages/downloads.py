@@ -10,7 +10,7 @@ from airflow.api_fastapi.core_api.security import GetUserDep
 from fastapi import APIRouter, HTTPException, Query, Response
 from fastapi.responses import StreamingResponse
 
-from storeside.pages import benchmarks, destinations, downloads, movement, objects, quality, queues
+from storeside.pages import benchmarks, corpus, destinations, downloads, movement, objects, quality, queues
 from storeside.pages.benchmarks import Bar, Chart
 from storeside.pages.downloads import PART, moment
 from storeside.pages.movement import Movement
@@ -30,6 +30,11 @@ Row = dict[str, Any]
 _ETL = (
     "connection", "etl", "state", "image", "communication", "used_by", "health", "objects", "bytes_in", "bytes_out",
     "errors", "problem",
+)  # fmt: skip
+
+# Columns of the steps of a funnel.
+_STEP = (
+    "source", "destination", "outcome", "reason", "hours", "hours_after", "parts", "recordings", "unknown",
 )  # fmt: skip
 
 
@@ -132,10 +137,10 @@ def of_movement(
 @router.get("/objects.csv")
 def of_objects(
     tables: TablesDep, text: str = "", bucket: str = "", status: str = "", begins: bool = False, sort: str = "name",
-    order: str = "asc",
+    order: str = "asc", source: str = "", destination: str = "", reason: str = "",
 ) -> Response:  # fmt: skip
     """Send the copied and transformed objects."""
-    wanted = objects.Search(text, bucket, status, not begins, sort, order)
+    wanted = objects.Search(text, bucket, status, not begins, sort, order, source, destination, reason)
     names = {"object": "object", "source": "source", "result": "destination_object", "destination": "destination"}
     columns = _columns(names, "status", "bytes_in", "bytes_out", "time", "run_id", "reason")
     return _sent("objects", tables, lambda at: objects.search(tables, wanted, at, PART), columns)
@@ -144,10 +149,10 @@ def of_objects(
 @router.get("/loads.csv")
 def of_loads(
     tables: TablesDep, text: str = "", bucket: str = "", status: str = "", begins: bool = False, sort: str = "name",
-    order: str = "asc",
+    order: str = "asc", source: str = "", destination: str = "", reason: str = "",
 ) -> Response:  # fmt: skip
     """Send the objects that were loaded, or were to be loaded, into tables."""
-    wanted = objects.Search(text, bucket, status, not begins, sort, order)
+    wanted = objects.Search(text, bucket, status, not begins, sort, order, source, destination, reason)
     names = {"object": "key", "bucket": "bucket_uri", "table": "destination"}
     columns = _columns(names, "version", "status", "rows", "rejected", "bytes", "time", "run_id", "reason")
     return _sent("loads", tables, lambda at: objects.search_loads(tables, wanted, at, PART), columns)
@@ -234,6 +239,20 @@ def of_benchmarks(tables: TablesDep) -> Response:
         return Page([(chart, bar) for chart in benchmarks.charts(tables) for bar in chart.bars])
 
     return _sent("benchmarks", tables, bars, columns)
+
+
+@router.get("/corpus.csv")
+def of_corpus(tables: TablesDep, bucket: str = "") -> Response:
+    """Send the steps of the funnels, with the hours that remain after each."""
+    columns = _columns({}, *_STEP)
+    return _sent("corpus", tables, lambda _: Page(list(_steps(corpus.funnels(tables, bucket)))), columns)
+
+
+def _steps(funnels: Sequence[corpus.Funnel]) -> Iterator[Row]:
+    for funnel in funnels:
+        for _, step, left in funnel.rows():
+            row = {**vars(step), "source": funnel.source, "destination": funnel.destination, "hours_after": left}
+            yield {**row, "outcome": step.status, "recordings": step.objects}
 
 
 def _columns(renamed: dict[str, str], *others: str) -> dict[str, Callable[[Row], Any]]:

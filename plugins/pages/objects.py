@@ -16,11 +16,11 @@ router = APIRouter()
 @router.get("/objects")
 def find(
     request: Request, tables: TablesDep, text: str = "", bucket: str = "", status: str = "", begins: bool = False,
-    sort: str = "name", order: str = "asc",
+    sort: str = "name", order: str = "asc", source: str = "", destination: str = "", reason: str = "",
     after: str = "", back: str = "", after_load: str = "", back_load: str = "",
 ) -> Response:  # fmt: skip
     """Show the objects that match the search."""
-    wanted = objects.Search(text, bucket, status, not begins, sort, order)
+    wanted = objects.Search(text, bucket, status, not begins, sort, order, source, destination, reason)
     page, loads = (
         objects.search(tables, wanted, At(after, back)),
         objects.search_loads(tables, wanted, At(after_load, back_load)),
@@ -29,6 +29,7 @@ def find(
         request, "objects.html", title="Objects", wanted=wanted, places=movement.places(tables),
         same={
             "text": text, "bucket": bucket, "status": status, "begins": "true" if begins else "",
+            "source": source, "destination": destination, "reason": reason,
             "sort": sort if sort != "name" else "", "order": order if order != "asc" else "",
         },
         here={"after": after, "back": back}, here_load={"after_load": after_load, "back_load": back_load},

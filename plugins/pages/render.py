@@ -78,6 +78,13 @@ def span(seconds: float) -> str:
     return f"{seconds / 3600:.1f} h" if seconds < 172_800 else f"{seconds / 86_400:.0f} d"
 
 
+def hours(value: float) -> str:
+    """Write a length of audio, in hours if it has one."""
+    if value >= 1:
+        return f"{value:,.0f} h" if value >= 100 else f"{value:.1f} h"
+    return f"{60 * value:.1f} min" if value >= 1 / 60 else f"{3600 * value:.0f} s"
+
+
 def utc(seconds: float) -> str:
     """Write a time in UTC."""
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S")
@@ -127,6 +134,7 @@ _environment.filters |= {
     "name": name,
     "size": size,
     "number": number,
+    "hours": hours,
     "span": span,
     "moment": moment,
     "ago": ago,

@@ -119,7 +119,7 @@ def test_aistores_own_errors_are_found(
     recordings: Remote, clickhouse: Any, run: Callable[..., Summary], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """AIStore writes oc://bucket/name in its errors of objects in OCI; a stock transformer has no other reason."""
-    monkeypatch.setattr("storeside.transform.reasons.without_results", lambda *_: iter(()))
+    monkeypatch.setattr("storeside.transform.reasons.reported", lambda *_: iter(()))
     prefix, to, run_id = f"{unique('in')}/", f"ais://{unique('ours')}", unique("run")
     recordings.put(f"{prefix}d/bad.txt", b"bad")
     summary = run(recordings.uri, to, prefix, small_spec("upper", communication="hpush"), run_id, **KEPT)

@@ -111,11 +111,22 @@ BREAKS = (
         (
             Edit(
                 f"{ENGINE}/transformers/workers/pool.py",
-                'return job.left_out(str(head["left_out"]))',
+                'return job.left_out(str(head["left_out"]), str(head.get("facts", "")))',
                 'return job.failure(str(head["left_out"]), final=True)',
             ),
         ),
         restart=True,
+    ),
+    Break(
+        "suites",
+        "a segment that does not meet the suite stays in the shard",
+        (
+            Edit(
+                f"{ENGINE}/transformers/audio/utterances.py",
+                "        if told.get(LEFT_OUT):\n",
+                '        if told.get(LEFT_OUT) == "":\n',
+            ),
+        ),
     ),
     Break(
         "several-results",

@@ -88,6 +88,7 @@ class Site:
             self.url("objects"), self.url("object", bucket=f"s3://{self.bucket}", object=HOSTILE),
             self.url("object", bucket=str(self.audio), object="speech.wav"), self.url("queues"),
             self.url("quality"), self.url("verdict", run="pages/run", dag="pages", task="validate"),
+            self.url("corpus"),
             self.url("tables"), self.url("benchmarks"), self.url("overview"), self.url("etls"), self.url("storage"),
         ]  # fmt: skip
 
@@ -133,9 +134,16 @@ def wav() -> bytes:
 
 def fill(clickhouse: Any, audio: Bucket) -> None:
     """Insert a transcode and a verdict into the tables."""
-    made = [[str(audio), str(audio), "speech.flac", "v", "effect", "speech.wav", "done", 100, 32_044, "pages/run"]]
+    made = [
+        [str(audio), str(audio), "speech.flac", "v", "effect", "speech.wav", "done", 100, 32_044, "pages/run"],
+        [str(audio), str(audio), "loud.flac", "v", "effect", "loud.wav", "left_out", 100, 0, "pages/run"],
+    ]
+    told = [["", '{"duration_seconds": 1.0}'], ["<b>loud</b>", '{"duration_seconds": 3.0}']]
     names = ["source", "destination", "object", "version", "effect", "destination_object", "status", "bytes_in"]
-    clickhouse.insert("storeside.objects", made, column_names=[*names, "bytes_out", "run_id"])
+    clickhouse.insert(
+        "storeside.objects", [[*one, *other] for one, other in zip(made, told, strict=True)],
+        column_names=[*names, "bytes_out", "run_id", "reason", "facts"],
+    )  # fmt: skip
     failed = ExpectationOutcome(
         "expect_x", ("n",), "critical", "n is small", False, 9, 0, 2, (("<b>key</b>", 10),)
     )  # fmt: skip
@@ -220,6 +228,7 @@ def test_a_hostile_name_is_only_text(site: Site) -> None:
     assert "\u202e" not in page
     assert "<b>key</b>" not in site.get("quality").text
     assert "&lt;b&gt;key" in site.get("quality").text
+    assert "left out: &lt;b&gt;loud" in site.get("corpus").text
 
 
 @pytest.mark.parametrize("query", [{"after": "x"}, {"status": "' OR 1"}, {"after": '["a"]'}])

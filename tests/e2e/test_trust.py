@@ -278,6 +278,7 @@ def test_no_page_shows_a_secret(
         ("/objects", {"text": "bad", **where}, "bad.csv.gz"), ("/queues", queue, queue["queue"].rpartition("/")[2]),
         *(("/object", {"object": name, **where}, name) for name in ("good.csv", "bad.csv.gz")),
         ("/dead-letters", queue, "Read the dead letters"), ("/quality", {}, "expect_x"),
+        ("/corpus", {}, "&lt;b&gt;loud"),
         ("/verdict", {"run": "pages/run", "dag": "pages", "task": "validate"}, "expect_x"),
         ("/benchmarks", {}, "Benchmarks"), ("/overview", {}, "Overview"), ("/etls", {}, "ETLs"),
         ("/storage", {}, "Storage"),
@@ -285,6 +286,7 @@ def test_no_page_shows_a_secret(
         ("/movement.csv", {"place": used.bucket}, "data.marked"), ("/run.csv", runs[0], "good.csv"),
         ("/objects.csv", {"bucket": str(audio)}, "speech.wav"), ("/queues.csv", queue, "event"),
         ("/loads.csv", {"text": "bad", **where}, "bad.csv.gz"), ("/quality.csv", {}, "expect_x"),
+        ("/corpus.csv", {}, "hours_after"),
         ("/tables.csv", {}, "data.marked"),
         ("/overview.csv", {}, "s3_to_clickhouse"), ("/etls.csv", {}, "connection"), ("/storage.csv", {}, "target"),
     ]  # fmt: skip

@@ -248,6 +248,7 @@ def test_tasks_that_have_not_started_follow_in_the_order_of_the_dag(pages: TestC
     [
         ("/movement", "dag, place, kind, state, sort, order, after, back"), ("/overview", "dag"),
         ("/objects", "text, bucket, status"), ("/queues", "queue, state"), ("/quality", "text"), ("/run", "dag, run"),
+        ("/corpus", "bucket"),
         ("/storage", "conn_id"), ("/live", "dag, place"), ("/object", "bucket, object"),
     ],
 )  # fmt: skip
@@ -838,7 +839,7 @@ class Hangs:
     ],
 )
 @pytest.mark.parametrize(
-    "path", ["/movement", "/live", "/run?dag=d&run=r", "/objects", "/queues", "/quality", "/benchmarks"]
+    "path", ["/movement", "/live", "/run?dag=d&run=r", "/objects", "/queues", "/quality", "/corpus", "/benchmarks"]
 )
 def test_an_error_of_clickhouse_is_a_page_that_says_what_to_do(
     pages: TestClient, monkeypatch: pytest.MonkeyPatch, path: str, error: Exception, said: str

@@ -62,6 +62,7 @@ def test_the_exports() -> None:
         "DeadLetters",
         "EtlSpec",
         "Expression",
+        "FILTER_COLUMNS",
         "FailedObjects",
         "FailedTasks",
         "Freshness",

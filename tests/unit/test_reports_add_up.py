@@ -140,7 +140,7 @@ def transform(
     pending = {one.object for one in ledger.missing(scope, "", 9)}
     for key, outcome in zip(KEYS, outcomes, strict=True):
         if key in pending and isinstance(outcome, str):
-            ledger.record_outcomes(scope, [(key, outcome, "left_out")])
+            ledger.record_outcomes(scope, [(key, outcome, "left_out", "")])
         elif key in pending and outcome:
             results[key] = results.get(key, 0) + 1
         elif key in pending and outcome is not None:
@@ -198,7 +198,7 @@ def test_reasons_of_left_out_objects_are_counted_up_to_a_limit(connection: Conne
     ledger.record_listing(scope, "source", [(name, f"{name}.wav", 1, "v", "") for name in names])
     ledger.plan(scope, retry_failed=False, keeps_result=True)
     ledger.record_outcomes(
-        scope, [(name, f"{name} is odd" if int(name) % 3 else "loud", "left_out") for name in names]
+        scope, [(name, f"{name} is odd" if int(name) % 3 else "loud", "left_out", "") for name in names]
     )
     ledger.settle(scope, record_done=True, no_reason="none")
     found = ledger.left_out(scope)
@@ -206,3 +206,31 @@ def test_reasons_of_left_out_objects_are_counted_up_to_a_limit(connection: Conne
     both = (found + found).by_reason()
     assert len(both) == REASONS + 1
     assert (both["loud"], sum(both.values())) == (2 * REASONS, 6 * REASONS)
+
+
+def test_facts_are_recorded_with_the_outcome_that_they_belong_to(connection: Connection) -> None:
+    """An object that was left out over one channel and has a result over another has the facts of the result."""
+    ledger, scope = Ledger(connection), Scope("ais://a", "ais://b", "effect", "run")  # type: ignore[arg-type]
+    for table in ("objects", "listings"):
+        connection.command(f"TRUNCATE TABLE storeside.{table}")
+    names = ["kept", "left", "both", "failed", "plain"]
+    ledger.record_listing(scope, "source", [(name, f"{name}.wav", 1, "v", "") for name in names])
+    ledger.plan(scope, retry_failed=False, keeps_result=True)
+    results = [("", f"{name}.wav", 1, "v", "") for name in ("kept", "both", "plain")]
+    ledger.record_listing(scope, "after", results)
+    ledger.record_outcomes(scope, [
+        ("kept", "", "facts", "k"), ("failed", "", "facts", "never stored"), ("failed", "bad", "final", ""),
+        ("left", "short", "left_out", "l"), ("both", "short", "left_out", "not this"), ("both", "", "facts", "b"),
+    ])  # fmt: skip
+    ledger.settle(scope, record_done=True, no_reason="none")
+    found = connection.query(
+        "SELECT object, toString(status), reason, facts FROM storeside.objects FINAL"
+    ).result_rows
+    assert {name: tuple(told) for name, *told in found} == {
+        "kept": ("done", "", "k"), "left": ("left_out", "short", "l"), "both": ("done", "", "b"),
+        "failed": ("failed", "bad", ""), "plain": ("done", "", ""),
+    }  # fmt: skip
+    ledger.plan(scope, retry_failed=False, keeps_result=True)
+    assert ledger.planned(scope), "a new plan forgets what earlier jobs stated"
+    stated = "SELECT count() FROM storeside.listings WHERE side IN ('facts', 'left_out')"
+    assert connection.query(stated).result_rows == [(0,)]

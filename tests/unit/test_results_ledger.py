@@ -108,7 +108,7 @@ def test_results_that_an_object_no_longer_has_are_removed_if_it_owns_them(ledger
     list_(engine, "after", "", "made.jsonl", version="second")
     announce(ledger, "torn", {"same": "2/s", "absent": ""}, "second")
     list_(engine, "after", "", "torn.jsonl", version="second")
-    ledger.record_outcomes(SCOPE, [("gone.wav", "short", "left_out"), ("kept.wav", "bad", "final")])
+    ledger.record_outcomes(SCOPE, [("gone.wav", "short", "left_out", ""), ("kept.wav", "bad", "final", "")])
     results.check(ledger, SCOPE)
     results.find_obsolete(ledger, SCOPE)
     # the list of an object that is left out is removed with other results

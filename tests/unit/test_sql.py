@@ -684,7 +684,7 @@ def test_only_earlier_results_of_the_objects_that_are_left_out_are_removed(engin
             {"job": SCOPE.job, "object": name, "result": f"{name}.wav"},
         )
     left_out = ("in/old", "in/foreign", "in/absent")  # nothing says that the foreign object is a result
-    ledger.record_outcomes(SCOPE, [(name, "too short", "left_out") for name in left_out])
+    ledger.record_outcomes(SCOPE, [(name, "too short", "left_out", "") for name in left_out])
     there = [("", f"{name}.wav", 1, "7", "") for name in ("in/old", "in/failed", "in/made", "in/foreign")]
     for side in ("before", "after"):
         ledger.record_listing(SCOPE, side, there)

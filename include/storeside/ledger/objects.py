@@ -29,11 +29,12 @@ _RUN |= dict.fromkeys(("seconds", "job_seconds"), "Float64")
 # `planned` marks a complete plan. It is deleted first, because a task resumes only complete plans.
 _PLANNED = (
     "planned", "pending", "known_bad", "forgiven", "refused", "accepted", "changed", "reason", "final", "left_out",
-    "member", "left_out_member", "reported", "announced", "incomplete", "obsolete", "submitted",
+    "facts", "member", "left_out_member", "reported", "announced", "incomplete", "obsolete", "submitted",
 )  # fmt: skip
 _BATCH = 20_000
-# Why an object has no result: a reason that may pass, one that may not, or its transformer left it out.
-WithoutResult = Literal["reason", "final", "left_out"]
+# The kinds of entries in a server's log about an object: a failure that may pass, one that may not, that its
+# transformer left it out, or the facts of its result.
+Reported = Literal["reason", "final", "left_out", "facts"]
 _SYNCHRONOUS = {"async_insert": 0}
 
 
@@ -318,11 +319,11 @@ class Ledger:
 
     def record_reasons(self, scope: Scope, reasons: Iterable[tuple[str, str, bool]]) -> None:
         """Store the reasons of failed objects until `settle`, as (object, reason, whether it failed for good)."""
-        self.record_outcomes(scope, ((name, why, "final" if final else "reason") for name, why, final in reasons))
+        self.record_outcomes(scope, ((name, why, "final" if final else "reason", "") for name, why, final in reasons))
 
-    def record_outcomes(self, scope: Scope, outcomes: Iterable[tuple[str, str, WithoutResult]]) -> None:
-        """Store the reasons of objects without a result until `settle`, as (object, reason, kind)."""
-        self.insert_listing((scope.job, kind, name, "", 0, "", why) for name, why, kind in outcomes)
+    def record_outcomes(self, scope: Scope, outcomes: Iterable[tuple[str, str, Reported, str]]) -> None:
+        """Store what servers report of objects until `settle`, as (object, reason, kind, facts)."""
+        self.insert_listing((scope.job, kind, name, "", 0, facts, why) for name, why, kind, facts in outcomes)
 
     def results_of_left_out(self, scope: Scope, after: str, limit: int) -> list[str]:
         """Return up to `limit` names, greater than `after`, of earlier results of objects that the job left out.

@@ -99,7 +99,9 @@ def media_type(name: str) -> str | None:
 class Search:
     """A search: names that begin with a text, or contain it (`anywhere`), in a bucket, with an outcome.
 
-    `bucket` is a part of the name of a bucket or table. `sort` and `order` decide about the order.
+    `bucket` is a part of the name of a bucket or table. `sort` and `order` decide about the order. `source` and
+    `destination` are whole names of buckets, and `reason` is the whole reason of an object, or of parts of it that
+    were left out; loads have none of these three.
     """
 
     text: str = ""
@@ -108,6 +110,9 @@ class Search:
     anywhere: bool = False
     sort: str = "name"
     order: str = "asc"
+    source: str = ""
+    destination: str = ""
+    reason: str = ""
 
     def __post_init__(self) -> None:
         check("status", self.status, SEARCHED)
@@ -125,13 +130,19 @@ class Search:
         """The parameters of the statements about objects."""
         return {
             "text": self.text, "stem": self.stem, "bucket": self.bucket, "status": self.status,
-            "anywhere": self.anywhere,
+            "anywhere": self.anywhere, "of_source": self.source, "of_destination": self.destination,
+            "reason": self.reason,
         }  # fmt: skip
 
     @property
     def asked_of_loads(self) -> dict[str, Any]:
         """The parameters of the statements about loads, whose buckets have no scheme."""
         return {**self.asked, "bucket": self.bucket.rpartition("://")[2]}
+
+    @property
+    def has_loads(self) -> bool:
+        """Whether loads of tables may match."""
+        return not (self.source or self.destination or self.reason)
 
     def directed(self, statement: str, at: At, value: str) -> str:
         """Return the statement in the order of the listing; `value` is what sorts it, if that is not the name."""
@@ -170,6 +181,8 @@ def search(tables: Tables, wanted: Search, at: At = FIRST, size: int = PAGE) -> 
 
 def search_loads(tables: Tables, wanted: Search, at: At = FIRST, size: int = PAGE) -> Page[dict[str, Any]]:
     """Return objects that were planned to be loaded into tables. Raises PageInputError for an invalid cursor."""
+    if not wanted.has_loads:
+        return Page([])
     cursor = at.cursor(int, str, str, str, str)
     value, table, of, key, version = cursor or (0, "", "", "", "")
     when = "toUnixTimestamp64Milli(toDateTime64(recorded_at, 3))"
@@ -255,6 +268,8 @@ def count(tables: Tables, wanted: Search) -> int:
 
 def count_loads(tables: Tables, wanted: Search) -> int:
     """Return how many object versions of loads match, at most `MOST_COUNTED` + 1; see `count`."""
+    if not wanted.has_loads:
+        return 0
     return _count(tables.rows(sql.query("pages_keys_total"), **wanted.asked_of_loads, limit=MOST_COUNTED + 1))
 
 

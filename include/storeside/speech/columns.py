@@ -52,3 +52,8 @@ SEGMENT_COLUMNS: Final[dict[str, str]] = {
     "speaker": "String",
     "language": "LowCardinality(String)",
 }
+# Those that a suite adds: why an utterance or segment is not in its shard, NULL if it is, and the rate of its text.
+FILTER_COLUMNS: Final[dict[str, str]] = {
+    "left_out": "LowCardinality(Nullable(String))",
+    "words_per_second": "Nullable(Float64)",
+}

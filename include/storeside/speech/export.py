@@ -60,24 +60,22 @@ def export(client: HttpClient, target: Source, form: str, bucket: str, run_id: s
     check_rows(form, run_id, table)
     database, _, name = table.partition(".")
     parameters = {"bucket": bucket, "run_id": run_id, "database": database, "table": name}
-    has_texts = bool(table) and _has_texts(client, parameters)
-    query = whole_query(form, table, has_texts=has_texts)
+    columns = _columns(client, parameters) if table else set()
+    told = {"has_texts": columns >= {"segment", *TEXTS}, "has_left_out": "left_out" in columns}
+    query = whole_query(form, table, **told)
     rows = int(first_row(client.query(f"SELECT count() FROM ({query})", parameters=parameters))[0])
     if not rows:
         log.warning("%s has no rows of %s %s: nothing is written", table or "speech.manifest", bucket, run_id)
         return 0
-    _require_readable(client, unreadable_query(table, has_texts=has_texts), form, table, parameters)
+    _require_readable(client, unreadable_query(table, **told), form, table, parameters)
     client.command(f"INSERT INTO FUNCTION {function} {query}", parameters=parameters, settings=_SETTINGS)
     log.info("ClickHouse wrote %d %s of %s to %s", rows, "utterances" if table else "recordings", bucket, target.uri)
     return rows
 
 
-def _has_texts(client: HttpClient, parameters: dict[str, str]) -> bool:
-    query = (
-        "SELECT count() FROM system.columns WHERE database = {database:String} AND table = {table:String}"
-        " AND name IN ('segment', 'text', 'speaker', 'language')"
-    )
-    return int(first_row(client.query(query, parameters=parameters))[0]) == len(("segment", *TEXTS))
+def _columns(client: HttpClient, parameters: dict[str, str]) -> set[str]:
+    query = "SELECT name FROM system.columns WHERE database = {database:String} AND table = {table:String}"
+    return {name for (name,) in client.query(query, parameters=parameters).result_rows}
 
 
 def _require_readable(client: HttpClient, query: str, form: str, table: str, parameters: dict[str, str]) -> None:
@@ -90,27 +88,29 @@ def _require_readable(client: HttpClient, query: str, form: str, table: str, par
         )
 
 
-def whole_query(form: str, table: str, *, has_texts: bool = False) -> str:
+def whole_query(form: str, table: str, *, has_texts: bool = False, has_left_out: bool = False) -> str:
     """Return the whole query of a format: of a table's utterances, or without a table of recordings.
 
-    A table that `has_texts` has the columns `SEGMENT_COLUMNS`.
+    A table that `has_texts` has the columns `SEGMENT_COLUMNS`. If it `has_left_out`, a column states which utterances
+    a suite has left out of their shards.
     """
     # NeMo reads the language from this field
     texts = "text, speaker, language AS lang" if "nemo" in form else ", ".join(TEXTS)
     query = query_of(form).replace(", TEXTS\n", f", {texts}\n" if has_texts else "\n")
-    return query.replace("EXPORTED", _rows(table, has_texts))
+    return query.replace("EXPORTED", _rows(table, has_texts, has_left_out))
 
 
-def unreadable_query(table: str, *, has_texts: bool = False) -> str:
+def unreadable_query(table: str, *, has_texts: bool = False, has_left_out: bool = False) -> str:
     """Return the query that counts the rows which readers of the file would not find."""
     query = sql.query("export_unreadable_utterances") if table else sql.query("export_unreadable_recordings")
-    return query.replace("EXPORTED", _rows(table, has_texts))
+    return query.replace("EXPORTED", _rows(table, has_texts, has_left_out))
 
 
-def _rows(table: str, has_texts: bool) -> str:
-    if has_texts:
-        return sql.query("export_segments")
-    return sql.query("export_utterances") if table else sql.query("export_recordings")
+def _rows(table: str, has_texts: bool, has_left_out: bool) -> str:
+    if not table:
+        return sql.query("export_recordings")
+    query = sql.query("export_segments") if has_texts else sql.query("export_utterances")
+    return query.replace("KEPT", "left_out IS NULL" if has_left_out else "true")
 
 
 def query_of(form: str) -> str:

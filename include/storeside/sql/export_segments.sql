@@ -25,4 +25,5 @@
                 snr_db Nullable(Float64))'
         ) AS custom
     FROM {database:Identifier}.{table:Identifier}
+    WHERE KEPT
 )

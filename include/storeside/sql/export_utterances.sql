@@ -14,4 +14,5 @@
                 bandwidth_hz Nullable(Float64), snr_db Nullable(Float64))'
         ) AS custom
     FROM {database:Identifier}.{table:Identifier}
+    WHERE KEPT
 )

@@ -14,6 +14,7 @@ WHERE (source, destination, object, prepend) IN
     LIMIT {candidates:UInt32}
 )
     AND ({status:String} = '' OR objects.status = {status:String})
+    AND ({reason:String} = '' OR reason = {reason:String} OR JSONHas(facts, 'left_out', {reason:String}))
     AND ({all_dags:Bool} OR has({dags:Array(String)}, substring(run_id, 1, position(run_id, '/') - 1)))
 ORDER BY ORDER_VALUE source DIRECTION, destination DIRECTION, object DIRECTION, prepend DIRECTION
 LIMIT {limit:UInt32}

@@ -8,6 +8,9 @@ WHERE NAMED
         OR positionCaseInsensitiveUTF8(destination, {bucket:String}) > 0
     )
     AND ({status:String} = '' OR status = {status:String})
+    AND ({of_source:String} = '' OR source = {of_source:String})
+    AND ({of_destination:String} = '' OR destination = {of_destination:String})
+    AND ({reason:String} = '' OR reason = {reason:String} OR JSONHas(facts, 'left_out', {reason:String}))
     AND ({all_dags:Bool} OR has({dags:Array(String)}, substring(run_id, 1, position(run_id, '/') - 1)))
     -- rows after the cursor, written so that ClickHouse uses the primary key
     AND

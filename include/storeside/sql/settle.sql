@@ -4,7 +4,7 @@
 -- tries it again.
 INSERT INTO storeside.objects
     (source, destination, prepend, object, version, effect, destination_object, status, reason, bytes_in, bytes_out,
-    result_version, listed_at, run_id, options, given)
+    result_version, listed_at, run_id, options, given, facts)
 SELECT
     {source:String}, {destination:String}, {prepend:String}, r.object,
     if(r.fresh OR e.refused OR e.is_left_out OR NOT {remote:Bool}, r.version, ''), {effect:String}, r.destination_object,
@@ -12,7 +12,7 @@ SELECT
     multiIf(r.fresh, '', e.why != '', e.why, {no_reason:String}),
     r.size, if(r.fresh, r.result_size, 0), if(r.fresh, r.result_version, ''),
     (SELECT min(listed_at) FROM storeside.listings WHERE job = {job:String} AND side = 'listing'), {run_id:String}, {options:String},
-    g.given
+    g.given, if(r.fresh, k.of_result, if(e.is_left_out, k.of_left_out, ''))
 FROM (SELECT * FROM storeside.results(job = {job:String}, effect = {effect:String})) AS r
 LEFT JOIN
 (
@@ -27,5 +27,14 @@ LEFT JOIN
 (
     SELECT object, version AS given FROM storeside.listings WHERE job = {job:String} AND side = 'given'
 ) AS g ON g.object = r.object
+LEFT JOIN
+(
+    SELECT
+        object, argMaxIf(version, listed_at, side = 'facts') AS of_result,
+        argMaxIf(version, listed_at, side = 'left_out') AS of_left_out
+    FROM storeside.listings
+    WHERE job = {job:String} AND side IN ('facts', 'left_out')
+    GROUP BY object
+) AS k ON k.object = r.object
 WHERE if(r.fresh, {record_done:Bool}, e.why != '' OR {no_reason:String} != '')
 SETTINGS async_insert = 0

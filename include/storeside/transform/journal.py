@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, TypeVar
 from storeside.aistore import jobs
 from storeside.aistore.errors import AIStoreInputError
 from storeside.transformers.contract.failures import (
+    Facts,
     Failure,
     LeftOut,
     Shard,
     Unlisted,
     parse,
+    parse_facts,
     parse_left_out,
     parse_shards,
     parse_unlisted,
@@ -26,20 +28,22 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
-E = TypeVar("E", bound="Failure | LeftOut | Shard | Unlisted")
+E = TypeVar("E", bound="Failure | LeftOut | Facts | Shard | Unlisted")
 
 
 def failures(client: Client, etl_names: Iterable[str], job_id: str, bucket: str) -> Iterator[Failure]:
-    """Yield the failures of one job; see `without_results`."""
-    for entry in without_results(client, etl_names, job_id, bucket):
+    """Yield the failures of one job; see `reported`."""
+    for entry in reported(client, etl_names, job_id, bucket):
         if isinstance(entry, Failure):
             yield entry
 
 
-def without_results(
+def reported(
     client: Client, etl_names: Iterable[str], job_id: str, bucket: str
-) -> Iterator[Failure | LeftOut]:
-    """Yield the objects of `bucket` (its name) that failed or were left out in one job, read from its ETLs' logs.
+) -> Iterator[Failure | LeftOut | Facts]:
+    """Yield what the logs of a job's ETLs state of objects of `bucket` (its name).
+
+    These are the objects that failed or were left out, and the facts of others.
 
     A transformer's log has the same clock as the job's snapshot on its target, so an entry that is older than the job
     belongs to another job. Raises AISError or RequestException if the ETL no longer exists or the cluster does not
@@ -49,6 +53,8 @@ def without_results(
     for entry in _entries(client, etl_names, job_id, bucket, _of_objects):
         if isinstance(entry, Unlisted):
             unlisted = True
+        elif isinstance(entry, Facts):
+            yield entry
         elif not entry.member:
             if isinstance(entry, Failure):
                 first = first or entry
@@ -97,14 +103,15 @@ def readable(job_id: str, entries: Iterable[T]) -> Iterator[T]:
         log.info("job %s: cannot read all failures: %s", job_id, " ".join(str(e).split())[:300])
 
 
-def _of_objects(log: str) -> Iterator[Failure | LeftOut | Unlisted]:
+def _of_objects(log: str) -> Iterator[Failure | LeftOut | Facts | Unlisted]:
     yield from parse(log)
     yield from parse_left_out(log)
+    yield from parse_facts(log)
     yield from parse_unlisted(log)
 
 
 def shards(client: Client, etl_name: str, job_id: str, bucket: str) -> Iterator[Failure | LeftOut | Shard]:
-    """Yield the shards that one job on `bucket` delivered, and members without results; see `without_results`."""
+    """Yield the shards that one job on `bucket` delivered, and members without results; see `reported`."""
     for entry in _entries(client, [etl_name], job_id, bucket, _of_shards):
         if isinstance(entry, Shard) or entry.member:
             yield entry

@@ -10,12 +10,12 @@ from storeside.aistore.buckets import Bucket
 from storeside.aistore.errors import is_refusal, plain, said
 from storeside.aistore.existing import details
 from storeside.aistore.spec import EtlSpec
-from storeside.ledger.objects import Ledger, WithoutResult
+from storeside.ledger.objects import Ledger, Reported
 from storeside.ledger.scope import Pending, Scope
-from storeside.transform.journal import readable, without_results
+from storeside.transform.journal import readable, reported
 from storeside.transform.members import record_members
 from storeside.transform.state import Phase, State
-from storeside.transformers.contract.failures import Failure, LeftOut
+from storeside.transformers.contract.failures import Facts, Failure, LeftOut
 
 if TYPE_CHECKING:
     from aistore.sdk import Client
@@ -31,7 +31,7 @@ MOST_ERRORS = 128
 def record_reasons(
     client: Client, ledger: Ledger, scope: Scope, source: Bucket, spec: EtlSpec | None, state: State
 ) -> None:
-    """Record why objects failed in a finished job, and which ones the transformer left out."""
+    """Record why objects failed in a finished job, which ones the transformer left out, and facts of the others."""
     if state.phase == Phase.QUARANTINE:
         return
     if spec is None:
@@ -41,17 +41,19 @@ def record_reasons(
         return
     if spec.in_shards:
         record_members(client, ledger, scope, source, state.etl_names, state.job_id)
-    journal = readable(state.job_id, without_results(client, state.etl_names, state.job_id, source.name))
-    ledger.record_outcomes(scope, ((entry.object, entry.reason, _kind(entry)) for entry in journal))
+    journal = readable(state.job_id, reported(client, state.etl_names, state.job_id, source.name))
+    ledger.record_outcomes(scope, map(_outcome, journal))
     if state.phase == Phase.RETRY or spec.communication != "ws":
         known = readable(state.job_id, object_errors(client, state.etl_names, state.job_id, source))
         ledger.record_reasons(scope, ((name, reason, False) for name, reason in known))
 
 
-def _kind(entry: Failure | LeftOut) -> WithoutResult:
+def _outcome(entry: Failure | LeftOut | Facts) -> tuple[str, str, Reported, str]:
+    if isinstance(entry, Facts):
+        return entry.object, "", "facts", entry.facts
     if isinstance(entry, LeftOut):
-        return "left_out"
-    return "final" if entry.final else "reason"
+        return entry.object, entry.reason, "left_out", entry.facts
+    return entry.object, entry.reason, "final" if entry.final else "reason", ""
 
 
 def reasons_of_copies(client: Client, bucket: Bucket, missing: Iterable[Pending]) -> Iterator[tuple[str, str, bool]]:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from importlib import import_module
 from typing import Any, BinaryIO
 
-from .transformer import Data, LeaveOut, Result, Source, StreamTransformer, Transformer, WithSidecar
+from .transformer import Data, LeaveOut, Result, Source, StreamTransformer, Transformer, WithFacts, WithSidecar
 
 # The modules of built-in transforms, by the part of their names before the first underscore.
 BUILT_IN = {
@@ -33,7 +33,7 @@ class _Function:
     """Wraps a plain function as a transformer."""
 
     def __init__(
-        self, function: Callable[[Source, str, str], Data | WithSidecar | LeaveOut | Iterator[Result]]
+        self, function: Callable[[Source, str, str], Data | WithSidecar | WithFacts | LeaveOut | Iterator[Result]]
     ) -> None:
         self.transform = function
         self.mime_type = getattr(function, "mime_type", DEFAULT_MIME_TYPE)

@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 
 from storeside.transformers.contract.members import one_object
+from storeside.transformers.words import WORD
 
 from .transformer import ObjectError, Source, utf8
 
@@ -19,8 +20,6 @@ _MARKS = (
     (b"\xff\xfe", "utf-16"),
     (b"\xfe\xff", "utf-16"),
 )
-# A word: letters and digits of any script, with apostrophes and hyphens between them.
-_WORD = re.compile(r"[^\W_]+(?:['\u2019-][^\W_]+)*")
 
 
 def text_facts(source: Source, name: str, _arguments: str) -> bytes:
@@ -34,7 +33,7 @@ def text_facts(source: Source, name: str, _arguments: str) -> bytes:
     content = Path(source).read_bytes() if isinstance(source, str) else bytes(source)
     encoding, text = _decoded(content)
     lines = text.splitlines()
-    words = [word.casefold() for word in _WORD.findall(text)]
+    words = [word.casefold() for word in WORD.findall(text)]
     facts = {
         "object": utf8(name),
         "encoding": encoding,

@@ -21,8 +21,13 @@ class LeaveOut(Exception):
     """The object shall have no result: `transform` raises or returns this with the reason.
 
     That is no failure. The run lists and counts such objects by their reasons, so give many objects the same reason,
-    such as ``shorter than 1 s``. They are transformed again only after they or the ETL's specification changed.
+    such as ``shorter than 1 s``. They are transformed again only after they or the ETL's specification changed. The
+    ledger records `facts`, such as ``{"duration_seconds": 0.4}``, beside the reason; see `WithFacts`.
     """
+
+    def __init__(self, reason: str = "", facts: Mapping[str, Any] | None = None) -> None:
+        super().__init__(reason)
+        self.facts = facts
 
 
 @dataclass(frozen=True)
@@ -52,6 +57,17 @@ class WithSidecar:
     sidecar_name: str = ""
 
 
+@dataclass(frozen=True)
+class WithFacts:
+    """A result with facts for the ledger, which the column `facts` of ``storeside.objects`` then has as JSON.
+
+    JSON must be able to represent the facts, in at most 6,000 characters: longer facts are not recorded.
+    """
+
+    result: Data | WithSidecar
+    facts: Mapping[str, Any]
+
+
 class Transformer(Protocol):
     """One kind of transform; built once per worker process, and called for one object at a time.
 
@@ -69,7 +85,7 @@ class Transformer(Protocol):
 
     def transform(
         self, source: Source, name: str, arguments: str
-    ) -> Data | WithSidecar | LeaveOut | Iterator[Result]:
+    ) -> Data | WithSidecar | WithFacts | LeaveOut | Iterator[Result]:
         """Return the transformed object, or the reason why it has no result, or yield several results."""
         ...
 

@@ -12,7 +12,7 @@ import io
 import json
 from array import array
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from itertools import chain
 from typing import Any, TypeAlias
@@ -33,11 +33,14 @@ from .input import open_input
 from .libav_decoder import Decoder, reason
 from .limits import Limits
 from .signal import Signal, interleaved
+from .suite import LEFT_OUT, Sieve
 from .utterance_options import RATE, WINDOW, UtteranceOptions, sample_name, shard_name
 from .utterance_segments import Utterance, utterances
 
 _HEARD = AudioFormat(sample_rate=RATE, channels=1)
 _MODE = 0o644
+# WebDataset skips members in folders of this form.
+LEFT_OUT_FOLDER = "__left_out__"
 
 Part: TypeAlias = Utterance | Segment
 
@@ -101,20 +104,25 @@ def _decoded(
 
 
 def shard(
-    source: Source, name: str, target: AudioFormat, options: UtteranceOptions, limits: Limits, detector: Detector
-) -> memoryview:
+    source: Source, name: str, target: AudioFormat, options: UtteranceOptions, limits: Limits, detector: Detector,
+    sieve: Sieve | None = None,
+) -> memoryview:  # fmt: skip
     """Return the shard of the recording `name`: per utterance its audio in the `target` format, and its facts.
 
     A recording without speech has a shard without members. The same recording and options have the same shard on the
     same type of CPU. Raises AudioError.
     """
-    return shard_of(source, name, target, utterances(*detector.probabilities(source, limits), options), limits)
+    found = utterances(*detector.probabilities(source, limits), options)
+    return shard_of(source, name, target, found, limits, sieve)
 
 
-def shard_of(source: Source, name: str, target: AudioFormat, found: Sequence[Part], limits: Limits) -> memoryview:
+def shard_of(
+    source: Source, name: str, target: AudioFormat, found: Sequence[Part], limits: Limits, sieve: Sieve | None = None
+) -> memoryview:
     """Return the shard of the recording `name` with these parts of it, which are in the order of their starts.
 
-    The text of a segment is a separate member, too. Raises AudioError, also for segments outside the recording.
+    The text of a segment is a separate member, too. A part that the `sieve` leaves out has only its facts, in the
+    folder `LEFT_OUT_FOLDER`, which loaders skip. Raises AudioError, also for segments outside the recording.
     """
     known = {
         "shard": utf8(shard_name(name, target.keep_extension)),
@@ -127,11 +135,13 @@ def shard_of(source: Source, name: str, target: AudioFormat, found: Sequence[Par
         audio = cut.encoded(target)
         facts = cut.facts(audio, target)
         member = f"{stem}.{target.container}"
-        told = {**known, "member": utf8(member), "utterance": number, **facts}
-        line = json.dumps(told, allow_nan=False).encode() + b"\n"
-        contents = [(member, audio), (f"{stem}.json", line)]
-        if text := facts.get("text"):
-            contents.append((f"{stem}.txt", str(text).encode()))
+        told = {**known, "member": utf8(member), "utterance": number, **(sieve.judged(facts) if sieve else facts)}
+        if told.get(LEFT_OUT):
+            contents = [(f"{LEFT_OUT_FOLDER}/{stem}.json", _line({**told, "member": ""}))]
+        else:
+            contents = [(member, audio), (f"{stem}.json", _line(told))]
+            if text := facts.get("text"):
+                contents.append((f"{stem}.txt", str(text).encode()))
         for member_name, content in contents:
             written.write(tar_archive.header(Member(member_name, 0, 0, _MODE, 0), member_name, len(content)))
             written.write(content)
@@ -140,6 +150,10 @@ def shard_of(source: Source, name: str, target: AudioFormat, found: Sequence[Par
             raise errors.too_large(limits.result_bytes)
     written.write(tar_archive.END)
     return written.getbuffer()
+
+
+def _line(facts: Mapping[str, Any]) -> bytes:
+    return json.dumps(facts, allow_nan=False).encode() + b"\n"
 
 
 def _digest(source: Source) -> str:

@@ -20,9 +20,12 @@ MARK = "storeside-failure "
 SHARD_MARK = MARK + "shard "
 UNLISTED_MARK = MARK + "unlisted "
 LEFT_OUT_MARK = MARK + "left out "
+FACTS_MARK = MARK + "facts "
 _REASON_LENGTH = 500
 # Characters of the reason of a left-out object: reasons are counted, so they are brief.
 LONGEST_LEFT_OUT = 200
+# Characters of an object's facts.
+LONGEST_FACTS = 6_000
 E = TypeVar("E")
 
 
@@ -56,7 +59,7 @@ class LeftOut:
     """One object, or one `member` of a shard, that the transformer left out; the fields are those of `Failure`.
 
     The reason comes from a transformer, which may be hostile: it is shortened to `LONGEST_LEFT_OUT` characters, and
-    each run of characters that cannot be printed becomes one space.
+    each run of characters that cannot be printed becomes one space. `facts` are one JSON object; see `checked_facts`.
     """
 
     time: float
@@ -64,14 +67,50 @@ class LeftOut:
     object: str
     reason: str
     member: str = ""
+    facts: str = ""
 
     def __post_init__(self) -> None:
         text = "".join(c if c.isprintable() else " " for c in self.reason[: 4 * LONGEST_LEFT_OUT])
         object.__setattr__(self, "reason", " ".join(text.split())[:LONGEST_LEFT_OUT].rstrip() or "no reason given")
+        object.__setattr__(self, "facts", checked_facts(self.facts))
 
     def line(self) -> str:
         """Return the journal's line without a line end."""
-        return LEFT_OUT_MARK + json.dumps(asdict(self), separators=(",", ":"))
+        fields = asdict(self)
+        if not self.facts:  # earlier versions do not know the field
+            del fields["facts"]
+        return LEFT_OUT_MARK + json.dumps(fields, separators=(",", ":"))
+
+
+@dataclass(frozen=True)
+class Facts:
+    """The facts of an object with a result, as one JSON object; see `checked_facts`."""
+
+    time: float
+    bucket: str
+    object: str
+    facts: str
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "facts", checked_facts(self.facts))
+
+    def line(self) -> str:
+        """Return the journal's line without a line end."""
+        return FACTS_MARK + json.dumps(asdict(self), separators=(",", ":"))
+
+
+def checked_facts(text: str) -> str:
+    """Return facts from a transformer, which may be hostile: empty unless they are one brief JSON object."""
+    try:
+        if len(text) <= LONGEST_FACTS and isinstance(json.loads(text, parse_constant=_no_number), dict):
+            return utf8(text)
+    except (ValueError, RecursionError):
+        pass
+    return ""
+
+
+def _no_number(name: str) -> None:
+    raise ValueError(f"{name} is no number of JSON")
 
 
 @dataclass(frozen=True)
@@ -117,6 +156,11 @@ def parse(log: str) -> Iterator[Failure]:
 def parse_left_out(log: str) -> Iterator[LeftOut]:
     """Yield the objects and members that a server left out, by its log."""
     yield from _parsed(log, LEFT_OUT_MARK, LeftOut)
+
+
+def parse_facts(log: str) -> Iterator[Facts]:
+    """Yield the facts of objects with a result in a server's log."""
+    yield from _parsed(log, FACTS_MARK, Facts)
 
 
 def parse_shards(log: str) -> Iterator[Shard]:

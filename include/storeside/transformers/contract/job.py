@@ -15,7 +15,7 @@ from urllib.parse import parse_qs, unquote_to_bytes
 
 from storeside.transformers.transformer import utf8
 
-from .failures import Failure, LeftOut
+from .failures import Facts, Failure, LeftOut
 
 # <mountpath>/@<provider>/[<namespace>/]<bucket>/%ob/<object name>: AIStore's docs/on_disk_layout.md
 _FILE = re.compile(r"/@([a-z]+)/(?:(@[^/#]*)?(#[^/]*)/)?([^@#/][^/]*)/%ob/(.+)", re.DOTALL)
@@ -63,9 +63,13 @@ class Job:
         """Return this object's entry for the failure journal."""
         return Failure(time.time(), self.bucket, self.object, reason, final)
 
-    def left_out(self, reason: str) -> LeftOut:
+    def left_out(self, reason: str, facts: str = "") -> LeftOut:
         """Return this object's entry for the failure journal if the transformer left it out."""
-        return LeftOut(time.time(), self.bucket, self.object, reason)
+        return LeftOut(time.time(), self.bucket, self.object, reason, facts=facts)
+
+    def measured(self, facts: str) -> Facts:
+        """Return the entry with this object's facts for the failure journal."""
+        return Facts(time.time(), self.bucket, self.object, facts)
 
 
 def from_control_message(message: bytes) -> Job:

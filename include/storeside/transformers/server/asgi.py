@@ -94,7 +94,13 @@ class AsgiServer:
             return self._failed(outcome)
         if isinstance(outcome, LeftOut):
             self._journal.record_left_out(outcome)
+        else:
+            self._record_facts(outcome)
         return answer(outcome, self._pool.mime_type)
+
+    def _record_facts(self, outcome: Delivered | Content | Streamed) -> None:
+        if not isinstance(outcome, Streamed) and outcome.facts is not None:
+            self._journal.record_facts(outcome.facts)
 
     def _failed(self, failure: Failure, status: HTTPStatus | None = None) -> Response:
         self._journal.record(failure)
@@ -163,6 +169,8 @@ class AsgiServer:
             places.release()
             if isinstance(outcome, Streamed):  # a message of WebSocket is sent as a whole
                 outcome = Content(await asyncio.to_thread(b"".join, outcome.pieces))
+            if isinstance(outcome, Content | Delivered):
+                self._record_facts(outcome)
             if isinstance(outcome, Content):
                 await socket.send({"type": "websocket.send", "bytes": outcome.data})
             elif isinstance(outcome, Delivered):

@@ -13,7 +13,7 @@ import signal
 import socket
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from storeside.transformers.transformer import (
     Source,
     StreamTransformer,
     Transformer,
+    WithFacts,
     WithSidecar,
     source_of,
 )
@@ -119,7 +120,7 @@ def _answer(
     try:
         return answer(transformer, head, content, descriptor)
     except LeaveOut as e:
-        return {"left_out": str(e)[:_REASON_LENGTH]}, b""
+        return {"left_out": str(e)[:_REASON_LENGTH], **_told(e.facts)}, b""
     except ObjectError as e:
         return failed(str(e), final=True)
     except MemoryError:
@@ -134,10 +135,17 @@ def _answer(
             os.close(descriptor)
 
 
-def _result(result: Data | WithSidecar | LeaveOut | Iterator[Result]) -> Reply:
+def _told(facts: Mapping[str, Any] | None) -> Head:
+    return {"facts": json.dumps(facts, ensure_ascii=False, allow_nan=False)} if facts else {}
+
+
+def _result(result: Data | WithSidecar | WithFacts | LeaveOut | Iterator[Result]) -> Reply:
     head: dict[str, Any] = {}
     if isinstance(result, LeaveOut):
         raise result
+    if isinstance(result, WithFacts):
+        head, data = _result(result.result)
+        return {**head, **_told(result.facts)}, data
     if isinstance(result, Iterator):
         return _several(result)
     data = result.data if isinstance(result, WithSidecar) else result

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from storeside.transformers.contract.failures import Failure, LeftOut
+from storeside.transformers.contract.failures import Facts, Failure, LeftOut
 from storeside.transformers.contract.job import Job
 from storeside.transformers.settings import Settings
 from storeside.transformers.transformer import Data
@@ -26,17 +26,22 @@ _WAITING = 4
 
 @dataclass(frozen=True)
 class Delivered:
-    """The result was stored by direct put; `size` is in bytes."""
+    """The result was stored by direct put; `size` is in bytes. `facts` are those of its object, if there are any."""
 
     size: int
+    facts: Facts | None = None
 
 
 @dataclass(frozen=True)
 class Content:
-    """The result, or the content that a later ETL of the pipeline returned; of a member also its sidecar."""
+    """The result, or the content that a later ETL of the pipeline returned; of a member also its sidecar.
+
+    `facts` are those of its object, if there are any.
+    """
 
     data: bytes | memoryview
     sidecar: bytes = b""
+    facts: Facts | None = None
 
 
 @dataclass(frozen=True)
@@ -165,10 +170,11 @@ def _outcome(job: Job, head: dict[str, Any], data: Any) -> Outcome:
     if "failed" in head:
         return job.failure(str(head["failed"]), bool(head["final"]))
     if "left_out" in head:
-        return job.left_out(str(head["left_out"]))
+        return job.left_out(str(head["left_out"]), str(head.get("facts", "")))
+    facts = job.measured(str(head["facts"])) if "facts" in head else None
     if "content" in head:
-        return Content(data, str(head.get("sidecar", "")).encode("latin-1"))
-    return Delivered(int(head["delivered"]))
+        return Content(data, str(head.get("sidecar", "")).encode("latin-1"), facts)
+    return Delivered(int(head["delivered"]), facts)
 
 
 __all__ = ["BrokenTransformError", "Content", "Delivered", "Flow", "Outcome", "Pool", "Whole"]

@@ -20,7 +20,11 @@ from .wire import Channel, Head
 
 
 class _LeftOutError(Exception):
-    """The transformer left the object out; the message gives the reason."""
+    """The transformer left the object out; `head` is the decoder's reply with the reason, and perhaps facts."""
+
+    def __init__(self, head: Head) -> None:
+        super().__init__(head["left_out"])
+        self.head = head
 
 
 class StreamWorker:
@@ -60,7 +64,7 @@ class StreamWorker:
                     return {"content": len(result)}, result
                 stored = self._put(job, begun)
         except _LeftOutError as e:
-            return {"left_out": str(e)}, b""
+            return e.head, b""
         if self._returned:
             return {"streamed": self._returned}, b""
         return {"delivered": self._made if stored is None else stored}, b""
@@ -70,7 +74,7 @@ class StreamWorker:
         with self._sources.stream(job, content) as source:
             head = yield from self._decoder.stream(job, source, self._settings.object_timeout)
             if "left_out" in head:
-                raise _LeftOutError(str(head["left_out"]))
+                raise _LeftOutError(head)
             if "failed" in head:
                 if head["final"]:
                     raise ObjectError(str(head["failed"]))

@@ -96,7 +96,8 @@ class Worker:
             self._decoder.give(self._given.entry(job.object))
         with self._sources.open(job, content) as source:
             head, data = self._decoder.transform(job, source, self._seconds)
-        return self._deliver(job, head, data)
+        told, data = self._deliver(job, head, data)
+        return ({**told, "facts": head["facts"]} if "facts" in head and "failed" not in told else told), data
 
     def _deliver(self, job: Job, head: Head, data: Data) -> tuple[Head, Data]:
         if "failed" in head:

@@ -1,0 +1,6 @@
+-- What a transformer says of an object beside its result, or beside the reason why it has none.
+ALTER TABLE storeside.objects
+    ADD COLUMN IF NOT EXISTS facts String COMMENT 'facts of the object from its transformer, as JSON' CODEC(ZSTD(3));
+
+ALTER TABLE storeside.listings
+    COMMENT COLUMN side 'listing: listed_at is the time when the listing of the source began; source, before, after, now: listings; given: objects of which the job is given something beside the object, with its digest as version; stray: names of which something is given, and that are no objects, with the number of entries as size; held: copies of remote objects in the cluster, with their versions; pending, known_bad, forgiven, refused: the plan, all of it once there is planned; forgiven: failures that a user accepted; accepted: copies; changed: results of other versions than planned; announced: results that a list names, with the version of the list as reason, and a row without a result for each list that was read; incomplete: objects whose list names a result that is not stored; reason, final: errors; left_out: objects that the transformer left out, with their facts as version; facts: objects with a result, with their facts as version; member, left_out_member: members of shards without a result; reported: shards that a server delivered';
