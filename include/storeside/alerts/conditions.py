@@ -17,8 +17,8 @@ from storeside.sql.answers import first_row
 
 # Fewer earlier runs say nothing about the usual volume.
 _FEWEST_RUNS = 5
-# Differences within this many standard deviations are usual. Of healthy runs whose sizes vary by 30 %, one in 5,000
-# is outside, and with four deviations of ten runs one in 300: so few runs estimate a deviation roughly.
+# Differences within this many standard deviations are usual. Where sizes vary by 30 %, one healthy run in 5,000 is
+# outside, and with four deviations of ten runs one in 300: so few runs estimate a deviation roughly.
 _USUAL_DEVIATIONS = 5
 # Standard deviation of a normal distribution whose median absolute deviation is 1.
 _DEVIATION = 1.4826
