@@ -286,7 +286,7 @@ def test_no_page_shows_a_secret(
         ("/movement.csv", {"place": used.bucket}, "data.marked"), ("/run.csv", runs[0], "good.csv"),
         ("/objects.csv", {"bucket": str(audio)}, "speech.wav"), ("/queues.csv", queue, "event"),
         ("/loads.csv", {"text": "bad", **where}, "bad.csv.gz"), ("/quality.csv", {}, "expect_x"),
-        ("/corpus.csv", {}, "hours_after"),
+        ("/corpus.csv", {}, "hours_after"), ("/benchmarks.csv", {}, "measurements"),
         ("/tables.csv", {}, "data.marked"),
         ("/overview.csv", {}, "s3_to_clickhouse"), ("/etls.csv", {}, "connection"), ("/storage.csv", {}, "target"),
     ]  # fmt: skip

@@ -59,7 +59,7 @@ def test_one_object_through_an_etl(
         raise error
 
     client = SimpleNamespace()
-    bucket: Any = SimpleNamespace(scheme="ais", object=lambda _, name: SimpleNamespace(get_reader=refuse))
+    bucket: Any = SimpleNamespace(scheme="ais", name="b", object=lambda _, name: SimpleNamespace(get_reader=refuse))
     with pytest.raises(AIStoreError, match="cannot be read") as caught:
         single.get_object(client, bucket, "a", tmp_path / "a")
     assert type(caught.value) is kind
