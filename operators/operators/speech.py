@@ -50,7 +50,7 @@ class AISTranscodeAudioOperator(AISTransformBucketOperator):
         transcode an object again only to get its facts
     :param suite: Great Expectations suite about the facts of each recording (see ``storeside.operators``'
         `S3ToClickHouseOperator`). A recording that breaks a critical expectation is left out, with the description of
-        the first such expectation as the reason; docs/audio.md names the facts and expectations
+        the first such expectation as the reason; docs/filters.md names the facts and expectations
     """
 
     template_fields = (*AISTransformBucketOperator.template_fields, *_AUDIO_OPTIONS, "facts", "suite")

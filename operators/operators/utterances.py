@@ -129,7 +129,7 @@ class AISCutUtterancesOperator(CuttingOperator):
     :param stall_seconds: seconds without progress after which the job is aborted; None means `object_timeout`
     :param suite: Great Expectations suite about the facts of each utterance. An utterance that breaks a critical
         expectation is left out of the shard, with the description of the first such expectation as the reason;
-        docs/audio.md names the facts and expectations
+        docs/filters.md names the facts and expectations
     """
 
     template_fields = (*CuttingOperator.template_fields, *_OPTIONS)
@@ -198,7 +198,7 @@ class AISCutSegmentsOperator(CuttingOperator):
     :param stall_seconds: seconds without progress after which the job is aborted; None means `object_timeout`
     :param suite: Great Expectations suite about the facts of each segment, such as its words per second and language.
         A segment that breaks a critical expectation is left out of the shard, with the description of the first such
-        expectation as the reason; docs/audio.md names the facts and expectations
+        expectation as the reason; docs/filters.md names the facts and expectations
     """
 
     template_fields = (*CuttingOperator.template_fields, "segments")
