@@ -36,7 +36,7 @@ _SERVE = "python -m storeside.transformers.serve --transform {} --host 0.0.0.0 -
 _SDK_SERVE = f"{_SERVE.replace('.serve ', '.sdk_servers ')} --server *"
 ALLOWED = f"""\
 storeside/transformer-* SUFFIX= LEAST= WITHOUT= SECONDS= MARKS= SHARD_*= {_SERVE.format("tests.transformers:*")}
-storeside/transformer-* PYTHONPATH= {_SERVE.format("my_package.*")}
+storeside/transformer-* PYTHONPATH= WIDTH= {_SERVE.format("my_package.*")}
 storeside/transformer-* {_SERVE.format("tests.streams:*")}
 storeside/transformer-* {_SERVE.format("tests.unit.transforms_for_tests:*")}
 storeside/transformer-* {_SDK_SERVE.format("tests.unit.transforms_for_tests:*")}

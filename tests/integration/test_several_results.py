@@ -21,6 +21,7 @@ from urllib.parse import unquote, urlsplit
 import pytest
 import requests
 from airflow.dag_processing.dagbag import DagBag
+from PIL import Image
 
 from storeside.aistore import jobs
 from storeside.aistore.buckets import Bucket, objects_url
@@ -340,21 +341,10 @@ def test_the_last_etl_of_a_chain_may_yield_several_results(pair: Pair, drive: Dr
 @pytest.mark.guarantee("docs-true")
 @pytest.mark.usefixtures("connections")
 def test_the_calls_of_the_documentation_are_split(aistore: Any, clickhouse: Any, tmp_path: Path) -> None:
-    """The code is the page's own; the buckets and the image have other names, and the image has the page's module."""
-    page = (CHECKOUT / "docs" / "transforms.md").read_text()
-    block = r"^```python\n# (\S+/calls.py|\S+/test_calls.py)\n(.*?)^```"
-    blocks = dict(re.findall(block, page, re.MULTILINE | re.DOTALL))
+    """The code is the page's own; only buckets and image have other names, and the image has the page's module."""
     calls, channels = unique("calls"), unique("channels")
-    modules = os.pathsep.join((str(tmp_path), str(SOURCES)))
-    ours = {
-        "ais://calls": f"ais://{calls}",
-        "ais://channels": f"ais://{channels}",
-        '"registry.example.com/calls:1"': f'"{IMAGE}"',
-        '"my_package.calls:split")': f'"my_package.calls:split"), {{"PYTHONPATH": "{modules}"}}',
-    }
-    for name, text in blocks.items():
-        (tmp_path / name).parent.mkdir()
-        (tmp_path / name).write_text(replaced(text, ours))
+    ours = {"ais://calls": f"ais://{calls}", "ais://channels": f"ais://{channels}"}
+    page = documented("calls", ours, tmp_path)
     recorded = runpy.run_path(str(tmp_path / "tests" / "test_calls.py"))["recorded"]
     lengths = {"long": 2, "longer": 3, "short": 0.5}
     put(aistore, Bucket("ais", calls), {f"2026/{name}.wav": recorded(seconds) for name, seconds in lengths.items()})
@@ -377,6 +367,44 @@ def test_the_calls_of_the_documentation_are_split(aistore: Any, clickhouse: Any,
     assert sorted((owner, name) for owner, name, _ in rows) == [
         (f"2026/{name}.wav", f"2026/{name}/{side}.wav") for name in ("long", "longer") for side in ("left", "right")
     ]
+
+
+@pytest.mark.guarantee("docs-true")
+@pytest.mark.usefixtures("connections")
+def test_the_pictures_of_the_documentation_are_scaled(aistore: Any, tmp_path: Path) -> None:
+    pictures, thumbnails = unique("pictures"), unique("thumbnails")
+    documented("scaled", {"ais://pictures": f"ais://{pictures}", "ais://thumbnails": f"ais://{thumbnails}"}, tmp_path)
+    drawn = runpy.run_path(str(tmp_path / "tests" / "test_scaled.py"))["drawn"]
+    put(
+        aistore,
+        Bucket("ais", pictures),
+        {"a/wide.png": drawn(640, 4), "tall.png": drawn(10, 30), "bad.png": b"GIF89a"},
+    )
+    task = DagBag(tmp_path / "dags").dags["scaled"].get_task("scale")
+    task.deferrable = False
+    found = task.execute(task_context("scale", SimpleNamespace(dag_id="scaled", run_id=unique("run"))))
+    assert (found["done"], found["failed"]) == (2, 1)
+    assert "it is not a PNG that can be read" in str(found["examples"])
+    to = Bucket("ais", thumbnails)
+    sizes_found = {name: Image.open(BytesIO(read(aistore, to, name))).size for name in sizes(aistore, to)}
+    assert sizes_found == {"a/wide.png": (64, 1), "tall.png": (64, 192)}
+
+
+def documented(example: str, ours: Mapping[str, str], folder: Path) -> str:
+    """Write the files of an example in docs/transforms.md, with `ours` names; return the page."""
+    page = (CHECKOUT / "docs" / "transforms.md").read_text()
+    block = rf"^```python\n# (\S+/(?:test_)?{example}.py)\n(.*?)^```"
+    modules = os.pathsep.join((str(folder), str(SOURCES)))
+    changes = {
+        **ours,
+        f'"registry.example.com/{example}:1"': f'"{IMAGE}"',
+        f'"my_package.{example}:split")': f'"my_package.{example}:split"), {{"PYTHONPATH": "{modules}"}}',
+        "environment={": f'environment={{"PYTHONPATH": "{modules}", ',
+    }
+    for name, text in re.findall(block, page, re.MULTILINE | re.DOTALL):
+        (folder / name).parent.mkdir()
+        (folder / name).write_text(replaced(text, changes))
+    return page
 
 
 def replaced(text: str, changes: Mapping[str, str]) -> str:

@@ -19,7 +19,7 @@ Start = Callable[..., Served]
 TOLD = "tests.unit.transforms_for_tests:Told"
 
 
-@pytest.mark.parametrize("example", ["words", "calls", "speech", "packed"])
+@pytest.mark.parametrize("example", ["words", "calls", "scaled", "speech", "packed"])
 def test_the_template_of_the_documentation_passes(tmp_path: Path, example: str) -> None:
     page = (CHECKOUT / "docs" / "transforms.md").read_text()
     for path in (f"my_package/{example}.py", f"tests/test_{example}.py"):
