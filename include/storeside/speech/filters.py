@@ -45,7 +45,7 @@ def filter_of(given: str | Mapping[str, Any], audio: Audio) -> dict[str, str]:
 
     def checked(e: Expectation) -> dict[str, Any]:
         try:
-            return _checked(e.type, e.kwargs, e.mostly, facts, e.by_gx) | {
+            return _checked(e, facts) | {
                 "description": (e.description or f"{e.check.column}: {e.check.description}")[:LONGEST_LEFT_OUT]
             }
         except QualityError as error:
@@ -60,20 +60,19 @@ def filter_of(given: str | Mapping[str, Any], audio: Audio) -> dict[str, str]:
     return {VARIABLE: json.dumps(critical, ensure_ascii=False, allow_nan=False)}
 
 
-def _checked(
-    kind: str, kwargs: Mapping[str, Any], mostly: float, facts: Mapping[str, str], by_gx: bool
-) -> dict[str, Any]:
-    if kind not in EXPECTATIONS or by_gx:
+def _checked(e: Expectation, facts: Mapping[str, str]) -> dict[str, Any]:
+    if e.type not in EXPECTATIONS or e.by_gx:
         raise QualityError(f"a filter takes only {', '.join(sorted(EXPECTATIONS))}, without a row_condition")
-    if mostly < 1:
+    if e.mostly < 1:
         raise QualityError("each recording or part is judged alone: leave mostly out")
-    if (column := kwargs["column"]) not in facts:
+    if (column := e.kwargs["column"]) not in facts:
         raise QualityError(f"there is no fact {column!r}: choose from {', '.join(sorted(facts))}")
     is_text = "String" in facts[column]
-    if kind == _BETWEEN and is_text:
+    if e.type == _BETWEEN and is_text:
         raise QualityError(f"{column} is a text: use expect_column_values_to_be_in_set")
-    values = [*kwargs.get("value_set", ()), *(kwargs[name] for name in ("min_value", "max_value") if name in kwargs)]
+    bounds = (e.kwargs[name] for name in ("min_value", "max_value") if name in e.kwargs)
+    values = [*e.kwargs.get("value_set", ()), *bounds]
     for value in values:
         if not isinstance(value, str if is_text else int | float) or isinstance(value, bool):
             raise QualityError(f"{column} has {'texts' if is_text else 'numbers'}, and {value!r} is none")
-    return {"type": kind, "kwargs": dict(kwargs)}
+    return {"type": e.type, "kwargs": dict(e.kwargs)}

@@ -63,9 +63,8 @@ class ShardPool:
         self._journal = journal
         self._places = asyncio.Semaphore(_SHARDS)
         self.mime_type = _TYPES[members.results]
-        self.streams = (
-            False  # the server reads shards as before, also if the transformer of their members is a stream
-        )
+        # The server reads shards as a whole, also if the transformer of their members is a stream.
+        self.streams = False
 
     async def run(self) -> None:
         """Keep the workers running until cancelled. Raises BrokenTransformError if no worker can start."""
