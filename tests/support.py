@@ -7,6 +7,7 @@ import glob
 import json
 import math
 import os
+import re
 import shutil
 import time
 import uuid
@@ -27,7 +28,7 @@ from storeside.stack import authn
 from storeside.stack.airflow import airflow
 from storeside.stack.airflow.api import FINAL, AirflowApi
 from storeside.stack.servers import s3
-from storeside.stack.settings import HOST, SOURCES, Stack
+from storeside.stack.settings import CHECKOUT, HOST, SOURCES, Stack
 from storeside.stack.supervision.supervisor import Supervisor
 from storeside.transformers.audio.formats import AudioFormat
 
@@ -54,6 +55,14 @@ IMAGE = os.environ.get("STORESIDE_TEST_IMAGE", TRANSFORMER_IMAGE)
 INIT_SECONDS = int(os.environ.get("STORESIDE_TEST_INIT_SECONDS", "30"))
 # The factor by which a wait of a test is longer on a busy machine.
 PATIENCE = 5
+
+
+def files_of_page(pattern: str) -> dict[str, str]:
+    """Return the files of docs/transforms.md by path: Python blocks whose first line is a path that matches."""
+    page = (CHECKOUT / "docs" / "transforms.md").read_text()
+    files = dict(re.findall(rf"^```python\n# ({pattern})\n(.*?)^```", page, re.MULTILINE | re.DOTALL))
+    assert files, f"docs/transforms.md has no file {pattern}"
+    return files
 
 
 def airflow_in(folder: Path, stack: Stack) -> dict[str, str]:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import logging
 import os
-import re
 import sys
 import time
 from collections.abc import Sequence
@@ -24,13 +23,14 @@ from storeside.aistore import jobs
 from storeside.aistore.buckets import Bucket, objects_url
 from storeside.aistore.spec import ALL_WORKERS, TRANSFORMER_IMAGE, EtlSpec, transformer_command
 from storeside.stack import authn
-from storeside.stack.settings import CHECKOUT, SOURCES, Stack
+from storeside.stack.settings import SOURCES, Stack
 from storeside.stack.speech_corpus import RATE, decode, encode
 from storeside.transformers.audio.formats import AudioFormat
 from storeside.transformers.audio.transcoding import transcode
 from tests.benchmarks import measure, recordings, stacks
 from tests.benchmarks.measure import Figures, bench, spread
 from tests.benchmarks.pipelines import Cluster
+from tests.support import files_of_page
 
 HERTZ = 44_100
 WAYS = ("two results in one pass", "two transforms")
@@ -97,12 +97,9 @@ def spec(transform: str, environment: dict[str, str]) -> EtlSpec:
 
 def documented(folder: Path, module: str) -> str:
     """Write a transformer of the documentation, and return the path of the server's modules."""
-    page = (CHECKOUT / "docs" / "transforms.md").read_text()
-    block = re.search(rf"^# my_package/{module}.py\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
-    if block is None:
-        sys.exit(f"error: docs/transforms.md has no my_package/{module}.py")
-    (folder / "my_package").mkdir(parents=True)
-    (folder / "my_package" / f"{module}.py").write_text(block[1])
+    for path, text in files_of_page(f"my_package/{module}.py").items():
+        (folder / path).parent.mkdir(parents=True)
+        (folder / path).write_text(text)
     return os.pathsep.join((str(folder), str(SOURCES)))
 
 

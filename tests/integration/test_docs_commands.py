@@ -19,6 +19,7 @@ from storeside.stack.airflow import airflow
 from storeside.stack.clients import clients_environment
 from storeside.stack.settings import CHECKOUT, SOURCES, Stack
 from storeside.transfer.tables.quarantine import Quarantine
+from tests.support import files_of_page
 
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
@@ -70,11 +71,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory, s3_client: S3Client, clickh
     (place / "b.txt").write_text("four")
     (place / "texts").mkdir()
     (place / "texts" / "a.txt").write_text("one two three")
-    page = (CHECKOUT / "docs" / "transforms.md").read_text()
-    own = re.search(r"^# my_package/words.py\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
-    assert own
-    (place / "my_package").mkdir()
-    (place / "my_package" / "words.py").write_text(own[1])
+    for path, text in files_of_page("my_package/words.py").items():
+        (place / path).parent.mkdir()
+        (place / path).write_text(text)
     forget = (
         "DROP TABLE IF EXISTS data.trips",  # of other tests, and of this one
         "DROP TABLE IF EXISTS data.customers",

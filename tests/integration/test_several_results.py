@@ -35,7 +35,19 @@ from storeside.transform.inspection import Inspection
 from storeside.transform.naming import Naming
 from storeside.transform.single import transform_object
 from storeside.transform.state import Options, Phase, Summary
-from tests.support import IMAGE, etl_servers, failures, put, read, sizes, small_spec, task_context, unique, until
+from tests.support import (
+    IMAGE,
+    etl_servers,
+    failures,
+    files_of_page,
+    put,
+    read,
+    sizes,
+    small_spec,
+    task_context,
+    unique,
+    until,
+)
 
 pytestmark = pytest.mark.usefixtures("no_etl_is_left")
 
@@ -393,7 +405,6 @@ def test_the_pictures_of_the_documentation_are_scaled(aistore: Any, tmp_path: Pa
 def documented(example: str, ours: Mapping[str, str], folder: Path) -> str:
     """Write the files of an example in docs/transforms.md, with `ours` names; return the page."""
     page = (CHECKOUT / "docs" / "transforms.md").read_text()
-    block = rf"^```python\n# (\S+/(?:test_)?{example}.py)\n(.*?)^```"
     modules = os.pathsep.join((str(folder), str(SOURCES)))
     changes = {
         **ours,
@@ -401,7 +412,7 @@ def documented(example: str, ours: Mapping[str, str], folder: Path) -> str:
         f'"my_package.{example}:split")': f'"my_package.{example}:split"), {{"PYTHONPATH": "{modules}"}}',
         "environment={": f'environment={{"PYTHONPATH": "{modules}", ',
     }
-    for name, text in re.findall(block, page, re.MULTILINE | re.DOTALL):
+    for name, text in files_of_page(rf"\S+/(?:test_)?{example}\.py").items():
         (folder / name).parent.mkdir()
         (folder / name).write_text(replaced(text, changes))
     return page

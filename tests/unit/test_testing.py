@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -10,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from storeside.stack.settings import CHECKOUT
 from storeside.testing import Outcome, Served, served
+from tests.support import files_of_page
 
 __all__ = ["served"]
 
@@ -21,12 +20,11 @@ TOLD = "tests.unit.transforms_for_tests:Told"
 
 @pytest.mark.parametrize("example", ["words", "calls", "scaled", "speech", "packed"])
 def test_the_template_of_the_documentation_passes(tmp_path: Path, example: str) -> None:
-    page = (CHECKOUT / "docs" / "transforms.md").read_text()
-    for path in (f"my_package/{example}.py", f"tests/test_{example}.py"):
-        block = re.search(rf"^# {path}\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
-        assert block, path
+    files = files_of_page(rf"(?:my_package/|tests/test_){example}\.py")
+    assert len(files) == 2
+    for path, text in files.items():
         (tmp_path / path).parent.mkdir()
-        (tmp_path / path).write_text(block[1])
+        (tmp_path / path).write_text(text)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "storeside.testing", "-c", "/dev/null", "--rootdir", "."]
     done = subprocess.run([*command, "tests"], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr

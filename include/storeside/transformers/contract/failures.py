@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TypeVar
 
 from storeside.transformers.transformer import utf8
@@ -47,11 +47,7 @@ class Failure:
 
     def line(self) -> str:
         """Return the journal's line without a line end; line breaks in name and reason are escaped."""
-        fields = asdict(self)
-        fields["reason"] = self.reason[:_REASON_LENGTH]
-        if not self.member:  # earlier versions do not know the field
-            del fields["member"]
-        return MARK + json.dumps(fields, separators=(",", ":"))
+        return _line(MARK, replace(self, reason=self.reason[:_REASON_LENGTH]), later="member")
 
 
 @dataclass(frozen=True)
@@ -76,10 +72,7 @@ class LeftOut:
 
     def line(self) -> str:
         """Return the journal's line without a line end."""
-        fields = asdict(self)
-        if not self.facts:  # earlier versions do not know the field
-            del fields["facts"]
-        return LEFT_OUT_MARK + json.dumps(fields, separators=(",", ":"))
+        return _line(LEFT_OUT_MARK, self, later="facts")
 
 
 @dataclass(frozen=True)
@@ -96,7 +89,7 @@ class Facts:
 
     def line(self) -> str:
         """Return the journal's line without a line end."""
-        return FACTS_MARK + json.dumps(asdict(self), separators=(",", ":"))
+        return _line(FACTS_MARK, self)
 
 
 def checked_facts(text: str) -> str:
@@ -130,10 +123,7 @@ class Shard:
 
     def line(self) -> str:
         """Return the journal's line without a line end."""
-        fields = asdict(self)
-        if not self.left_out:  # earlier versions do not know the field
-            del fields["left_out"]
-        return SHARD_MARK + json.dumps(fields, separators=(",", ":"))
+        return _line(SHARD_MARK, self, later="left_out")
 
 
 @dataclass(frozen=True)
@@ -145,7 +135,15 @@ class Unlisted:
 
     def line(self) -> str:
         """Return the journal's line without a line end."""
-        return UNLISTED_MARK + json.dumps(asdict(self), separators=(",", ":"))
+        return _line(UNLISTED_MARK, self)
+
+
+def _line(mark: str, record: Failure | LeftOut | Facts | Shard | Unlisted, later: str = "") -> str:
+    """Return a line of a record. Earlier versions do not know its field `later`, which is left out if it is empty."""
+    fields = asdict(record)
+    if later and not fields[later]:
+        del fields[later]
+    return mark + json.dumps(fields, separators=(",", ":"))
 
 
 def parse(log: str) -> Iterator[Failure]:

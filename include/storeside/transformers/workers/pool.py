@@ -152,7 +152,7 @@ class Pool:
         seconds = self._settings.object_timeout
         head, data = await worker.exchange(vars(task.job), task.content, seconds)
         if PIECE not in head:
-            return _outcome(task.job, head, data)
+            return _stated(task.job, head, data)
         if not task.outcome.done():
             task.outcome.set_result(flow)
         while PIECE in head:
@@ -163,10 +163,11 @@ class Pool:
                 head, data = await worker.exchange({NEXT: True}, b"", seconds)
             except ConnectionError as e:
                 raise WorkerDiedError(f"the worker process died: {e}") from e
-        return flow if "streamed" in head else _outcome(task.job, head, data)
+        return flow if "streamed" in head else _stated(task.job, head, data)
 
 
-def _outcome(job: Job, head: dict[str, Any], data: Any) -> Outcome:
+def _stated(job: Job, head: dict[str, Any], data: Any) -> Outcome:
+    """Return the outcome that the head of a worker's last answer states."""
     if "failed" in head:
         return job.failure(str(head["failed"]), bool(head["final"]))
     if "left_out" in head:
