@@ -8,6 +8,7 @@ from __future__ import annotations
 import datetime as dt
 from decimal import Decimal
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pyarrow as pa
 import pytest
@@ -296,3 +297,42 @@ def test_int96_timestamps(reading: Statements, loader: str) -> None:
     reading.put({"a.parquet": parquet(table, use_deprecated_int96_timestamps=True)})
     reading.load(loader=loader)
     assert reading.rows("toString(t)") == [("2020-01-02 03:04:05.678901000",)]
+
+
+# By zone: local times that its clocks do not show, and times before, after and beside them that exist.
+GAPS = {
+    "Europe/Berlin": (["2026-03-29 02:00:00", "2026-03-29T02:59:59", "2026-03-29 02:30:00.000"],
+                      ["2026-03-29 01:59:59", "2026-03-29 03:00:00", "2026-03-29 02:30:00+01:00", "2026-03-29 02:30:00Z",
+                       "2026-03-29 01:30:00", "2026-10-25 02:30:00", "1774744200", "2026-03-29"]),
+    "Africa/Cairo": (["2026-04-24", "2026-04-24 00:30:00"], ["2026-04-23 23:30:00", "2026-04-24 01:00:00", "2026-04-25"]),
+    "Australia/Lord_Howe": (["2026-10-04 02:15:00"], ["2026-10-04 01:45:00", "2026-10-04 02:30:00"]),
+    "Atlantic/Azores": (["2026-03-29 00:30:00"], ["2026-03-28 23:30:00", "2026-03-29 00:30:00Z", "2026-03-29 01:00:00"]),
+    "Antarctica/Troll": (["2026-03-29 01:30:00", "2026-03-29 02:30:00"], ["2026-03-29 00:59:59", "2026-03-29 03:00:00"]),
+    "UTC": ([], ["2026-03-29 02:30:00"]),
+    "Asia/Kolkata": ([], ["2026-03-29 02:30:00"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("zone", GAPS)
+@pytest.mark.parametrize("kind", ["DateTime({})", "Nullable(DateTime64(3, {}))"])
+def test_times_that_no_clock_shows_are_refused(reading: Statements, zone: str, kind: str) -> None:
+    skipped, shown = GAPS[zone]
+    cases: dict[str, Loaded | Refused] = {
+        text: Refused(f"t\n{text}\n".encode(), "no clock of its time zone shows") for text in skipped
+    }
+    for text in shown:
+        moment = dt.datetime.fromtimestamp(int(text), dt.UTC) if text.isdigit() else dt.datetime.fromisoformat(text)
+        moment = moment if moment.tzinfo else moment.replace(tzinfo=ZoneInfo(zone))
+        rows = [(int(moment.timestamp()),)]
+        cases[text] = Loaded(f"t\n{text}\n".encode(), rows, "toInt64(toUnixTimestamp(assumeNotNull(t)))")
+    reading.create(f"t {kind.format(repr(zone))}")
+    reading.cases(cases, format="csv")
+
+
+def test_times_of_a_format_that_no_clock_shows_are_refused(reading: Statements) -> None:
+    reading.create("t DateTime('Europe/Berlin')")
+    cases = {
+        "skipped": Refused(b"t\n29.03.2026 02:30:00\n", "no date and time of DateTime('Europe/Berlin')"),
+        "before": Loaded(b"t\n29.03.2026 01:30:00\n", [("2026-03-29 01:30:00",)], "toString(t)"),
+    }
+    reading.cases(cases, format="csv", csv=Csv(timestamp_formats=("%d.%m.%Y %H:%M:%S",)))

@@ -50,12 +50,14 @@ from storeside.transfer.types.conversion import (
     guessed,
     is_list,
     reading,
+    skipped,
     whole,
 )
 
 _CODED = re.compile(r"U?Int\d+|Float64")  # the types whose values may be codes in CSV
 _LIST_OF_NUMBERS = re.compile(r"(?:Array\()+(?:Nullable\()?(?:U?Int\d+|Float64)\)+")
 _FLOATS = re.compile(r"JSON$|.*\bFloat64\b", re.DOTALL)  # the types that hold floats of JSON
+SKIPPED = "a time that no clock of its time zone shows, because clocks are set forward: write it with an offset"
 TWICE = "column {!r} has an object with a name twice"
 _STRING = re.compile(r"'(?:[^'\\]|\\.)*+'?", re.DOTALL)  # of a default's expression
 
@@ -180,6 +182,8 @@ def whole_value(name: str, value: str, source: str, target: str, *, padded: bool
     if unclear := guessed(value, source, target, padded=padded):
         reason = "without a year, or with an unknown order of day and month: see csv.timestamp_formats"
         checks.append(Check(unclear, f"column {name!r} has a date {reason}", name))
+    if never := skipped(value, source, target, padded=padded):
+        checks.append(Check(never, f"column {name!r} has {SKIPPED}", name))
     if not (kept := whole(value, source, target, padded=padded)):
         return checks
     lost = f"column {name!r} has a value that {target} cannot hold whole"

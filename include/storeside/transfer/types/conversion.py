@@ -63,6 +63,12 @@ _YEARS = (-62_167_219_200, 253_402_300_799)
 # first unless the second number exceeds 12. Dates with points are day first by convention.
 UNORDERED = "(^|[^0-9])[0-9]{1,2}[-/][0-9]{1,2}[-/][0-9]"
 _GUESSED = f"^[0-9]{{1,2}}[-/.][0-9]{{1,2}}([^-/.0-9]|$)|^[0-9]{{1,2}}:[0-9:.]*$|{UNORDERED}"
+# Zones whose clocks are never set forward.
+_WITHOUT_CHANGES = frozenset({"UTC", "Etc/UTC", "GMT", "Etc/GMT", "Universal", "Zulu"})
+# The longest time by which a clock was set forward since 1970, in seconds; changes of the day's date are longer.
+_LONGEST_GAP = 7_200
+# A moment in a text with an offset or the name of UTC, or a number of seconds.
+_NO_LOCAL_TIME = r"(?i)^[0-9.]+$|:.*(Z|UTC|GMT|[-+][0-9]{1,2}(:?[0-9]{2})?)$"
 # Types that accept any text, or raise an error for it, whether they are Nullable or not.
 _TAKES_TEXT = re.compile(r"String|Enum|Variant\(|Dynamic|JSON|Bool")
 
@@ -156,7 +162,10 @@ def clock_time(form: Format, value: str, target: str) -> tuple[str, str, str] | 
         return None
     kind = _larger(bare(target))
     time = f"parseDateTime64BestEffortOrNull(toString({value}), {', '.join(arguments(kind))})"
-    return time, nullable(kind), f"isNotNull({value}) AND isNull({time})"
+    fault = f"isNotNull({value}) AND isNull({time})"
+    if (zone := _zone(target)) not in _WITHOUT_CHANGES:
+        fault += f" OR {_skips(time, value, zone, '1')}"
+    return time, nullable(kind), fault
 
 
 def _unpadded(value: str) -> str:
@@ -281,6 +290,44 @@ def guessed(value: str, source: str, target: str, *, padded: bool = False) -> st
         return ""
     text = f"assumeNotNull({_unpadded(value) if padded else value})"  # an empty text for NULL
     return f"substring({text}, 5, 1) != '-' AND match({text}, {literal(_GUESSED)})"  # 2026-01-02 takes no match
+
+
+def skipped(value: str, source: str, target: str, *, padded: bool = False) -> str:
+    """Return the condition that a text is a local time that no clock of its zone shows; empty if none can be.
+
+    Clocks that are set forward from 2 to 3 show no 2:30: ClickHouse 26.9 reads 2:30 as 1:30, and a day without a
+    midnight as the day before. Texts with an offset and numbers of seconds are no local times.
+    """
+    b, zone = bare(target), _zone(target)
+    if bare(source) != "String" or not MOMENT.fullmatch(b) or zone in _WITHOUT_CHANGES:
+        return ""
+    text = _unpadded(value) if padded else value
+    moment = f"CAST({text}, {literal(_parsed(b))})"
+    local = f"NOT match({text}, {literal(_NO_LOCAL_TIME)})"
+    return _skips(moment, f"CAST({text}, {literal(_parsed(_in_utc(b)))})", zone, local)
+
+
+def _skips(moment: str, shown: str, zone: str, is_local: str) -> str:
+    """Return the condition that a moment does not show, in its zone, what a text says, which is `shown` in UTC.
+
+    Most moments need no more than one comparison: no clock is set forward in the hours after them.
+    """
+    offset = f"timezoneOffset({moment})"
+    soon = f"timezoneOffset(addSeconds({moment}, {_LONGEST_GAP})) > {offset}"
+    differs = f"dateDiff('second', {moment}, {shown}) != {offset} AND {is_local}"
+    fault = f"ifNull(if({soon}, {differs}, 0), 0)"
+    return fault if zone else f"if(timezone() IN {tuple(sorted(_WITHOUT_CHANGES))}, 0, {fault})"
+
+
+def _zone(kind: str) -> str:
+    """Return the time zone in a type; empty if the type has none, and its values are in the server's zone."""
+    found = re.search("'(.*)'", bare(kind))
+    return found.group(1) if found else ""
+
+
+def _in_utc(core: str) -> str:
+    """Return the type of a moment with its digits, in UTC."""
+    return f"DateTime64({fraction_of(core)}, 'UTC')" if core.startswith("DateTime64") else "DateTime('UTC')"
 
 
 def _integer(text: str, b: str) -> str:
