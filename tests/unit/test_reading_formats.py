@@ -329,6 +329,20 @@ def test_times_that_no_clock_shows_are_refused(reading: Statements, zone: str, k
     reading.cases(cases, format="csv")
 
 
+def test_times_that_no_clock_of_the_server_shows_are_refused(
+    reading: Statements, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading.client, "server_tz", ZoneInfo("Europe/Berlin"), raising=False)
+    reading.client.set_client_setting("session_timezone", "Europe/Berlin")
+    try:
+        reading.put({"a.csv": b"t\n2026-03-29 01:30:00\n", "b.csv": b"t\n2026-03-29 02:30:00\n"})
+        reading.load(format="csv")
+        assert "no clock of its time zone shows" in reading.reasons()["b.csv"]
+        assert reading.rows("toString(t)") == [("2026-03-29 01:30:00.000000",)]
+    finally:
+        reading.client.set_client_setting("session_timezone", "UTC")
+
+
 def test_times_of_a_format_that_no_clock_shows_are_refused(reading: Statements) -> None:
     reading.create("t DateTime('Europe/Berlin')")
     cases = {

@@ -155,7 +155,9 @@ def test_columns_of_json_keep_digits_and_texts(reading: Statements, loader: str)
         cases[f"refused{n}"] = Refused(
             f'{{"j": {{"x": [{{"y": {number}}}]}}}}\n'.encode(), "row 0, column 'j' has a code"
         )
-    exact = b'{"j": {"x": 9007199254740993, "l": [18446744073709551615, -1]}}\n'
+    for n, numbers in enumerate(("18446744073709551615, -1", "-1, [9007199254740993, 0.5]", "0.5, 9007199254740993")):
+        cases[f"list{n}"] = Refused(f'{{"j": {{"x": [{numbers}]}}}}\n'.encode(), "row 0, column 'j' has a code")
+    exact = b'{"j": {"x": 9007199254740993, "l": [18446744073709551615, 1], "m": [-1, [0.5]]}}\n'
     cases["exact"] = Loaded(exact, [("9007199254740993",)], "toString(j.x)")
     reading.cases(cases, folder="more/", loader=loader, format="jsonl", nested="json")
 

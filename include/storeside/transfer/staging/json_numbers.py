@@ -12,7 +12,8 @@ import re
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from functools import cached_property
+from functools import cached_property, reduce
+from operator import and_
 from typing import Any
 
 import msgspec
@@ -20,7 +21,7 @@ import msgspec
 from storeside.sql.quoting import literal
 from storeside.transfer.base.errors import LoadObjectError, no_number, not_kept, out_of_range
 from storeside.transfer.base.schema import Column, bare
-from storeside.transfer.formats.text_types import held, of
+from storeside.transfer.formats.text_types import ANY, held, of
 from storeside.transfer.objects.strict_json import depth_of
 from storeside.transfer.statements.reading import Reading
 from storeside.transfer.types.conversion import elements_of, inexact, parts_of
@@ -55,6 +56,7 @@ _LONG_SHAPE = b"0" * 16
 _FAR_SHAPES = {"Float64": (b"e000", b"e-000", b"0" * 200), "Float32": (b"e00", b"e-00", b"0" * 30)}
 _FLOAT = "Float64"
 _FLOATS, _OF_JSON = of(_FLOAT), of(_FLOAT, "Int64", "UInt64")
+_INTEGERS = _OF_JSON & ~_FLOATS
 # In the place of a key: no name of a column has a zero byte.
 _IN_LIST, _ANY_KEY, _OF_JSON_TYPE = "\0list", "\0any", "\0JSON"
 # Characters of a number whose digits the engine does not compare.
@@ -98,12 +100,34 @@ def _is_lost(value: Any, kind: str) -> bool:
             return any(_is_lost(part, parts_of(kind)[1][1]) for part in value.values())
         kinds = elements_of(kind) if kind.startswith("Tuple(") else {}
         return any(_is_lost(part, kinds.get(name, "")) for name, part in value.items())
+    if isinstance(value, list) and kind == "JSON":
+        items = [*_items(value)]
+        numbers = [item for item in items if isinstance(item, _Text)]
+        # a list has one type: beside -1, a number beyond Int64 makes all of them floats
+        types = _FLOATS if not _held_by_all(numbers) & _INTEGERS else _OF_JSON
+        return any(_is_inexact(number, types) for number in numbers) or any(
+            _is_lost(item, kind) for item in items if isinstance(item, dict)
+        )
     if isinstance(value, list):
         part = parts_of(kind)[0][1] if kind.startswith("Array(") else kind
         return any(_is_lost(item, part) for item in value)
     if kind == "JSON":
         return isinstance(value, _Text) and _is_inexact(value, _OF_JSON)
     return kind == _FLOAT and isinstance(value, str) and _is_inexact(value, _FLOATS)
+
+
+def _items(values: Sequence[Any]) -> Iterator[Any]:
+    """Yield the values in a list, and in the lists within it."""
+    for value in values:
+        if isinstance(value, list):
+            yield from _items(value)
+        else:
+            yield value
+
+
+def _held_by_all(numbers: Iterable[str]) -> int:
+    """Return the types that hold each of these numbers."""
+    return reduce(and_, map(held, numbers), ANY)
 
 
 def _is_inexact(number: str, types: int) -> bool:
@@ -248,7 +272,8 @@ def _searches(columns: Iterable[Column]) -> Iterator[tuple[str, str]]:
     lost = f"length(x) > {_SURELY_LOST} OR {inexact('x')}"
     if _OF_JSON_TYPE in names:
         whole = " AND ".join(f"isNull(CAST(x, 'Nullable({kind})'))" for kind in ("Int64", "UInt64"))
-        yield rf"(?:{_KEY}|[\[,]){_LONG_VALUE}", f"{whole} AND ({lost})"
+        yield _KEY + _LONG_VALUE, f"{whole} AND ({lost})"
+        yield rf"[\[,]{_LONG_VALUE}", lost  # an integer, too: see `_is_lost`
     if keys := names - {_OF_JSON_TYPE, _IN_LIST}:
         written = "|".join(map(re.escape, sorted(keys)))
         # any other name may be written with escapes

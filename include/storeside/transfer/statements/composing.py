@@ -105,14 +105,14 @@ def text_reading(
         is_padded = form.has_fields
         column, value, kind = _read_as(c.name, kind, empty_nulls=empty_nulls, as_list=c in lists and form.is_native)
         columns.append(column)
-        if (clock := clock_time(form, value, c.type)) is not None:
+        if (clock := clock_time(form, value, c.type, destination.zone)) is not None:
             value, kind, fault = clock
             checks.append(Check(fault, f"column {c.name!r} has a value that is no date and time of {c.type}", c.name))
         target = nullable(c.type) if default else c.type
         made = converted(value, kind, target, padded=is_padded)
         at_once = default and c.name not in later
         expressions.append((c.name, f"ifNull({made}, CAST({default}, {literal(c.type)}))" if at_once else made))
-        checks += whole_value(c.name, value, kind, target, padded=is_padded)  # an invalid text is no missing value
+        checks += whole_value(c.name, value, kind, target, destination.zone, padded=is_padded)  # an invalid text is no missing value
         checks += [] if plain else _in_range(form, c, as_text)
     remedy = ": set csv.encoding to the object's" if form.has_fields else ""
     checks += [valid_text(c.name, remedy) for c in data if bare(c.type) == "String" and not plain]
@@ -176,13 +176,15 @@ def in_keys(destination: Destination) -> tuple[Column, ...]:
     return tuple(column for column in destination.columns if column.name in destination.partitions)
 
 
-def whole_value(name: str, value: str, source: str, target: str, *, padded: bool = False) -> list[Check]:
+def whole_value(
+    name: str, value: str, source: str, target: str, zone: str = "UTC", *, padded: bool = False
+) -> list[Check]:
     """Return the checks for values that the conversion would truncate or guess; none if it takes each as it is."""
     checks = []
     if unclear := guessed(value, source, target, padded=padded):
         reason = "without a year, or with an unknown order of day and month: see csv.timestamp_formats"
         checks.append(Check(unclear, f"column {name!r} has a date {reason}", name))
-    if never := skipped(value, source, target, padded=padded):
+    if never := skipped(value, source, target, zone, padded=padded):
         checks.append(Check(never, f"column {name!r} has {SKIPPED}", name))
     if not (kept := whole(value, source, target, padded=padded)):
         return checks

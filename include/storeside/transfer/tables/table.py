@@ -129,6 +129,11 @@ class Destination:
         return f"{identifier(self.database)}.{identifier(self.table)}"
 
     @property
+    def zone(self) -> str:
+        """The time zone of the server, and so of columns of times whose types name none."""
+        return str(getattr(self.client, "server_tz", None) or "UTC")
+
+    @property
     def quarantine(self) -> Quarantine:
         """The quarantine of the table, which may not exist."""
         return Quarantine(self.client, self.database, self.table)

@@ -152,19 +152,19 @@ def elements_of(kind: str) -> dict[str, str]:
     return {unquoted(name.strip()) or str(n): part for n, (name, part) in enumerate(parts_of(kind))}
 
 
-def clock_time(form: Format, value: str, target: str) -> tuple[str, str, str] | None:
+def clock_time(form: Format, value: str, target: str, server_zone: str) -> tuple[str, str, str] | None:
     """Return how to read a date and time that pyarrow has parsed by a format; None for other values and formats.
 
     Returns the expression for the time, its type, and a condition that is true for a time that the type cannot hold.
-    A time without an offset is one in the zone of `target`, by default the server's, as in other CSV.
+    A time without an offset is one in the zone of `target`, by default `server_zone`, as in other CSV.
     """
     if not form.csv.timestamp_formats or form.csv.has_offsets or fraction_of(bare(target)) < 0:
         return None
     kind = _larger(bare(target))
     time = f"parseDateTime64BestEffortOrNull(toString({value}), {', '.join(arguments(kind))})"
     fault = f"isNotNull({value}) AND isNull({time})"
-    if (zone := _zone(target)) not in _WITHOUT_CHANGES:
-        fault += f" OR {_skips(time, value, zone, '1')}"
+    if (_zone(target) or server_zone) not in _WITHOUT_CHANGES:
+        fault += f" OR {_skips(time, value, '1')}"
     return time, nullable(kind), fault
 
 
@@ -292,22 +292,23 @@ def guessed(value: str, source: str, target: str, *, padded: bool = False) -> st
     return f"substring({text}, 5, 1) != '-' AND match({text}, {literal(_GUESSED)})"  # 2026-01-02 takes no match
 
 
-def skipped(value: str, source: str, target: str, *, padded: bool = False) -> str:
+def skipped(value: str, source: str, target: str, server_zone: str, *, padded: bool = False) -> str:
     """Return the condition that a text is a local time that no clock of its zone shows; empty if none can be.
 
     Clocks that are set forward from 2 to 3 show no 2:30: ClickHouse 26.9 reads 2:30 as 1:30, and a day without a
-    midnight as the day before. Texts with an offset and numbers of seconds are no local times.
+    midnight as the day before. Texts with an offset and numbers of seconds are no local times. The zone of a type
+    without one is `server_zone`.
     """
-    b, zone = bare(target), _zone(target)
+    b, zone = bare(target), _zone(target) or server_zone
     if bare(source) != "String" or not MOMENT.fullmatch(b) or zone in _WITHOUT_CHANGES:
         return ""
     text = _unpadded(value) if padded else value
     moment = f"CAST({text}, {literal(_parsed(b))})"
     local = f"NOT match({text}, {literal(_NO_LOCAL_TIME)})"
-    return _skips(moment, f"CAST({text}, {literal(_parsed(_in_utc(b)))})", zone, local)
+    return _skips(moment, f"CAST({text}, {literal(_parsed(_in_utc(b)))})", local)
 
 
-def _skips(moment: str, shown: str, zone: str, is_local: str) -> str:
+def _skips(moment: str, shown: str, is_local: str) -> str:
     """Return the condition that a moment does not show, in its zone, what a text says, which is `shown` in UTC.
 
     Most moments need no more than one comparison: no clock is set forward in the hours after them.
@@ -315,12 +316,11 @@ def _skips(moment: str, shown: str, zone: str, is_local: str) -> str:
     offset = f"timezoneOffset({moment})"
     soon = f"timezoneOffset(addSeconds({moment}, {_LONGEST_GAP})) > {offset}"
     differs = f"dateDiff('second', {moment}, {shown}) != {offset} AND {is_local}"
-    fault = f"ifNull(if({soon}, {differs}, 0), 0)"
-    return fault if zone else f"if(timezone() IN {tuple(sorted(_WITHOUT_CHANGES))}, 0, {fault})"
+    return f"ifNull(if({soon}, {differs}, 0), 0)"
 
 
 def _zone(kind: str) -> str:
-    """Return the time zone in a type; empty if the type has none, and its values are in the server's zone."""
+    """Return the time zone in a type; empty if it has none."""
     found = re.search("'(.*)'", bare(kind))
     return found.group(1) if found else ""
 
