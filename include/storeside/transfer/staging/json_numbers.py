@@ -100,34 +100,29 @@ def _is_lost(value: Any, kind: str) -> bool:
             return any(_is_lost(part, parts_of(kind)[1][1]) for part in value.values())
         kinds = elements_of(kind) if kind.startswith("Tuple(") else {}
         return any(_is_lost(part, kinds.get(name, "")) for name, part in value.items())
-    if isinstance(value, list) and kind == "JSON":
-        items = [*_items(value)]
-        numbers = [item for item in items if isinstance(item, _Text)]
-        # a list has one type: beside -1, a number beyond Int64 makes all of them floats
-        types = _FLOATS if not _held_by_all(numbers) & _INTEGERS else _OF_JSON
-        return any(_is_inexact(number, types) for number in numbers) or any(
-            _is_lost(item, kind) for item in items if isinstance(item, dict)
-        )
     if isinstance(value, list):
         part = parts_of(kind)[0][1] if kind.startswith("Array(") else kind
-        return any(_is_lost(item, part) for item in value)
+        return any(_is_lost(item, part) for item in value) or (part == "JSON" and _loses_together(value))
     if kind == "JSON":
         return isinstance(value, _Text) and _is_inexact(value, _OF_JSON)
     return kind == _FLOAT and isinstance(value, str) and _is_inexact(value, _FLOATS)
 
 
-def _items(values: Sequence[Any]) -> Iterator[Any]:
-    """Yield the values in a list, and in the lists within it."""
+def _loses_together(values: Sequence[Any]) -> bool:
+    """Return whether a list in a JSON column, with its lists, loses digits because it has one type for all numbers.
+
+    Beside a fraction, or -1 and a number beyond Int64, all of them are floats.
+    """
+    numbers = [*_numbers(values)]
+    return not reduce(and_, map(held, numbers), ANY) & _INTEGERS and any(_is_inexact(n, _FLOATS) for n in numbers)
+
+
+def _numbers(values: Sequence[Any]) -> Iterator[_Text]:
     for value in values:
         if isinstance(value, list):
-            yield from _items(value)
-        else:
+            yield from _numbers(value)
+        elif isinstance(value, _Text):
             yield value
-
-
-def _held_by_all(numbers: Iterable[str]) -> int:
-    """Return the types that hold each of these numbers."""
-    return reduce(and_, map(held, numbers), ANY)
 
 
 def _is_inexact(number: str, types: int) -> bool:
@@ -273,7 +268,7 @@ def _searches(columns: Iterable[Column]) -> Iterator[tuple[str, str]]:
     if _OF_JSON_TYPE in names:
         whole = " AND ".join(f"isNull(CAST(x, 'Nullable({kind})'))" for kind in ("Int64", "UInt64"))
         yield _KEY + _LONG_VALUE, f"{whole} AND ({lost})"
-        yield rf"[\[,]{_LONG_VALUE}", lost  # an integer, too: see `_is_lost`
+        yield rf"[\[,]{_LONG_VALUE}", lost  # an integer, too: see `_loses_together`
     if keys := names - {_OF_JSON_TYPE, _IN_LIST}:
         written = "|".join(map(re.escape, sorted(keys)))
         # any other name may be written with escapes

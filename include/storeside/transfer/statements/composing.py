@@ -112,7 +112,8 @@ def text_reading(
         made = converted(value, kind, target, padded=is_padded)
         at_once = default and c.name not in later
         expressions.append((c.name, f"ifNull({made}, CAST({default}, {literal(c.type)}))" if at_once else made))
-        checks += whole_value(c.name, value, kind, target, destination.zone, padded=is_padded)  # an invalid text is no missing value
+        # an invalid text is no missing value
+        checks += whole_value(c.name, value, kind, target, destination.zone, padded=is_padded)
         checks += [] if plain else _in_range(form, c, as_text)
     remedy = ": set csv.encoding to the object's" if form.has_fields else ""
     checks += [valid_text(c.name, remedy) for c in data if bare(c.type) == "String" and not plain]
