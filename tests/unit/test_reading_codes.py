@@ -109,6 +109,7 @@ def test_codes_in_lists_after_the_sample_are_refused(reading: Statements, loader
         for n, (column, text, reason) in enumerate([
             ("i", "[007]", code), ("i", "[1, +7]", code), ("i", "[-01]", code), ("f", "[[1],[00.5]]", code),
             ("f", "[[9007199254740993]]", code), ("f", "[[0.12345678901234567890]]", code),
+            ("f", "[[0.30000000000000004,9007199254740993]]", code),
             ("i", "x", whole), ("i", "[1", whole), ("i", "[1,a]", whole), ("f", "[[1]", whole),
         ])
     }  # fmt: skip

@@ -125,6 +125,7 @@ def test_floats_in_lists_and_structs_that_were_inferred_keep_their_digits(readin
         "list": ("a", '{"a": [0.5, 9007199254740993]}'), "fraction": ("a", '{"a": [0.12345678901234567890]}'),
         "struct": ("t", '{"t": {"x": 9007199254740993}}'), "deep": ("t", '{"t": {"l": [{"y":9007199254740993}]}}'),
         "escaped": ("a", '{"\\u0061": [9007199254740993]}'), "quoted": ("a", '{"a": ["9007199254740993"]}'),
+        "second": ("a", '{"a": [0.30000000000000004,9007199254740993]}'),
         "lines": ("t", '{"t":\n{"x":\n9007199254740993}}'), "quote": ('a"b', '{"a\\"b": 9007199254740993}'),
     }  # fmt: skip
     cases: dict[str, Loaded | Refused] = {
@@ -155,7 +156,15 @@ def test_columns_of_json_keep_digits_and_texts(reading: Statements, loader: str)
         cases[f"refused{n}"] = Refused(
             f'{{"j": {{"x": [{{"y": {number}}}]}}}}\n'.encode(), "row 0, column 'j' has a code"
         )
-    for n, numbers in enumerate(("18446744073709551615, -1", "-1, [9007199254740993, 0.5]", "0.5, 9007199254740993")):
+    for n, numbers in enumerate(
+        (
+            "18446744073709551615, -1",
+            "-1, [9007199254740993, 0.5]",
+            "0.5, 9007199254740993",
+            "0.30000000000000004, 9007199254740993",
+            "0.5, 170141183460469231731687303715884105726",
+        )
+    ):
         cases[f"list{n}"] = Refused(f'{{"j": {{"x": [{numbers}]}}}}\n'.encode(), "row 0, column 'j' has a code")
     exact = b'{"j": {"x": 9007199254740993, "l": [18446744073709551615, 1], "m": [-1, [0.5]]}}\n'
     cases["exact"] = Loaded(exact, [("9007199254740993",)], "toString(j.x)")

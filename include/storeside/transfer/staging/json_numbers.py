@@ -43,7 +43,7 @@ _BEFORE = r"[:,\[ \t]-?[0-9.]*"
 # A number with more digits than every float returns, in a line, and in the value of a key or within a list.
 _LONG = "[0-9.]{16}"
 _KEY = r'"[ \t\r]*:'
-_LONG_VALUE = r'[ \t\r]*"?(-?[0-9][0-9.]{15,})(?:[^0-9.eE]|$)'
+_LONG_VALUE = r'[ \t\r]*"?(-?[0-9][0-9.]{15,}[eE]?)'
 # A name that JSON writes as it is, unless it has an escape.
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_ .-]+")
 # Characters that a field of msgspec's structs cannot have in its name.
@@ -264,10 +264,10 @@ def _searches(columns: Iterable[Column]) -> Iterator[tuple[str, str]]:
     names: set[str] = set()
     for column in columns:
         names |= _names_of_floats(column.name, column.type)
-    lost = f"length(x) > {_SURELY_LOST} OR {inexact('x')}"
+    lost = f"NOT match(x, '[eE]$') AND (length(x) > {_SURELY_LOST} OR {inexact('x')})"
     if _OF_JSON_TYPE in names:
         whole = " AND ".join(f"isNull(CAST(x, 'Nullable({kind})'))" for kind in ("Int64", "UInt64"))
-        yield _KEY + _LONG_VALUE, f"{whole} AND ({lost})"
+        yield _KEY + _LONG_VALUE, f"{whole} AND {lost}"
         yield rf"[\[,]{_LONG_VALUE}", lost  # an integer, too: see `_loses_together`
     if keys := names - {_OF_JSON_TYPE, _IN_LIST}:
         written = "|".join(map(re.escape, sorted(keys)))

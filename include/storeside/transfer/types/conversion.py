@@ -374,8 +374,9 @@ def code_in_list(text: str, kind: str) -> str:
     is_code = f"match({text}, {literal(CODE_IN_LIST)})"
     if "Float64" not in kind:
         return is_code
-    long = r"[\[,][ \t]*(-?[0-9.]{16,})(?:[^0-9.eE]|$)"
-    return f"({is_code} OR arrayExists(x -> {inexact('x')}, extractAll({text}, {literal(long)})))"
+    long = r"[\[,][ \t]*(-?[0-9.]{16,}[eE]?)"  # no comma after it, which the next match needs
+    lost = f"NOT match(x, '[eE]$') AND {inexact('x')}"
+    return f"({is_code} OR arrayExists(x -> {lost}, extractAll({text}, {literal(long)})))"
 
 
 def is_list(text: str) -> str:
