@@ -307,6 +307,7 @@ def transformed(aistore: Any, clickhouse: Any, s3_client: Any, drive: Drive) -> 
     return source, to, upper
 
 
+@pytest.mark.usefixtures("embedded_only")
 def test_a_result_that_sync_removed_from_another_object_is_made_again(
     aistore: Any, clickhouse: Any, s3_client: Any, drive: Drive
 ) -> None:
@@ -331,6 +332,7 @@ def test_a_result_that_sync_removed_from_another_object_is_made_again(
     assert drive(job(aistore, clickhouse, source, upper, to=to, run="third")).skipped == 2
 
 
+@pytest.mark.usefixtures("embedded_only")
 def test_a_next_try_of_sync_removes_the_results_of_deleted_objects(
     aistore: Any, clickhouse: Any, s3_client: Any, drive: Drive
 ) -> None:

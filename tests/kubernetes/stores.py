@@ -36,7 +36,8 @@ def filled_secrets() -> list[dict[str, Any]]:
     for name, key in (("clickhouse", "loader"), ("clickhouse-ledger", "ledger"), ("clickhouse-pages", "pages")):
         connections[name] = connections[name].replace("CHANGE-ME", clickhouse[f"{key}_password"])
     # The stand-in's database `default` maps files to tables: there, even the function `format` needs rights on files.
-    connections["clickhouse"] = json.dumps(json.loads(connections["clickhouse"]) | {"schema": DATABASE})
+    for name in ("clickhouse", "clickhouse-ledger"):
+        connections[name] = json.dumps(json.loads(connections[name]) | {"schema": DATABASE})
     store = json.loads(connections["aistore"])
     store["extra"]["aisloader_image"] = f"registry.test/{LOADER}"
     connections["aistore"] = json.dumps(store)
