@@ -21,7 +21,7 @@ UP_SECONDS = 900
 PROFILES = ("hsds", "demo", "doctor")
 # Services with published ports that use TLS.
 TLS = ("clickhouse", "s3")
-_CONNECTION, DATABASE = "AIRFLOW_CONN_CLICKHOUSE_DEFAULT", "data"
+_CONNECTIONS, DATABASE = ("AIRFLOW_CONN_CLICKHOUSE_DEFAULT", "AIRFLOW_CONN_CLICKHOUSE_LEDGER"), "data"
 _CAP_SYS_RESOURCE = 24
 
 
@@ -145,9 +145,11 @@ def _override(services: Mapping[str, Any], ports: Mapping[str, int], tag: str | 
             changes.append(f'    ports: !override ["{HOST}:{ports[service]}:{inner}"]')
         if "ulimits" in settings and not _may_raise_limits():
             changes.append("    ulimits: !reset {}")
-        if connection := tag is None and settings.get("environment", {}).get(_CONNECTION):
-            value = json.dumps(json.loads(connection) | {"schema": DATABASE})
-            changes.append(f"    environment: {json.dumps({_CONNECTION: value})}")
+        given = settings.get("environment", {}) if tag is None else {}
+        if in_data := {
+            name: json.dumps(json.loads(given[name]) | {"schema": DATABASE}) for name in _CONNECTIONS if name in given
+        }:
+            changes.append(f"    environment: {json.dumps(in_data)}")
         if tag and settings["image"].startswith("storeside/"):
             changes += [f"    image: {settings['image'].partition(':')[0]}:{tag}", "    pull_policy: never"]
         if changes:

@@ -23,7 +23,7 @@ _NULLS = ("", "\\N")
 _SPACE = " \t"
 _JSON_NUMBER = re.compile(r"-?(?:0|[1-9]\d*)?(?:\.\d*)?(?:[eE][+-]?\d+)?", re.ASCII)
 _ZONE = re.compile(r"(.*:\d{2}(?:\.\d+)?) ?(?:(Z|UTC|GMT)|([+-])(\d{2}):?(\d{2})?)")
-_LEADING_POINT = re.compile(r"(?<![\w.])\.(?=\d)")  # within a list: .5 is no number of JSON
+_POINT = re.compile(r"(?<![\w.])(\d*)\.(\d*)")  # within a list: .5 and 5. are no numbers of JSON
 _FRACTION = re.compile(r"(:\d{2})\.(\d+)")
 _FORMATS = (
     "%Y-%m-%d", "%Y/%m/%d", "%Y-%m-%d %H:%M", "%Y-%m-%d %H:%M:%S", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d %I:%M %p",
@@ -76,7 +76,7 @@ def _is_nested_same(kind: str, source: Any, loaded: Any) -> bool:
     if isinstance(source, str) and not isinstance(source, Number):  # a list in CSV
         if source.strip(_SPACE) in _NULLS:
             return loaded in (None, [])
-        source = parsed(_LEADING_POINT.sub("0.", source))
+        source = parsed(_POINT.sub(lambda found: f"{found[1] or 0}.{found[2] or 0}", source))
     if kind.startswith("Array("):
         ((_, part),) = parts_of(kind)
         if source is None:
