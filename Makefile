@@ -196,6 +196,10 @@ readers-test: $(STAMP) ## cut a corpus with texts, and read it back with Lhotse,
 	@$(PYTHON) -m tests.readers.packages
 	@$(PYTHON) -m pytest tests/readers -s $(ARGS)
 
+.PHONY: versions-test
+versions-test: $(STAMP) ## run the unit tests with the oldest and the newest packages that pyproject.toml allows; ARGS="--only oldest"
+	@$(PYTHON) -m tests.versions $(ARGS)
+
 .PHONY: sources-test
 sources-test: $(STAMP) ## count results of other versions, ETLs left running and hidden objects, each of which must be 0; OBJECTS=100
 	@$(STACK) build
