@@ -26,7 +26,7 @@ CANNOT_RUN = 2
 PAGE = CHECKOUT / "docs/verified.md"
 TARGETS = (
     "lint", "test-all", "test-the-tests", "secure-test", "backends-test", "celery-test", "sources-test",
-    "readers-test", "model", "fuzz", "k8s-test", "compose-test", "chaos",
+    "readers-test", "versions-test", "model", "fuzz", "k8s-test", "compose-test", "chaos",
 )  # fmt: skip
 _COUNTS = re.compile(r"(\d+) (passed|failed|errors?|skipped)\b")
 _PYTEST_END = re.compile(r"^=*\s*((?:\d+ \w+(?:, )?)+) in [\d.]+s.*$", re.MULTILINE)

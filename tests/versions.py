@@ -21,7 +21,7 @@ from storeside.stack.settings import CHECKOUT, SOURCES, StackError, default_fold
 
 # By set: how uv chooses versions.
 SETS: Mapping[str, str] = {"oldest": "lowest-direct", "newest": "highest"}
-# What the unit tests import besides the package. ministack and the tools of `make lint` need exact versions of others.
+# What the unit tests import besides the package. ministack and tools of `make lint` need exact versions of others.
 TEST_PACKAGES = (
     "aiofiles", "allpairspy", "chdb-core", "hypothesis", "import-linter", "lz4", "pillow", "protobuf", "psutil",
     "pytest", "pytest-timeout", "pytest-xdist", "supervisor", "trustme", "types-boto3[s3,sqs]", "webdataset",
@@ -46,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 1
         print(f"{name}: {folder}", flush=True)
         tests = rest or ["tests/unit", "-m", "first", "-n", "3"]
-        command = [folder / "bin" / "python", "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests]
+        command = [str(folder / "bin" / "python"), "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests]
         environment = {**os.environ, "PYTHONPATH": f"{SOURCES}:{CHECKOUT}"}
         if subprocess.run(command, cwd=CHECKOUT, env=environment, check=False).returncode:
             failed.append(name)
