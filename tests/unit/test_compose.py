@@ -28,7 +28,7 @@ from storeside.stack.containers import certificates, transformers
 from storeside.stack.containers import files as container_files
 from storeside.stack.podrunner.images import IMAGES
 from storeside.stack.servers import aistore, s3
-from storeside.stack.settings import CHECKOUT, SOURCES, Stack, default_folder
+from storeside.stack.settings import CHECKOUT, Stack, default_folder
 from tests.containers import base_images
 
 COMPOSE = yaml.safe_load((CHECKOUT / "docker-compose.yaml").read_text())
@@ -594,8 +594,7 @@ def test_etls_find_their_image_under_compose() -> None:
 def test_the_stand_in_for_clickhouse_has_each_module_of_its_relay() -> None:
     code = (
         "import sys, storeside.stack.supervision.tls_relay;"
-        " print(*(m.__file__ for name, m in sys.modules.items() if name.startswith('storeside')))"
+        " print(*(module.__file__ for name, module in sys.modules.items() if name.startswith('storeside')))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env={
-        **os.environ, "PYTHONPATH": str(SOURCES)})  # fmt: skip
-    assert {*done.stdout.split()} == {str(SOURCES / name) for name in base_images.RELAY}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert {*done.stdout.split()} == {str(CHECKOUT / "include" / name) for name in base_images.RELAY}
