@@ -166,7 +166,10 @@ def test_columns_of_json_keep_digits_and_texts(reading: Statements, loader: str)
         )
     ):
         cases[f"list{n}"] = Refused(f'{{"j": {{"x": [{numbers}]}}}}\n'.encode(), "row 0, column 'j' has a code")
-    exact = b'{"j": {"x": 9007199254740993, "l": [18446744073709551615, 1], "m": [-1, [0.5]]}}\n'
+    cases["after"] = Refused(
+        b'{"j": {"l": [0.5]}}\n{"j": {"l": [9007199254740993]}}\n', "row 1, column 'j' has a code"
+    )
+    exact = b'{"j": {"x": 9007199254740993, "l": [9007199254740992, 1], "m": [-1, [0.5]]}}\n'
     cases["exact"] = Loaded(exact, [("9007199254740993",)], "toString(j.x)")
     reading.cases(cases, folder="more/", loader=loader, format="jsonl", nested="json")
 
