@@ -1,8 +1,8 @@
 """``make versions-test``: the unit tests with the oldest and with the newest packages that ``pyproject.toml`` allows.
 
-Each set of versions has an environment of its own in the state folder. What tests need besides the package has the
-versions of ``requirements.lock``, unless a dependency of the package decides. The table of the page
-docs/versions.md is printed: for each package that ``pyproject.toml`` names, the version with which the tests ran.
+Each set of versions has a separate environment in the state folder. Packages that only tests need have the versions
+of ``requirements.lock``, unless a dependency of the package decides. At the end the table of docs/versions.md is
+printed: for each package that ``pyproject.toml`` names, the version with which the tests ran.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from storeside.stack.settings import CHECKOUT, SOURCES, StackError, default_fold
 
 # By set: how uv chooses versions.
 SETS: Mapping[str, str] = {"oldest": "lowest-direct", "newest": "highest"}
-# What the unit tests import besides the package. ministack and tools of `make lint` need exact versions of others.
+# The unit tests import these packages, too. ministack and tools of `make lint` need exact versions of others.
 TEST_PACKAGES = (
     "aiofiles", "allpairspy", "chdb-core", "hypothesis", "import-linter", "lz4", "pillow", "protobuf", "psutil",
     "pytest", "pytest-timeout", "pytest-xdist", "supervisor", "trustme", "types-boto3[s3,sqs]", "webdataset",
@@ -57,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def install(folder: Path, resolution: str) -> dict[str, str]:
-    """Make the environment of a set, unless it is there; return its versions. Raises StackError."""
+    """Make the environment of a set, unless it exists; return its versions. Raises StackError."""
     folder.mkdir(parents=True, exist_ok=True)
     wanted, pins = folder / "wanted.txt", folder / "pins.txt"
     _uv("pip", "compile", "pyproject.toml", "--extra", "all", "--resolution", resolution, "-o", str(pins))
