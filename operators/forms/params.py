@@ -65,7 +65,6 @@ ON_NOTHING: Final = Param(
     description="What happens when no object matches; unchanged objects match, too",
 )
 # Fields and arguments of DAGs that copy or transform buckets.
-BUCKET_URI: Final = etl_fields.BUCKET_URI
 SOURCE: Final = etl_fields.SOURCE
 RECORDINGS: Final = etl_fields.RECORDINGS
 DESTINATION: Final = etl_fields.DESTINATION

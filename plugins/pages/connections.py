@@ -53,16 +53,16 @@ def sqs() -> Any:
 
 
 @contextmanager
-def answering(system: str, conn_id: str) -> Iterator[None]:
-    """Turn errors of a system that does not answer into UnavailableError, with what a user can do."""
+def answering(conn_id: str) -> Iterator[None]:
+    """Turn errors of an AIStore that does not answer into UnavailableError, with what a user can do."""
     from aistore.sdk.errors import AISError
     from requests import RequestException
 
     try:
         yield
     except (AISError, RequestException, ValueError, Transient) as e:
-        log.warning("%s behind the connection %s did not answer a page: %s", system, conn_id, e)
-        raise UnavailableError(f"{system} behind the connection {conn_id} does not answer: {_reason(e)}") from e
+        log.warning("AIStore behind the connection %s did not answer a page: %s", conn_id, e)
+        raise UnavailableError(f"AIStore behind the connection {conn_id} does not answer: {_reason(e)}") from e
 
 
 @contextmanager

@@ -70,7 +70,7 @@ def log_of_pod(
     if conn_id not in {AIStoreHook.default_conn_name, *(use.conn_id for use in etls.uses(tables))}:
         raise HTTPException(404, "no task uses ETLs through a connection of this id")
     client = aistore(conn_id)
-    with answering("AIStore", conn_id):
+    with answering(conn_id):
         known = etl in {name for name, _ in etls.names(client)}
         if not known or target not in etls.targets(client, etl):
             raise HTTPException(404, "no such ETL runs beside such a target: open the page of the ETLs again")
@@ -85,7 +85,7 @@ def _may_read_logs(tables: Tables, user: Any) -> bool:
 def _cluster(conn_id: str, uses: list[Use], all_dags: bool) -> Cluster:
     try:
         client = aistore(conn_id)
-        with answering("AIStore", conn_id):
+        with answering(conn_id):
             return Cluster(conn_id, list(_etls(client, conn_id, uses, all_dags)))
     except UnavailableError as e:
         return Cluster(conn_id, problem=str(e))

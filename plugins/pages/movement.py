@@ -79,7 +79,7 @@ def _lines(history: Sequence[dict[str, Any]]) -> list[charts.Line | None]:
     """Return the charts of the last day."""
     every = charts.slice_seconds()
     return [
-        charts.line(f"{what} per second of task time", "", [(row["at"], row[rate] / unit) for row in history], every)
+        charts.line(f"{what} per second of task time", [(row["at"], row[rate] / unit) for row in history], every)
         for what, rate, unit in (("objects", "objects_per_second", 1), ("MB read", "bytes_per_second", 1e6))
     ]
 

@@ -20,7 +20,7 @@ def overview(request: Request, tables: TablesDep, text: str = "", after: str = "
     return render(
         request, "quality.html", title="Quality", page=page, text=text,
         known=[*movement.dags(tables), *movement.places(tables)],
-        line=charts.line("% of rows that are not valid", "", points, every=0),
+        line=charts.line("% of rows that are not valid", points, every=0),
     )  # fmt: skip
 
 

@@ -44,7 +44,7 @@ def overview(
         text=text, page=queues.events(tables, chosen, state, At(after, back), text) if chosen else None,
         count=queues.count(tables, chosen, state, text) if chosen else 0, most=MOST_COUNTED,
         lines=[
-            charts.line(label, "", [(row["at"], row[column]) for row in history], charts.slice_seconds())
+            charts.line(label, [(row["at"], row[column]) for row in history], charts.slice_seconds())
             for label, column in (
                 ("messages waiting", "waiting"), ("age of the oldest*, seconds", "age"),
                 ("dead letters", "dead_letters"),

@@ -66,7 +66,7 @@ def _connections(tables: Tables, conn_id: str) -> tuple[list[str], str]:
 def _cluster(conn_id: str) -> tuple[State | None, str]:
     try:
         client = aistore(conn_id)
-        with answering("AIStore", conn_id):
+        with answering(conn_id):
             return storage.state(client), ""
     except UnavailableError as e:
         return None, str(e)

@@ -330,11 +330,11 @@ def test_long_reasons_take_two_lines_until_they_are_asked_for(
 
 
 def test_a_chart_has_no_line_over_time_that_was_not_measured() -> None:
-    drawn = charts.line("l", "", [(0, 1), (900, 2), (1800, 1), (7200, 1), (8100, 2), (20_000, 1)], every=900)
+    drawn = charts.line("l", [(0, 1), (900, 2), (1800, 1), (7200, 1), (8100, 2), (20_000, 1)], every=900)
     assert drawn is not None
     assert [len(piece.split()) for piece in drawn.pieces] == [3, 2]
     assert len(drawn.dots) == 6
-    single = charts.line("l", "", [(0, 1), (900, 2)], every=0)
+    single = charts.line("l", [(0, 1), (900, 2)], every=0)
     assert single is not None
     assert (single.pieces, len(single.dots)) == ((), 2)
 

@@ -50,10 +50,10 @@ class Outcome:
 class _Upload:
     """One object that is being copied in parts."""
 
-    def __init__(self, wanted: Pending, head: Head, id: str, parts: list[Part]) -> None:
-        self.wanted, self.head, self.id, self.parts = wanted, head, id, parts
-        self.tags = [""] * len(parts)
-        self.left = len(parts)
+    def __init__(self, wanted: Pending, head: Head, id: str, parts: int) -> None:
+        self.wanted, self.head, self.id = wanted, head, id
+        self.tags = [""] * parts
+        self.left = parts
         self.error: CopyError | None = None
         self.digest = hashlib.md5(usedforsecurity=False)
         self.hashed = 0
@@ -175,7 +175,7 @@ class Mover:
         except CopyError as e:
             self._end(one, error=e)
             return
-        under_way = _Upload(one, head, upload, parts)
+        under_way = _Upload(one, head, upload, len(parts))
         submitted = 0
         try:
             for part in parts:

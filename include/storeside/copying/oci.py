@@ -210,7 +210,7 @@ class OCIStore:
                 answer = self.client.list_multipart_uploads(self.namespace, self.bucket, limit=PAGE, page=page)
             for found in answer.data:
                 if found.object == key:
-                    yield Upload(key, found.upload_id, found.time_created)
+                    yield Upload(found.upload_id, found.time_created)
             page = answer.headers.get("opc-next-page")
             if not page:
                 return

@@ -221,7 +221,7 @@ class S3Store:
             for page in pages:
                 for found in page.get("Uploads", []):
                     if found["Key"] == key:
-                        yield Upload(key, found["UploadId"], found["Initiated"])
+                        yield Upload(found["UploadId"], found["Initiated"])
 
     def delete(self, key: str) -> None:
         """Delete an object; AIStore's API returns an error if it does not exist."""

@@ -32,7 +32,6 @@ class Head:
 class Upload:
     """A multipart upload that is not completed; `begun` is its start time."""
 
-    key: str
     id: str
     begun: datetime
 

@@ -85,7 +85,7 @@ class S3Event:
     """One object of a notification.
 
     `name` is S3's event name without ``s3:``, such as ``ObjectCreated:Put``, even if EventBridge sent the event.
-    `size` (bytes) is None, and `version_id`, `sequencer`, `etag` and `region` are empty, if the server omits them.
+    `size` (bytes) is None, and `version_id`, `sequencer` and `etag` are empty, if the server omits them.
     """
 
     name: str
@@ -96,7 +96,6 @@ class S3Event:
     size: int | None = None
     version_id: str = ""
     sequencer: str = ""
-    region: str = ""
 
     @property
     def effect(self) -> Effect:
@@ -198,11 +197,10 @@ def _from_s3(record: _Object) -> S3Event:
         key=item.text("key") if versitygw else item.encoded("key"),
         etag=item.optional("eTag").strip('"'),
         time=record.time("eventTime"),
-        size=item.number("size"),
+        size=item.size(),
         version_id=item.optional("versionId"),
         # versitygw's sequencer starts at 1 with each process (s3event/kafka.go)
         sequencer="" if versitygw else item.optional("sequencer"),
-        region=record.optional("awsRegion"),
     )
 
 
@@ -225,10 +223,9 @@ def _from_eventbridge(message: _Object) -> S3Event:
         key=item.text("key"),
         etag=(item.optional("etag") or item.optional("eTag")).strip('"'),  # eTag: moto
         time=message.time("time"),
-        size=item.number("size"),
+        size=item.size(),
         version_id=item.optional("version-id"),
         sequencer=item.optional("sequencer"),
-        region=message.optional("region"),
     )
 
 
@@ -300,12 +297,12 @@ class _Object:
             raise self.wrong(name, "an event of S3, such as 'ObjectCreated:Put'")
         return value
 
-    def number(self, name: str) -> int | None:
-        value = self._fields.get(name)
+    def size(self) -> int | None:
+        value = self._fields.get("size")
         if value is None:
             return None
         if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= _BIGGEST:
-            raise self.wrong(name, "a number of bytes")
+            raise self.wrong("size", "a number of bytes")
         return value
 
     def time(self, name: str) -> datetime:

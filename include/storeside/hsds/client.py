@@ -91,9 +91,8 @@ class Dataset:
 class Client:
     """Sends the HSDS requests that exports and imports need; threads may share a client."""
 
-    def __init__(self, server: Server, timeout: float = TIMEOUT_SECONDS) -> None:
+    def __init__(self, server: Server) -> None:
         self.server = server
-        self._timeout = timeout
         self._threads = threading.local()
 
     def dataset(self, domain: str, path: str) -> Dataset:
@@ -269,7 +268,7 @@ class Client:
                 data=data,
                 headers=headers,
                 stream=True,
-                timeout=(10, self._timeout),
+                timeout=(10, TIMEOUT_SECONDS),
                 allow_redirects=False,  # requests would follow some with a GET, which writes nothing
             )
         except requests.RequestException as e:

@@ -20,7 +20,6 @@ class Line:
     """
 
     label: str
-    unit: str
     pieces: tuple[str, ...]
     dots: tuple[tuple[float, float, float, float], ...]
     top: float
@@ -39,7 +38,7 @@ def slice_seconds(hours: int = 24) -> int:
     return max(hours * 3600 // 96, 60)
 
 
-def line(label: str, unit: str, points: Sequence[tuple[float, float]], every: float) -> Line | None:
+def line(label: str, points: Sequence[tuple[float, float]], every: float) -> Line | None:
     """Return the chart of (time, value) points in a box of `WIDTH` by `HEIGHT`; None without points.
 
     `every` is the time between measurements in seconds. Points that are further apart are not connected: nothing was
@@ -62,7 +61,7 @@ def line(label: str, unit: str, points: Sequence[tuple[float, float]], every: fl
         pieces[-1].append(f"{x},{y}")
         before = at
     drawn = tuple(" ".join(piece) for piece in pieces if len(piece) > 1)
-    return Line(label, unit, drawn, tuple(dots), top, start, end, points[-1][1])
+    return Line(label, drawn, tuple(dots), top, start, end, points[-1][1])
 
 
 def rounded_up(value: float) -> float:

@@ -48,9 +48,9 @@ def dags(tables: Tables, queue: str) -> list[str]:
     return [row["dag"] for row in tables.rows(sql.query("pages_queue_dags"), queue=queue)]
 
 
-def history(tables: Tables, queue: str, hours: int = 24) -> list[dict[str, Any]]:
-    """Return depth and age of a queue over the last hours."""
-    return tables.rows(sql.query("pages_queue_history"), queue=queue, hours=hours, slice=slice_seconds(hours))
+def history(tables: Tables, queue: str) -> list[dict[str, Any]]:
+    """Return depth and age of a queue over the last day."""
+    return tables.rows(sql.query("pages_queue_history"), queue=queue, hours=24, slice=slice_seconds())
 
 
 def events(

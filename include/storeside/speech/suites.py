@@ -10,6 +10,7 @@ from storeside.quality.errors import QualityError
 SIGNAL_COLUMNS: Final = ("silence_share", "clipped_share", "bandwidth_hz", "snr_db")
 NOT_EMPTY_COLUMNS: Final = ("object", "bucket", "source_object", "source_bucket", "codec")
 HIGHEST_PEAK_DBFS = 0.1
+QUIET_DBFS = -70
 HIGHEST_BANDWIDTH_HZ = 384_000  # half the highest sample rate of recordings
 HIGHEST_SNR_DB = 100  # the range of the levels that the estimate uses
 
@@ -68,7 +69,6 @@ def speech_manifest_suite(
     channels: int,
     min_seconds: float,
     max_seconds: float,
-    min_rms_dbfs: float = -70,
     *,
     require_complete: bool = False,
     signal: SignalRanges | None = None,
@@ -76,7 +76,7 @@ def speech_manifest_suite(
     """Return the suite of the manifest's rows, in the format of Great Expectations.
 
     Durations are in seconds, with both limits allowed; levels are in dB relative to full scale. Audio quieter than
-    `min_rms_dbfs` is a warning; every other failure is critical. With `require_complete`, the recording's container
+    `QUIET_DBFS` is a warning; every other failure is critical. With `require_complete`, the recording's container
     states its length, and the recording has that length. With `signal`, the facts of the signal are in these ranges
     or missing. Raises QualityError for limits that no audio can meet.
     """
@@ -98,7 +98,7 @@ def speech_manifest_suite(
         _never(f"peak of integer samples is at most {HIGHEST_PEAK_DBFS} dBFS", PEAK_OF_INTEGERS),
         _of(GREATER, "peak is not below the mean level", **levels, ignore_row_if="either_value_is_missing"),
         {
-            **_between("rms_dbfs", f"mean level is at least {min_rms_dbfs} dBFS", min_rms_dbfs),
+            **_between("rms_dbfs", f"mean level is at least {QUIET_DBFS} dBFS", QUIET_DBFS),
             "severity": "warning",
         },
         _of(REGEX, "checksum is SHA-256 in hexadecimal", column="checksum", regex="^[0-9a-f]{64}$"),

@@ -83,7 +83,6 @@ class BucketJob:
         self.ledger = ledger
         self.source = source
         self.destination = destination
-        self.pods = pods
         terms = Terms.of(client, source, destination, spec, naming or Naming(), options or Options())
         self.spec, self.naming, self.options = terms.spec, terms.naming, terms.options
         self.scope = scope or terms.scope(source, destination, run_id)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -13,8 +12,6 @@ from typing import Any
 
 from storeside.aistore.pods import IN_CLUSTER, PodWatch, Watched, own_namespace
 from storeside.measure.errors import MeasureInputError, MeasureTransientError
-
-log = logging.getLogger(__name__)
 
 _SECONDS = 10
 _GONE_SECONDS = 60

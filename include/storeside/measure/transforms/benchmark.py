@@ -41,7 +41,6 @@ class Benchmark:
         self, cluster: Cluster, plan: Plan, *, scope: str, pods: PodWatch | None = None,
         stop: threading.Event | None = None,
     ) -> None:  # fmt: skip
-        self._cluster = cluster
         self._client = cluster.client()
         self._plan = plan
         self._scratch = Scratch(self._client, scope)

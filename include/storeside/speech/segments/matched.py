@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import posixpath
 import re
@@ -16,8 +15,6 @@ from typing import Any
 from storeside.transformers.contract.given_index import slot
 
 from .entries import MOST_SEGMENTS, Detail, Entry, Found, Place, SegmentsError
-
-log = logging.getLogger(__name__)
 
 _TABLES = """
 CREATE TABLE segment (

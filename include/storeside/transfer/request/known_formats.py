@@ -12,7 +12,6 @@ FormatName = Literal[
     "parquet", "csv", "tsv", "jsonl", "avro", "orc", "arrow", "arrowstream", "protobuf", "protobufsingle",
     "protobuflist", "msgpack",
 ]  # fmt: skip
-FORMATS: tuple[FormatName, ...] = get_args(FormatName)
 # The content of objects: text has "fields", which show no types, or "documents" of JSON, which show some. Others
 # state their "types", or have "messages" of a schema that the request gives.
 Kind = Literal["fields", "documents", "types", "messages"]

@@ -8,7 +8,6 @@ leaves tables that the next load or preview drops when they are an hour old.
 
 from __future__ import annotations
 
-import logging
 import secrets
 import threading
 from collections.abc import Sequence
@@ -39,7 +38,6 @@ from storeside.transfer.tables.servers import NO_SERVERS, Servers
 if TYPE_CHECKING:
     from clickhouse_connect.driver.client import Client
 
-log = logging.getLogger(__name__)
 
 # Characters of a reason that a preview keeps.
 LONGEST_REASON = 500
@@ -82,7 +80,7 @@ class Previewing:
             on_overwrite="replace" if request.is_lake else request.on_overwrite,
             expectations=Expectations(),
         )
-        self.request, self.client, self.s3 = request, client, s3
+        self.request, self.client = request, client
         transfer = f"{PREVIEWS}{secrets.token_hex(4)}"
         source = request.source
         self.loads = UnstoredLoads(

@@ -43,7 +43,6 @@ log = logging.getLogger(__name__)
 LOAD_ID = "_storeside_load"
 # The comment of columns whose types come from a sample of text: see "Codes" in docs/transfer/text.md.
 INFERRED = "inferred from text"
-_COMMENT = f" COMMENT {literal(INFERRED)}"
 # The destination merges the published parts; merges before that only slow down the load.
 _NO_MERGES = (
     "max_bytes_to_merge_at_max_space_in_pool = 1, max_bytes_to_merge_at_min_space_in_pool = 1"
@@ -186,8 +185,8 @@ class Destination:
             table.client.query(f"SELECT 1 FROM {table.quoted} LIMIT 1").result_rows for table in self.tables
         )
 
-    def widen(self, columns: Sequence[Column], *, inferred: bool = False) -> Destination:
-        """Change columns to these types, and add missing columns, which may be `inferred` from text.
+    def widen(self, columns: Sequence[Column]) -> Destination:
+        """Change columns to these types, and add missing columns.
 
         Raises TransferInputError for a column of a key.
         """
@@ -197,7 +196,7 @@ class Destination:
             now = self.type_of(column.name)
             if now is None:
                 added = f"{identifier(column.name)} {nullable(resolved(column.type))}"
-                actions.append(f"ADD COLUMN IF NOT EXISTS {added}{_COMMENT if inferred else ''}")
+                actions.append(f"ADD COLUMN IF NOT EXISTS {added}")
             elif now != column.type:
                 if names_column(key, column.name):
                     raise TransferInputError(

@@ -14,8 +14,6 @@ import struct
 from collections.abc import Iterable
 from typing import IO, Any
 
-# The URL of the index; `EtlSpec.given` sets it.
-GIVEN_URL = "GIVEN_URL"
 SLOTS = 1 << 14
 _PLACE = struct.Struct("<Q")
 

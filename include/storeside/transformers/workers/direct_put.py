@@ -37,7 +37,7 @@ class DirectPut:
         """
         url, headers, _ = self._destination(job)
         if isinstance(data, Iterator):
-            answer = self._client.stream("PUT", url, data, headers)
+            answer = self._client.stream(url, data, headers)
         else:
             answer = self._client.request("PUT", url, data, headers)
         if answer.status == 204:
@@ -56,7 +56,7 @@ class DirectPut:
         """
         url, headers, is_node = self._destination(job)
         if is_node:
-            answer: Response | Incoming = self._client.stream("PUT", url, pieces, headers)
+            answer: Response | Incoming = self._client.stream(url, pieces, headers)
             if answer.status in _STORED:
                 return None
             raise DeliveryError(f"direct put: {reason(answer)}")

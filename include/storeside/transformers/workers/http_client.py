@@ -127,8 +127,8 @@ class HttpClient:
             delay = min(2 * delay, _LONGEST_DELAY)
         raise AssertionError
 
-    def stream(self, method: str, url: str, pieces: Iterator[Data], headers: Mapping[str, str]) -> Response:
-        """Send a body of unknown length once, on a new connection, and return the answer with any status.
+    def stream(self, url: str, pieces: Iterator[Data], headers: Mapping[str, str]) -> Response:
+        """PUT a body of unknown length once, on a new connection, and return the answer with any status.
 
         Raises DeliveryError. An error of `pieces` ends the connection within the body, so the server stores nothing.
         """
@@ -136,11 +136,11 @@ class HttpClient:
         try:
             connection = self._open(parts)
             try:
-                return connection.stream(method, _target(parts), pieces, headers, self._most)
+                return connection.stream("PUT", _target(parts), pieces, headers, self._most)
             finally:
                 connection.close()
         except OSError as e:
-            raise _failed(method, url, e) from e
+            raise _failed("PUT", url, e) from e
 
     def _follow(self, method: str, url: str, body: Data, headers: Mapping[str, str]) -> Response:
         for _ in range(_MOST_REDIRECTS):

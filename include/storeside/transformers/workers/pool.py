@@ -149,8 +149,7 @@ class Pool:
 
     async def _outcome(self, worker: WorkerProcess, task: _Task, flow: Flow) -> Outcome:
         """Pass a task to a worker and return its outcome, after the last piece if the result is a `flow`."""
-        seconds = self._settings.object_timeout
-        head, data = await worker.exchange(vars(task.job), task.content, seconds)
+        head, data = await worker.exchange(vars(task.job), task.content)
         if PIECE not in head:
             return _stated(task.job, head, data)
         if not task.outcome.done():
@@ -160,7 +159,7 @@ class Pool:
                 worker.kill()
                 return task.job.failure("the receiver of the result is gone", final=False)
             try:
-                head, data = await worker.exchange({NEXT: True}, b"", seconds)
+                head, data = await worker.exchange({NEXT: True}, b"")
             except ConnectionError as e:
                 raise WorkerDiedError(f"the worker process died: {e}") from e
         return flow if "streamed" in head else _stated(task.job, head, data)

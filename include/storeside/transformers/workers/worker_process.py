@@ -79,10 +79,10 @@ class WorkerProcess:
         self.streams = bool(head["streams"])
         return str(head["ready"])
 
-    async def exchange(self, head: Mapping[str, Any], data: int | Data, seconds: float) -> tuple[Head, Any]:
+    async def exchange(self, head: Mapping[str, Any], data: int | Data) -> tuple[Head, Any]:
         """Send a message, whose data may be an open pipe, and return the reply.
 
-        Raises WorkerDiedError, TimeoutError after `seconds`, ValueError for a message that is too large, and
+        Raises WorkerDiedError, ValueError for a message that is too large, and
         ConnectionError if the worker ended before it received the message.
         """
         self._reply = self._loop.create_future()
@@ -90,8 +90,7 @@ class WorkerProcess:
             self._channel.send(dict(head), descriptor=data)
         else:
             self._channel.send(dict(head), data)
-        async with asyncio.timeout(seconds):
-            return await self._reply
+        return await self._reply
 
     def kill(self) -> None:
         """Kill the process and its children."""
