@@ -21,6 +21,8 @@ from storeside.transformers.contract.failures import Failure
 from storeside.transformers.contract.job import BadRequestError, Job, from_control_message, from_pull, from_push
 from storeside.transformers.contract.journal import Journal
 from storeside.transformers.settings import Settings
+from storeside.transformers.workers.http_client import reason
+from storeside.transformers.workers.http_connection import Incoming
 from storeside.transformers.workers.wire import LARGEST_KEPT, Channel
 
 
@@ -249,3 +251,9 @@ def test_a_channel_carries_messages_of_any_size(channels: tuple[Channel, Channel
         one.send({"arguments": "x" * 70_000})
     one.socket.close()
     assert other.receive() is None
+
+
+def test_the_reason_of_a_refusal_needs_only_the_beginning_of_the_answer() -> None:
+    pieces = iter([b'{"message": "no space"', b"}" + b" " * 4096, b"never", b"read"])
+    assert reason(Incoming(507, {}, pieces)) == "HTTP 507: no space"
+    assert list(pieces) == [b"never", b"read"]

@@ -27,6 +27,8 @@ _BUSY = (429, 502, 503, 504)
 _REDIRECTS = (301, 302, 307, 308)
 _MOST_REDIRECTS = 3
 _REASON_LENGTH = 300
+# Bytes of an answer in which its explanation is looked for.
+_EXPLANATION = 4096
 A = TypeVar("A", Response, Incoming)
 
 
@@ -206,11 +208,18 @@ def _target(url: SplitResult) -> str:
 
 def reason(answer: Response | Incoming) -> str:
     """Return the status of an answer and the server's explanation, which AIStore sends as JSON."""
-    body = answer.body if isinstance(answer, Response) else b"".join(answer.pieces)
-    text = body[:4096].decode("utf-8", "replace").strip()
+    body = answer.body if isinstance(answer, Response) else _beginning(answer.pieces)
+    text = body[:_EXPLANATION].decode("utf-8", "replace").strip()
     with suppress(ValueError, TypeError, KeyError):
         text = json.loads(text)["message"]
     return f"HTTP {answer.status}: {str(text)[:_REASON_LENGTH]}".rstrip(": ")
+
+
+def _beginning(pieces: Iterator[bytes]) -> bytes:
+    body = bytearray()
+    while len(body) < _EXPLANATION and (piece := next(pieces, b"")):
+        body += piece
+    return bytes(body)
 
 
 def address_of(url: SplitResult) -> str:
