@@ -106,6 +106,9 @@ class AISTranscodeAudioOperator(AISTransformBucketOperator):
         from storeside.speech.filters import check_filter
 
         check_filter(suite, "recordings")
+        self._require_whole_recordings()
+
+    def _require_whole_recordings(self) -> None:
         if self.members or (is_literal(self.in_place) and as_bool(self.in_place, "in_place")):
             raise OperatorInputError("suite: it judges whole recordings, so it excludes members and in_place")
 
@@ -118,7 +121,8 @@ class AISTranscodeAudioOperator(AISTransformBucketOperator):
 
         Its tuning gets the URL for facts, which changes no result.
         """
-        self._check_suite(self.suite)
+        if self.suite:
+            self._require_whole_recordings()
         spec = super().spec(context)
         tuning = dict(spec.tuning)
         if self.facts:

@@ -13,6 +13,7 @@ import webdataset.tariterators as wds
 
 from storeside.operators import AISCutSegmentsOperator, AISTranscodeAudioOperator
 from storeside.operators.arguments import LiteralArgumentError
+from storeside.operators.errors import OperatorInputError
 from storeside.quality.errors import QualityError
 from storeside.speech.filters import filter_of
 from storeside.transformers import audio_transformers
@@ -105,6 +106,15 @@ def test_wrong_suites_of_a_dag_are_import_errors() -> None:
         AISTranscodeAudioOperator(
             task_id="t", source="ais://a", destination="ais://b", suite=suite(LONG), members="*.flac"
         )
+
+
+def test_a_suite_excludes_a_rendered_in_place() -> None:
+    transcode = AISTranscodeAudioOperator(
+        task_id="t", source="ais://a", destination="ais://a", suite=suite(LONG), in_place="{{ params.in_place }}"
+    )
+    transcode.in_place = "true"
+    with pytest.raises(OperatorInputError, match="excludes members and in_place"):
+        transcode.spec({})
 
 
 @pytest.mark.parametrize("container", ["wav", "flac"])
