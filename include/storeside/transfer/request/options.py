@@ -29,7 +29,7 @@ SYSTEM_COLUMNS = {
 REST = "_rest"
 # The columns that loads create and fill, with their types: a column with such a name and another type has data.
 OWN_COLUMNS = {**SYSTEM_COLUMNS, REST: "Map(String, String)"}
-# Columns of tables that a load writes itself: see `table.LOAD_ID`, `upsert.DELETED` and `table.REST`.
+# Columns of tables that a load writes itself: see `table.LOAD_ID` and `upsert.DELETED`.
 HIDDEN_COLUMNS = ("_storeside_load", "_storeside_deleted", REST)
 # Choices of `ReadOptions`, and what a load does with rows that break expectations.
 Nested = Literal["tuple", "json", "string"]

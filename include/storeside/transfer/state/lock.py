@@ -181,7 +181,7 @@ def _break(client: Client, name: str, uuid: str, staging: str, others: Sequence[
         drop_parts(server, staging)
     try:
         client.command(f"RENAME TABLE {STAGING}.`{name}` TO {STAGING}.`{BROKEN}{uuid}`")
-        # `staging.sweep` drops broken locks an hour after their last change: this change starts that hour.
+        # `staging_tables.sweep` drops broken locks an hour after their last change: this change starts that hour.
         client.command(f"ALTER TABLE {STAGING}.`{BROKEN}{uuid}` MODIFY COMMENT '{BROKEN}'")
     except DatabaseError as e:
         if code_of(e) not in (TABLE_EXISTS, UNKNOWN_TABLE):
