@@ -75,11 +75,6 @@ class AIStoreHook(BaseHook):
         return str(self._connection.extra_dejson.get("clickhouse_endpoint") or self.endpoint)
 
     @property
-    def clickhouse_collection(self) -> str:
-        """ClickHouse's named collection with a token for AIStore; empty if AIStore requires no token."""
-        return str(self._connection.extra_dejson.get("clickhouse_collection") or "")
-
-    @property
     def clickhouse_url_collection(self) -> str:
         """ClickHouse's named collection with the header for AIStore's own API; empty if it requires no token."""
         return str(self._connection.extra_dejson.get("clickhouse_url_collection") or "")

@@ -19,6 +19,7 @@ from storeside.stack import demo, speech_corpus
 from storeside.stack.airflow.api import FINAL, AirflowApi
 from storeside.stack.servers import s3
 from storeside.stack.settings import Stack
+from tests.hostile_names import HOSTILE_NAMES
 from tests.support import contents, etl_servers, process, switch_on, unique, until, until_known, versions
 
 if TYPE_CHECKING:
@@ -155,7 +156,7 @@ class Loaded:
 @pytest.fixture(scope="module")
 def loaded(pipeline: Pipeline, corpus: list[bytes], bad: dict[str, bytes]) -> Loaded:
     prefix = unique("all") + "/"
-    names = [*(f"{n:02}.flac" for n in range(12)), *speech_corpus.HOSTILE_NAMES]
+    names = [*(f"{n:02}.flac" for n in range(12)), *HOSTILE_NAMES]
     refused = {prefix + name for name in names if "../" in name or "//" in name}
     let_the_daily_run_pass(pipeline.api)
     pipeline.put({**below(prefix, names, corpus), **{prefix + n: c for n, c in bad.items()}})

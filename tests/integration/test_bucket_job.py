@@ -31,6 +31,7 @@ from storeside.transform.bucket_job import BucketJob
 from storeside.transform.naming import Naming
 from storeside.transform.state import Options, Summary
 from storeside.transformers.audio.formats import AudioFormat
+from tests.hostile_names import HOSTILE_NAMES
 from tests.support import (
     contents,
     etl_servers,
@@ -430,7 +431,7 @@ def test_hostile_and_colliding_names(
 ) -> None:
     contents = list(corpus.values())
     stored: set[str] = set()
-    for name, content in zip(speech_corpus.HOSTILE_NAMES, contents, strict=False):
+    for name, content in zip(HOSTILE_NAMES, contents, strict=False):
         s3_client.put_object(Bucket=s3_pair.source.name, Key=name, Body=content)
         stored.add(name)
     refused = {name for name in stored if name.startswith("../") or "//" in name}
@@ -444,7 +445,7 @@ def test_hostile_and_colliding_names(
     assert "'..' component" in reasons["../escape.flac"]
     assert "empty component" in reasons["hostile/a//b.flac"]
     assert {n: read(s3_pair.client, s3_pair.destination, n) for n in good} == {
-        n: c for n, c in zip(speech_corpus.HOSTILE_NAMES, contents, strict=False) if n in good
+        n: c for n, c in zip(HOSTILE_NAMES, contents, strict=False) if n in good
     }
     assert not [p for p in (stack.state / "aistore").rglob("*escape*")]
     assert {p.name for p in (stack.state / "aistore").iterdir()} == aistore_folders(stack)

@@ -34,6 +34,7 @@ from storeside.transform.naming import Naming
 from storeside.transform.state import Options, Summary
 from storeside.transformers.audio.formats import AudioFormat
 from storeside.transformers.audio.transcoding import probe
+from tests.hostile_names import HOSTILE_NAMES
 from tests.support import (
     contents,
     failures,
@@ -51,7 +52,7 @@ from tests.support import (
 pytestmark = pytest.mark.usefixtures("connections", "no_etl_is_left")
 
 Drive = Callable[[BucketJob], Summary]
-HOSTILE = tuple(n for n in speech_corpus.HOSTILE_NAMES if not n.startswith("../") and "//" not in n)
+HOSTILE = tuple(n for n in HOSTILE_NAMES if not n.startswith("../") and "//" not in n)
 # The limits of the recordings in these tests.
 LIMITS: dict[str, Any] = {"min_seconds": 0.01}
 # The longest names whose facts AIStore can store, and extensions that its mapping does not change.

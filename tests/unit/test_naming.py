@@ -11,10 +11,10 @@ from storeside.aistore.buckets import PROVIDERS, Bucket
 from storeside.aistore.errors import AIStoreInputError
 from storeside.aistore.names import unfit
 from storeside.speech.manifest import facts_naming, facts_prefix, facts_url
-from storeside.stack.speech_corpus import HOSTILE_NAMES
 from storeside.transform.naming import Naming
 from storeside.transform.reasons import _object_name
 from storeside.transformers.audio.formats import CODECS, EXTENSIONS, AudioFormat
+from tests.hostile_names import HOSTILE_NAMES
 
 MP3 = {"flac": "wav", "mp3": ".wav", "two.part": "never"}
 

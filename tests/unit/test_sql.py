@@ -36,7 +36,6 @@ from storeside.speech.suites import NOT_EMPTY_COLUMNS, SIGNAL_COLUMNS
 from storeside.sql.migrate import RECORD, migrations
 from storeside.sql.quoting import identifier
 from storeside.stack.settings import CHECKOUT
-from storeside.stack.speech_corpus import HOSTILE_NAMES
 from storeside.transfer.base.errors import TransferInputError
 from storeside.transfer.request.source import EDITED, WILD, Listed, Source, pattern
 from storeside.transfer.state.loads import Loads
@@ -44,6 +43,7 @@ from storeside.transfer.state.plan import Plan
 from storeside.transfer.tables.quarantine import DEFINITION
 from storeside.transformers.audio.transcoding import AudioFacts
 from tests import in_memory
+from tests.hostile_names import HOSTILE_NAMES
 
 FOLDER = Path(sql.__file__).parent
 NAMES = sorted(path.stem for path in FOLDER.glob("*.sql"))
