@@ -85,10 +85,10 @@ def as_number(value: float | str, name: str, kind: type[N]) -> N:
         raise OperatorInputError(f"{name} {value!r} is not a {'whole ' if kind is int else ''}number") from e
 
 
-def as_seconds(value: int | str, name: str) -> int:
-    """Read the positive number of seconds `name`. Raises OperatorInputError for anything else."""
-    if (seconds := as_number(value, name, int)) < 1:
-        raise OperatorInputError(f"{name} {value!r} is not a positive number of seconds")
+def as_seconds(value: int | str) -> int:
+    """Read `init_timeout`, a positive number of seconds. Raises OperatorInputError for anything else."""
+    if (seconds := as_number(value, "init_timeout", int)) < 1:
+        raise OperatorInputError(f"init_timeout {value!r} is not a positive number of seconds")
     return seconds
 
 

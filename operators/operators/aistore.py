@@ -240,7 +240,7 @@ class AISTransformBucketOperator(BucketJobOperator):
         self.in_place = in_place
         check_literals(
             self, existing_etl=EtlSpec.existing, communication=check_communication, direct_put=flag("direct_put"),
-            file_access=flag("file_access"), init_timeout=lambda value: as_seconds(value, "init_timeout"),
+            file_access=flag("file_access"), init_timeout=as_seconds,
             extensions=lambda value: Naming(as_mapping(value, "extensions")), sync=flag("sync"),
             in_place=flag("in_place"), several_results=flag("several_results"),
             members=EtlSpec("members", image).of_members,
@@ -300,7 +300,7 @@ class AISTransformBucketOperator(BucketJobOperator):
             communication=self.communication,
             direct_put=as_bool(self.direct_put, "direct_put"),
             file_access=as_bool(self.file_access, "file_access"),
-            init_timeout=as_seconds(self.init_timeout, "init_timeout"),
+            init_timeout=as_seconds(self.init_timeout),
             object_timeout=self.object_timeout,
         )
 

@@ -13,7 +13,7 @@ import pytest
 
 from storeside.aistore.buckets import Bucket
 from storeside.stack.airflow.api import FINAL, AirflowApi
-from storeside.stack.airflow.celery import ADDRESSES, WORKERS
+from storeside.stack.airflow.celery import ADDRESSES
 from storeside.stack.settings import Stack
 from storeside.stack.supervision.processes import kill, marked
 from storeside.transfer.run.preparation import BRIEF_OBJECTS
@@ -27,6 +27,7 @@ LOAD, TRANSFORM, INGEST = "s3_to_clickhouse", "transform_bucket", "ingest"
 pytestmark = [pytest.mark.timeout(900), pytest.mark.dags(LOAD, TRANSFORM, INGEST)]
 RUN_SECONDS = 400
 RECORDINGS, EVENTS, TEXT_COUNT, ROWS = 30, 40, 60, 1000
+WORKERS = ("worker", "worker-2")
 NAMES = {address: name for name, address in ADDRESSES.items()}
 
 

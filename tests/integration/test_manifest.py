@@ -26,13 +26,13 @@ from storeside.operators import (
 )
 from storeside.speech.errors import ManifestError, UnreadableFactsError
 from storeside.speech.manifest import SpeechManifest, facts_naming, facts_prefix, facts_url
-from storeside.speech.suites import SIGNAL_COLUMNS
 from storeside.stack import demo, speech_corpus
 from storeside.stack.settings import Stack
 from storeside.transform.bucket_job import BucketJob
 from storeside.transform.naming import Naming
 from storeside.transform.state import Options, Summary
 from storeside.transformers.audio.formats import AudioFormat
+from storeside.transformers.audio.signal import SignalFacts
 from storeside.transformers.audio.transcoding import probe
 from tests.hostile_names import HOSTILE_NAMES
 from tests.support import (
@@ -52,6 +52,7 @@ from tests.support import (
 pytestmark = pytest.mark.usefixtures("connections", "no_etl_is_left")
 
 Drive = Callable[[BucketJob], Summary]
+SIGNAL_COLUMNS = tuple(SignalFacts.__dataclass_fields__)
 HOSTILE = tuple(n for n in HOSTILE_NAMES if not n.startswith("../") and "//" not in n)
 # The limits of the recordings in these tests.
 LIMITS: dict[str, Any] = {"min_seconds": 0.01}

@@ -18,7 +18,6 @@ from storeside.aistore.errors import AIStoreInputError
 from storeside.aistore.spec import EtlSpec
 from storeside.ledger.objects import Ledger
 from storeside.speech.manifest import facts_prefix, facts_url
-from storeside.speech.suites import SIGNAL_COLUMNS
 from storeside.stack.settings import Stack
 from storeside.transform import journal, submit
 from storeside.transform.bucket_job import BucketJob
@@ -28,6 +27,7 @@ from storeside.transform.naming import Naming
 from storeside.transform.single import transform_object
 from storeside.transform.state import Options, Summary
 from storeside.transformers.audio.formats import AudioFormat
+from storeside.transformers.audio.signal import SignalFacts
 from storeside.transformers.audio.transcoding import probe
 from tests.shards import entry, files, tar
 from tests.support import failures, put, read, sizes, small_spec, transcode_spec, unique
@@ -223,9 +223,10 @@ def test_recordings_in_shards_and_their_facts(
     ]
     assert [found["object"] for found in lines] == ["a.tar/x.flac", "a.tar/z.flac"]
     assert lines[0]["sample_rate"] == 16_000
+    signal = SignalFacts.__dataclass_fields__
     for found, sound in zip(lines, sounds, strict=True):
         known = probe(sound)
-        assert [found[name] for name in SIGNAL_COLUMNS] == [getattr(known, name) for name in SIGNAL_COLUMNS]
+        assert [found[name] for name in signal] == [getattr(known, name) for name in signal]
 
 
 def test_a_split_stores_each_member_as_an_object(pair: Pair, drive: Drive, stack: Stack) -> None:

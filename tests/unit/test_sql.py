@@ -32,7 +32,7 @@ from storeside.ledger.unproven import make_again, unproven
 from storeside.speech.columns import RECORDING_COLUMNS, SEGMENT_COLUMNS, UTTERANCE_COLUMNS
 from storeside.speech.export import FORMATS, unreadable_query, whole_query
 from storeside.speech.manifest import facts_naming
-from storeside.speech.suites import NOT_EMPTY_COLUMNS, SIGNAL_COLUMNS
+from storeside.speech.suites import NOT_EMPTY_COLUMNS
 from storeside.sql.migrate import RECORD, migrations
 from storeside.sql.quoting import identifier
 from storeside.stack.settings import CHECKOUT
@@ -41,6 +41,7 @@ from storeside.transfer.request.source import EDITED, WILD, Listed, Source, patt
 from storeside.transfer.state.loads import Loads
 from storeside.transfer.state.plan import Plan
 from storeside.transfer.tables.quarantine import DEFINITION
+from storeside.transformers.audio.signal import SignalFacts
 from storeside.transformers.audio.transcoding import AudioFacts
 from tests import in_memory
 from tests.hostile_names import HOSTILE_NAMES
@@ -320,7 +321,7 @@ def test_tables_agree_with_the_code(engine: Engine) -> None:
     speech = columns("speech.manifest")
     assert set(RECORDING_COLUMNS.items()) <= set(speech.items())
     assert set(RECORDING_COLUMNS) == set(AudioFacts.__dataclass_fields__)
-    assert {*NOT_EMPTY_COLUMNS, *SIGNAL_COLUMNS} <= set(speech)
+    assert {*NOT_EMPTY_COLUMNS, *SignalFacts.__dataclass_fields__} <= set(speech)
     assert list(columns("storeside.listings"))[:7] == [
         "job", "side", "object", "destination_object", "size", "version", "reason",
     ]  # fmt: skip

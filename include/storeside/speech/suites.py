@@ -7,7 +7,6 @@ from typing import Any, Final
 
 from storeside.quality.errors import QualityError
 
-SIGNAL_COLUMNS: Final = ("silence_share", "clipped_share", "bandwidth_hz", "snr_db")
 NOT_EMPTY_COLUMNS: Final = ("object", "bucket", "source_object", "source_bucket", "codec")
 HIGHEST_PEAK_DBFS = 0.1
 QUIET_DBFS = -70
@@ -52,7 +51,7 @@ class SignalRanges:
                 raise QualityError(f"{name} is {getattr(self, name)}: use 0 to {most}")
 
     def expectations(self) -> list[dict[str, Any]]:
-        """Return the expectations about SIGNAL_COLUMNS."""
+        """Return the expectations about the columns of `SignalFacts`."""
         silence, clipped, bandwidth, snr = (
             self.max_silence_share, self.max_clipped_share, self.min_bandwidth_hz, self.min_snr_db,
         )  # fmt: skip

@@ -43,7 +43,6 @@ ADDRESSES = {
     "worker": "127.0.0.41",
     "worker-2": "127.0.0.42",
 }
-WORKERS = ("worker", "worker-2")
 _SETTINGS = {
     "CORE__EXECUTOR": "CeleryExecutor",
     "CORE__PARALLELISM": CONCURRENCY,  # of each scheduler

@@ -92,7 +92,7 @@ class Cluster:
 
     async def _remove(self, pod: Pod) -> None:
         try:
-            await pod.stop(grace=1)
+            await pod.stop()
         finally:
             del self.pods[pod.name], self._removing[pod.name]
             self.touch(pod, "DELETED")
@@ -149,7 +149,7 @@ class Cluster:
 
     async def shutdown(self) -> None:
         """End all pods."""
-        await asyncio.gather(*(pod.stop(grace=1) for pod in self.pods.values()))
+        await asyncio.gather(*(pod.stop() for pod in self.pods.values()))
 
     def _prune_logs(self) -> None:
         logs = sorted(self.logs.iterdir(), key=lambda path: path.stat().st_mtime)

@@ -251,15 +251,15 @@ class Pod:
             if self.log.stat().st_size > LOG_BYTES:
                 os.truncate(self.log, 0)
 
-    async def stop(self, grace: float) -> None:
-        """End the process and its descendants: send SIGTERM, and SIGKILL after `grace` seconds."""
+    async def stop(self) -> None:
+        """End the process and its descendants: send SIGTERM, and SIGKILL a second later."""
         self._stopping = True
         if self.process is None:
             return
         with suppress(ProcessLookupError):
             self.process.send_signal(signal.SIGTERM)
         with suppress(TimeoutError):
-            await asyncio.wait_for(self.process.wait(), grace)
+            await asyncio.wait_for(self.process.wait(), 1)
         kill_tree(self.process.pid)
         reaping, probing = self._tasks
         probing.cancel()

@@ -55,11 +55,11 @@ _TEN_YEARS = 10 * 366 * 24 * 3600
 _SHARE = re.compile(r"(\d{1,3}(?:\.\d{1,6})?) ?%")
 
 
-def share_of(option: str, text: str) -> float:
-    """Return the number that a percentage such as ``5 %`` stands for. Raises TransferInputError."""
+def _share_of(text: str) -> float:
+    """Return the number that `remove_deleted` stands for, a percentage such as ``5 %``. Raises TransferInputError."""
     found = _SHARE.fullmatch(text.strip())
     if found is None:
-        raise TransferInputError(f"{option} {text!r}: write a percentage, such as '5 %'")
+        raise TransferInputError(f"remove_deleted {text!r}: write a percentage, such as '5 %'")
     return float(found[1]) / 100
 
 
@@ -241,7 +241,7 @@ class Request:
         option = "replace_partition" if self.replace_partition else "remove_deleted"
         if not (self.replace_partition or self.remove_deleted):
             return
-        if self.remove_deleted and not 0 < share_of("remove_deleted", self.remove_deleted) <= 1:
+        if self.remove_deleted and not 0 < _share_of(self.remove_deleted) <= 1:
             raise TransferInputError(f"remove_deleted {self.remove_deleted!r}: write a share above 0 %, up to 100 %")
         others = {
             f"format {self.format!r}": (self.is_lake, "it removes the rows of files that left the table anyway"),
@@ -261,7 +261,7 @@ class Request:
     @property
     def most_removed(self) -> float:
         """The largest share of the loaded objects whose rows may be removed, from 0 to 1."""
-        return share_of("remove_deleted", self.remove_deleted) if self.remove_deleted else 0.0
+        return _share_of(self.remove_deleted) if self.remove_deleted else 0.0
 
     @property
     def names_tables(self) -> bool:
