@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from decimal import Decimal
 from typing import Any
 
@@ -120,6 +121,40 @@ def test_codes_in_lists_after_the_sample_are_refused(reading: Statements, loader
     if csv.is_native:
         cases["empty"] = Loaded(b"i;f\n; \n [5] ;[]\n", [([], []), ([5], [])])
     reading.cases(cases, folder="more/", loader=loader, format="csv", csv=csv)
+
+
+@pytest.mark.parametrize("loader", LOADERS)
+def test_codes_in_maps_after_the_sample_are_refused(reading: Statements, loader: str) -> None:
+    reading.put({"a.csv": b"i;f\n{'a':1};{'a':1.5}\n"})
+    reading.load(loader=loader, csv=Csv(";"))
+    code, whole = "has a code, or a number that Map", "has a value that Map"
+    cases: dict[str, Loaded | Refused] = {
+        f"{column}{n}": Refused(f"i;f\n{{}};{{}}\n{first}\n".encode(), f"row 1, column {column!r} {reason}")
+        for n, (column, first, reason) in enumerate([
+            ("i", "{'a':007};{}", code), ("i", "{'a':+7};{}", code), ("f", "{};{'a':9007199254740993}", code),
+            ("f", "{};{'a':1,'b':0.12345678901234567890}", code), ("i", "{'a':1.5};{}", whole), ("i", "x;{}", whole),
+            ("i", "{'a':1,};{}", whole), ("f", "{};{'a'}", whole),
+        ])
+    }  # fmt: skip
+    text = b"i;f\n{'007':-3, 'b:05' : NULL, 'c}':5.0};{'k,l':2, 'x':nan, 'y\\'z':1e5}\n;{}\n"
+    shown = "toString(i), toString(f)"
+    cases["exact"] = Loaded(text, [
+        ("{'007':-3,'b:05':NULL,'c}':5}", "{'k,l':2,'x':nan,'y\\'z':100000}"), ("{}", "{}"),
+    ], shown)  # fmt: skip
+    reading.cases(cases, folder="more/", loader=loader, format="csv", csv=Csv(";"))
+
+
+@pytest.mark.parametrize("loader", LOADERS)
+def test_lists_and_maps_of_integers_take_fractions_of_zeros(reading: Statements, loader: str) -> None:
+    reading.create("l Array(Nullable(Int64)), d Array(Array(Int8)), m Map(String, Int64)")
+    whole = re.compile("^row 1, column '.' has a value that .* cannot hold whole$")
+    reading.cases({
+        "taken": Loaded(
+            b"l;d;m\n[5.0, null, 6.];[[1.00],[]];{'a':5.0}\n", [([5, None, 6], [[1], []], {"a": 5})], "l, d, m"
+        ),
+        "l": Refused(b"l;d;m\n;;\n[1.5];;\n", whole), "d": Refused(b"l;d;m\n;;\n;[[1.5]];\n", whole),
+        "m": Refused(b"l;d;m\n;;\n;;{'a':1.5}\n", whole), "depth": Refused(b"l;d;m\n;;\n[[1]];;\n", whole),
+    }, ".csv", loader=loader, csv=Csv(";"))  # fmt: skip
 
 
 BEYOND = {"Float64": ("1e400", " -1E400 ", "1e-400", "9" * 400, f"0.{'0' * 400}1"), "Float32": ("1e39", "-1e-46")}

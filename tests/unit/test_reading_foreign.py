@@ -65,13 +65,13 @@ def test_new_json_columns_of_dates_without_a_known_order_are_text(
 @pytest.mark.parametrize("loader", LOADERS)
 def test_dates_without_a_known_order_are_refused(reading: Statements, loader: str) -> None:
     reading.create("n Int64, d DateTime, e Nullable(DateTime64(3)), t String")
-    unclear = "has a date without a year, or with an unknown order of day and month: see csv.timestamp_formats"
+    unclear = "has a date without a year, month or day, or with an unknown order of day and month: see csv.timestamp"
     rows = [("2024-01-02", None), ("2024-01-13", None)]
     reading.cases({
-        "d": Refused(MONTH_FIRST, re.compile(f"^row 0, column 'd' {unclear}$")),
+        "d": Refused(MONTH_FIRST, re.compile(f"^row 0, column 'd' {unclear}_formats$")),
         "e": Refused(
             b"n,d,e,t\n1,2024-01-02 00:00:00,2024-01-02,x\n2,2024-01-02 00:00:00,1/2/2024,x\n",
-            re.compile(f"^row 1, column 'e' {unclear}$"),
+            re.compile(f"^row 1, column 'e' {unclear}_formats$"),
         ),
     }, ".csv", loader=loader)  # fmt: skip
     dialect = Csv(timestamp_formats=("%m/%d/%Y",))
@@ -81,6 +81,70 @@ def test_dates_without_a_known_order_are_refused(reading: Statements, loader: st
             ("2024-01-01", "2024-01-02"), ("2024-01-01", "2024-01-13"),
         ], "toString(toDate(d)), toString(toDate(e))"),
     }, ".csv", "formats/", loader=loader, csv=dialect)  # fmt: skip
+
+
+# Texts of which ClickHouse would guess the year, the month, the day or the hour, and those that it need not guess.
+GUESSED = (
+    *(
+        "5",
+        "10",
+        "2024",
+        "202401",
+        "2024-01",
+        "2024.12",
+        "Jan",
+        "24 Jan",
+        "Jan 24",
+        "1-Jan",
+        "Jan 2024",
+        "12 PM",
+        "1.5",
+    ),
+    *("10:00", "1/2", "1/2/2024", "13/1/2024", "1-2-24", "1.13.2024", "2 1 2024"),
+    *("0000-00-00 00:00:00", "0000-01-01", "2024-00-00", "2024-01-00 10:00:00", "2024/00/01", "0.1.2024", "2024-1-0"),
+    *("2024-01-02 25:00:00", "2024-01-02 24:30:00", "2024-01-02 10:60", "2024-01-02 10:00:61", "20240102T256000"),
+)
+CLEAR = {
+    **dict.fromkeys(
+        [
+            *("2024-01-02 10:00:00", "2024-01-02T10:00:00Z", "2024-1-2 10:0", "2024/01/02 10", "2024.01.02 10:00"),
+            *("02.01.2024 10:00", "2.1.24 10:00:00", "20240102T100000Z", "20240102 100000", "20240102100000"),
+            *("1704189600", "1704189600.0", "1704189600000", "1704189600000000", "2024-01-02 11:00:00+01:00"),
+            *("2 Jan 2024 10:00", "02-JAN-24 10:00", "Jan 2 2024 10:00", "Tue Jan  2 10:00:00 2024"),
+            *("2024-01-02 10 AM", "Tue 2 January 2024 10:00:00 GMT"),
+            *("2024-01-02T11:30:00+0130", "2024-01-02 10:00-00:00"),
+        ],
+        "2024-01-02 10:00:00",
+    ),
+    **dict.fromkeys(["2024-01-02", "20240102", "2024-01-01 24:00:00", "2024-01-01 23:59:60"], "2024-01-02 00:00:00"),
+    "981173106": "2001-02-03 04:05:06", "9999-12-31 23:59:59": "9999-12-31 23:59:59",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("loader", LOADERS)
+def test_no_part_of_a_moment_is_guessed(reading: Statements, loader: str) -> None:
+    reading.create("t Nullable(DateTime64(3, 'UTC'))")
+    cases: dict[str, Loaded | Refused] = {
+        f"guessed-{n}": Refused(f"t\n\n{text}\n".encode(), re.compile("^row 1, column 't' has a date without a year"))
+        for n, text in enumerate(GUESSED)
+    }
+    for n, (text, moment) in enumerate(CLEAR.items()):
+        cases[f"clear-{n}"] = Loaded(f"t\n{text}\n".encode(), [(f"{moment}.000",)], "toString(t)")
+    reading.cases(cases, ".csv", loader=loader)
+
+
+@pytest.mark.parametrize("loader", LOADERS)
+def test_dates_of_zeros_in_json_are_refused(reading: Statements, loader: str) -> None:
+    reading.create(
+        "t Nullable(DateTime('UTC')), s Nullable(String), o Tuple(t Nullable(DateTime64(3))), l Array(DateTime)"
+    )
+    zero = "0000-00-00 00:00:00"
+    rows = {"t": {"t": zero}, "year": {"t": "2024-00-00 10:00:00"}, "o": {"o": {"t": zero}}, "l": {"l": [zero]}}
+    reason = re.compile("^row 1, column '.' has a date of zeros, .* null .* \\(line 2\\)$")
+    reading.cases({
+        **{name: Refused(jsonl([{}, row]), reason) for name, row in rows.items()},
+        "others": Loaded(jsonl([{"s": zero, "t": "2024-01-02T10:00:00-00:00"}]), [(zero,)], "s"),
+    }, ".jsonl", loader=loader)  # fmt: skip
 
 
 @pytest.mark.parametrize("loader", LOADERS)

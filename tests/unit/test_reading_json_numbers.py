@@ -34,6 +34,42 @@ def test_texts_that_are_no_numbers_are_refused(reading: Statements, loader: str)
 
 
 @pytest.mark.parametrize("loader", LOADERS)
+def test_texts_that_are_no_numbers_are_refused_within_structs_and_maps(reading: Statements, loader: str) -> None:
+    reading.create(
+        "s Nullable(Tuple(a Nullable(Int64), t Nullable(String))), m Map(String, UInt8),"
+        " p Array(Tuple(Int8, String)), l Array(Tuple(f Float64, n Array(Int32)))"
+    )
+    wrong = [
+        ("s", '{"t": "", "a": ""}'), ("s", '{"a": "007"}'), ("m", '{"x": "+7"}'), ("p", '[["", "x"]]'),
+        ("l", '[{"f": 1, "n": []}, {"f": "-01", "n": []}]'), ("l", '[{"f": 1, "n": [1, "00"]}]'),
+    ]  # fmt: skip
+    taken = {
+        "s": '{"a": "5", "t": "007"}',
+        "m": '{"": "0", "007": 1}',
+        "p": '[["-5", ""]]',
+        "l": '[{"f": "0.5", "n": ["1"]}]',
+    }
+    cases: dict[str, Loaded | Refused] = {
+        f"{n}-{name}": Refused(
+            f'{{}}\n{{"{name}": {text}}}\n'.encode(),
+            re.compile(f"row 1, column '{name}' has a text that is no JSON number"),
+        )
+        for n, (name, text) in enumerate(wrong)
+    }
+    content = "{" + ", ".join(f'"{name}": {text}' for name, text in taken.items()) + "}\n"
+    shown = "toString((tupleElement(assumeNotNull(s), 1), tupleElement(assumeNotNull(s), 2), m, p, l))"
+    cases["taken"] = Loaded(content.encode(), [("(5,'007',{'':0,'007':1},[(-5,'')],[(0.5,[1])])",)], shown)
+    reading.cases(cases, ".jsonl", loader=loader)
+
+
+def test_texts_that_are_no_numbers_are_refused_where_null_lists_become_empty(reading: Statements) -> None:
+    reading.create("l Array(Int64)")
+    reading.put({"a.jsonl": b'{"l": null}\n{"l": [""]}\n'})
+    reading.load(on_null_nested="empty")
+    assert "column 'l' has a text that is no JSON number" in reading.reasons()["a.jsonl"]
+
+
+@pytest.mark.parametrize("loader", LOADERS)
 def test_such_rows_are_bad_rows(reading: Statements, loader: str) -> None:
     reading.create(COLUMNS)
     lines = [*(f'{{"i": {text}}}' for text in BAD), '{"a": ["", "5"]}', '{"i": 1}', '{"i": "2"}']

@@ -488,6 +488,14 @@ def no_number(column: str) -> str:
     )
 
 
+def no_moment(column: str) -> str:
+    """Return the reason for a zero date in a column of times of JSON, of which ClickHouse would make another one."""
+    return (
+        f"column {column!r} has a date of zeros, which MySQL writes for a missing one: write null instead, or change"
+        " the column to String"
+    )
+
+
 def out_of_range(column: str, kind: str) -> str:
     """Return the reason for a number that a column of floats would turn into infinity or zero."""
     return f"column {column!r} has a number beyond the range of {kind}: change the column to String"

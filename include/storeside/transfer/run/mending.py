@@ -39,8 +39,8 @@ log = logging.getLogger(__name__)
 # ClickHouse 26.9 takes zeros after gzip for damage, which gzip itself leaves out.
 _INFLATING = "ZLIB_INFLATE_FAILED"
 _TWICE = TWICE.rpartition("}")[2]
-# How ClickHouse's error begins to quote a number with a fraction or an exponent in a column of integers.
-_UNSURE = re.compile(r"before: '[.eE]")
+# How ClickHouse's errors quote a number with a fraction or an exponent in a column of integers, or refuse a list or map.
+_UNSURE = re.compile(r"before: '[.eE]|Cannot read (?:array|Map) from text")
 _ROW = re.compile(r"\(row (\d{1,18})\)")
 
 
@@ -83,11 +83,11 @@ class Mending:
         return None
 
     def _exactly(self, o: Planned, error: LoadObjectError) -> tuple[Staged | None, LoadObjectError]:
-        """Read numbers of JSON from their texts, which shows whether a column has each of them whole.
+        """Read numbers of JSON, and lists of CSV, from their texts, which shows whether a column has each whole.
 
         Returns the error that remains.
         """
-        if not (_UNSURE.search(str(error)) and self.work.is_strict):
+        if not (_UNSURE.search(str(error)) and (self.work.is_strict or self.work.form.has_fields)):
             return None, error
         try:
             return self.staging.stage([o], How(exact=True)), error

@@ -45,5 +45,5 @@ class Rereading:
         empty_nulls = self.request.empties_nested
         return self.work.readings.text(
             self.work.form, self.staging.destination, empty_nulls=empty_nulls,
-            keeps_codes=self.work.keeps_codes, exact=self.work.is_strict,
+            keeps_codes=self.work.keeps_codes, exact=self.work.is_strict or self.work.form.has_fields,
         )  # fmt: skip

@@ -1,7 +1,8 @@
-"""Refuses texts that are no JSON numbers in columns of numbers, and numbers that a float does not hold.
+"""Refuses texts that are no JSON numbers in columns of numbers, numbers that a float does not hold, and zero dates.
 
-ClickHouse 26.9 reads ``""`` as the integer 0, and ``"007"`` and ``"+7"`` as 7, also within arrays. It reads
-``1e-400`` as the float 0, and ``9007199254740993`` as the float 9007199254740992.
+ClickHouse 26.9 reads ``""`` as the integer 0, and ``"007"`` and ``"+7"`` as 7, also within lists, maps and structs.
+It reads ``1e-400`` as the float 0, and ``9007199254740993`` as the float 9007199254740992. It reads
+``0000-00-00 00:00:00``, which MySQL has for a missing time, as the first moment of the current year.
 """
 
 from __future__ import annotations
@@ -10,16 +11,17 @@ import json
 import math
 import re
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
 import msgspec
 
 from storeside.sql.quoting import literal
-from storeside.transfer.base.errors import LoadObjectError, no_number, not_kept, out_of_range
-from storeside.transfer.base.schema import Column, bare
+from storeside.transfer.base.errors import LoadObjectError, no_moment, no_number, not_kept, out_of_range
+from storeside.transfer.base.schema import MOMENT, Column, arguments, bare
 from storeside.transfer.formats.text_types import held, of
 from storeside.transfer.objects.strict_json import depth_of
 from storeside.transfer.statements.reading import Reading
@@ -28,7 +30,10 @@ from storeside.transfer.types.conversion import elements_of, inexact, parts_of
 _BAD = '"(?:"|[+]|-?0[0-9])'
 _ANYWHERE = re.compile(_BAD.encode())
 _IN_VALUE = rf"(?:^|[\[,])[ \t\r\n]*{_BAD}"
-_AT_VALUE = re.compile(_IN_VALUE.encode())
+_NO_NUMBER = re.compile(r"$|[+]|-?0[0-9]")
+# Months and days that are zero; the text before them is the year.
+_ZERO_DATE = "-00-00"
+_ZERO_MOMENT = re.compile(r"[0-9]{4}-(?:00-|[0-9]{2}-00)")
 # Texts of which a line with such a value has one.
 _HINTS = ('""', '"+', '"0', '"-0')
 _NUMBER = re.compile(r"U?Int\d+|Float\d+")
@@ -66,6 +71,41 @@ def _number_of(kind: str) -> str:
     while (kind := bare(kind)).startswith("Array("):
         kind = kind[6:-1]
     return kind if _NUMBER.fullmatch(kind) else ""
+
+
+def _without_variant(kind: str) -> str:
+    """Return the type of lists, maps or structs whose column is read as a variant of it, because it may be NULL."""
+    found = arguments(kind) if kind.startswith("Variant(") else []
+    return found[0] if len(found) == 1 else kind
+
+
+def _is_number(kind: str) -> bool:
+    return _NUMBER.fullmatch(kind) is not None
+
+
+def _is_moment(kind: str) -> bool:
+    return MOMENT.fullmatch(kind) is not None
+
+
+def _texts(value: Any, kind: str, is_one: Callable[[str], bool]) -> Iterator[str]:
+    """Yield the texts at the places of a value whose types fulfil a condition."""
+    kind = bare(kind)
+    if isinstance(value, dict):
+        if kind.startswith("Map("):
+            kinds = dict.fromkeys(value, parts_of(kind)[1][1])
+        else:
+            kinds = elements_of(kind) if kind.startswith("Tuple(") else {}
+        for name, part in value.items():
+            yield from _texts(part, kinds.get(name, ""), is_one)
+    elif isinstance(value, list):
+        if kind.startswith("Tuple("):
+            for part, (_, of_part) in zip(value, parts_of(kind), strict=False):
+                yield from _texts(part, of_part, is_one)
+        elif kind.startswith("Array("):
+            for part in value:
+                yield from _texts(part, kind[6:-1], is_one)
+    elif isinstance(value, str) and is_one(kind):
+        yield value
 
 
 def _as_float(number: str, kind: str) -> float:
@@ -116,8 +156,12 @@ class Numbers:
 
     def __init__(self, reading: Reading) -> None:
         self.kept = reading.kept
-        kinds = {c.name: _number_of(c.type) for c in reading.columns}
+        columns = [replace(c, type=_without_variant(c.type)) for c in reading.columns]
+        kinds = {c.name: _number_of(c.type) for c in columns}
         self.names = [name for name, kind in kinds.items() if kind]
+        self.structs = [c for c in columns if not kinds[c.name] and _names_in(c, _is_number)]
+        self.moments = [c for c in columns if _names_in(c, _is_moment)]
+        self._types = {c.name: c.type for c in columns}
         self.floats = {name: kind for name, kind in kinds.items() if kind in _FAR}
         self._far_shapes = {shape for kind in self.floats.values() for shape in _FAR_SHAPES[kind]}
         self._far = re.compile("|".join(sorted({_FAR[kind] for kind in self.floats.values()})).encode())
@@ -125,9 +169,10 @@ class Numbers:
     @property
     def condition(self) -> str:
         """The condition that a `line` may have such a value in one of the columns; the worker then decides."""
-        found = [self._condition_of_texts] if self.names else []
+        found = [self._condition_of_texts] if self.names or self.structs else []
         found += [self._condition_of_floats] if self.floats else []
         found += [self._condition_of_digits] if self.kept else []
+        found += [f"position(line, {literal(_ZERO_DATE)}) > 0"] if self.moments else []
         return f"({' OR '.join(found)})" if found else "0"
 
     @property
@@ -136,7 +181,11 @@ class Numbers:
             f"position(line, {literal(hint)}) > 0" for hint in _HINTS
         )  # half of multiSearchAny's time
         raws = " OR ".join(
-            f"match(JSONExtractRaw(line, {literal(name)}), {literal(_IN_VALUE)})" for name in self.names
+            [f"match(JSONExtractRaw(line, {literal(name)}), {literal(_IN_VALUE)})" for name in self.names]
+            + [
+                f"match(JSONExtractRaw(line, {literal(c.name)}), {literal(_within(_names_in(c, _is_number)))})"
+                for c in self.structs
+            ]
         )
         return f"if({hints}, startsWith(trimLeft(line), '[') OR {raws}, 0)"
 
@@ -163,21 +212,26 @@ class Numbers:
 
     def fault(self, document: bytes) -> str:
         """Return which column has such a value in a document; empty if none has."""
-        is_text = self.names and _ANYWHERE.search(document)
+        is_text = (self.names or self.structs) and _ANYWHERE.search(document)
+        is_zero = self.moments and _ZERO_DATE.encode() in document
         shapes = document.translate(_SHAPES) if self.floats or self.kept else b""
         is_far = any(shape in shapes for shape in self._far_shapes) and self._far.search(document)
         is_long = self.kept and _LONG_SHAPE in shapes
-        if not (is_text or is_far or is_long):
+        if not (is_text or is_zero or is_far or is_long):
             return ""
         try:
             found = self._decoder.decode(document)
         except msgspec.MsgspecError:  # it is no object: the load refuses it
             return ""
+        if is_text and (name := self._with_text(found, [*self.names, *(c.name for c in self.structs)], _is_number)):
+            return no_number(name)
+        if is_zero and (name := self._with_text(found, [c.name for c in self.moments], _is_moment)):
+            return no_moment(name)
         return self._named(found) or (self._losing(found) if is_long else "")
 
     def checked(self, pieces: Iterable[bytes]) -> Iterator[bytes]:
         """Yield pieces of JSON Lines unchanged, after their check. Raises LoadObjectError with row and column."""
-        if not (self.names or self.kept):
+        if not (self.names or self.structs or self.moments or self.kept):
             yield from pieces
             return
         row, rest = 0, b""
@@ -203,13 +257,22 @@ class Numbers:
             pending, depth = [], 0
         return row, b"\n".join([*pending, rest])
 
-    def _named(self, found: Any) -> str:
-        for name in self.names:
+    def _with_text(self, found: Any, names: Iterable[str], is_one: Callable[[str], bool]) -> str:
+        """Return the first of these columns that has a wrong text at a place of these types; empty if none has."""
+        wrong = _NO_NUMBER if is_one is _is_number else _ZERO_MOMENT
+        for name in names:
             raw = self._raw(found, name)
-            if _AT_VALUE.search(raw):
-                return no_number(name)
-            kind = self.floats.get(name, "")
-            if kind and any(_is_out_of_range(number, kind) for number in re.findall(_DIGITS, raw.decode("latin-1"))):
+            if b'"' in raw:
+                with suppress(ValueError, RecursionError):  # the load refuses it
+                    value = json.loads(raw)
+                    if any(wrong.match(text) for text in _texts(value, self._types[name], is_one)):
+                        return name
+        return ""
+
+    def _named(self, found: Any) -> str:
+        for name, kind in self.floats.items():
+            raw = self._raw(found, name)
+            if any(_is_out_of_range(number, kind) for number in re.findall(_DIGITS, raw.decode("latin-1"))):
                 return out_of_range(name, kind)
         return ""
 
@@ -227,7 +290,7 @@ class Numbers:
 
     @cached_property
     def _fields(self) -> dict[str, str]:
-        names = dict.fromkeys([*self.names, *(c.name for c in self.kept)])
+        names = dict.fromkeys([*self.names, *(c.name for c in (*self.structs, *self.moments, *self.kept))])
         return {name: f"f{number}" for number, name in enumerate(names)}
 
     @cached_property
@@ -262,11 +325,31 @@ def _searches(columns: Iterable[Column]) -> Iterator[tuple[str, str]]:
 
 def _names_of_floats(name: str, kind: str) -> set[str]:
     """Return the names of the keys of floats in a column, `_IN_LIST` for those in lists, and `_OF_JSON_TYPE`."""
+    return _names_of(name, kind, lambda key, core: _OF_JSON_TYPE if core == "JSON" else key if core == _FLOAT else "")
+
+
+def _names_in(column: Column, is_one: Callable[[str], bool]) -> set[str]:
+    """Return the names of the keys of values in a column whose types fulfil a condition; see `_names_of`."""
+    return _names_of(column.name, column.type, lambda key, core: key if is_one(core) else "")
+
+
+def _names_of(name: str, kind: str, key_of: Callable[[str, str], str]) -> set[str]:
+    """Return what `key_of` returns for the keys and types of values in a column; the keys of some are `_IN_LIST`."""
     kind = bare(kind)
     if kind.startswith("Tuple("):
-        return {found for field, part in elements_of(kind).items() for found in _names_of_floats(field, part)}
+        return {found for field, part in elements_of(kind).items() for found in _names_of(field, part, key_of)}
     if kind.startswith("Array("):
-        return _names_of_floats(_IN_LIST, parts_of(kind)[0][1])
+        return _names_of(_IN_LIST, kind[6:-1], key_of)
     if kind.startswith("Map("):
-        return _names_of_floats(_ANY_KEY, parts_of(kind)[1][1])
-    return {_OF_JSON_TYPE} if kind == "JSON" else {name} if kind == _FLOAT else set()
+        return _names_of(_ANY_KEY, parts_of(kind)[1][1], key_of)
+    return {found for found in (key_of(name, kind),) if found}
+
+
+def _within(names: Collection[str]) -> str:
+    """Return the pattern of a text that is no number at one of these keys in the value of a column."""
+    written = "|".join(map(re.escape, sorted({*names} - {_IN_LIST, _ANY_KEY})))
+    key = f'"(?:{written})"' if written and _ANY_KEY not in names else '"'
+    keyed = {*names} - {_IN_LIST}
+    in_list = _IN_LIST in names or any(name.isdecimal() for name in keyed)  # a struct without names is a list
+    found = [rf"{key}[ \t\r\n]*:[ \t\r\n]*{_BAD}"] if keyed else []
+    return "|".join([*found, rf"[\[,][ \t\r\n]*{_BAD}"] if in_list else found)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -49,13 +49,17 @@ from storeside.transfer.types.conversion import (
     fits,
     guessed,
     is_list,
+    map_in,
     reading,
     skipped,
     whole,
+    without_zeros,
 )
 
 _CODED = re.compile(r"U?Int\d+|Float64")  # the types whose values may be codes in CSV
-_LIST_OF_NUMBERS = re.compile(r"(?:Array\()+(?:Nullable\()?(?:U?Int\d+|Float64)\)+")
+_LIST_OF_NUMBERS = re.compile(
+    r"(?:(?:Array\()+|Map\((?:String|LowCardinality\(String\)|U?Int\d+), )(?:Nullable\()?(?:U?Int\d+|Float64)\)+"
+)
 _FLOATS = re.compile(r"JSON$|.*\bFloat64\b", re.DOTALL)  # the types that hold floats of JSON
 SKIPPED = "a time that no clock of its time zone shows, because clocks are set forward: write it with an offset"
 TWICE = "column {!r} has an object with a name twice"
@@ -80,8 +84,9 @@ def text_reading(
     of `ignored` columns are read and not used. With `empty_nulls`, a NULL list, map or struct becomes empty if its
     column cannot be NULL. With `keeps_codes`, columns of numbers in CSV refuse codes, and floats in JSON refuse
     numbers whose digits they do not hold (see `Reading.kept`); by default, those columns do that were inferred from
-    text. With `exact`, integers of JSON are read as text, which they need for numbers such as 5.0 and 1e3. With
-    `names_once`, `JSON` columns refuse objects that may have a name twice. The numbers of `plain` objects need no
+    text. With `exact`, integers of JSON, and lists and maps of numbers in CSV, are read as text, which they need for
+    numbers such as 5.0 and 1e3. With `names_once`, `JSON` columns refuse objects that may have a name twice. The
+    numbers of `plain` objects need no
     checks, and their texts are valid; see `staging.proof`.
     """
     data = [c for c in destination.columns if c.name not in destination.partitions and not destination.is_own(c)]
@@ -91,9 +96,11 @@ def text_reading(
     refusing = destination.inferred if keeps_codes is None else keeps_codes
     coded = _refusing_codes(form, data, False if plain else refusing)
     lists = _refusing_lists(form, destination, data, refusing)
+    whole_lists = _refusing_lists(form, destination, data, True) if exact else []
     if form.has_fields:
         checks, as_text = [*map(_code, coded)], {c.name for c in coded}
-        checks += [check for c in lists for check in _of_list(c)]
+        checks += [_not_kept(c, code_in_list(_text_of_list(c), c.type)) for c in lists]
+        checks += [_is_list(c) for c in whole_lists or lists]
     else:
         whole = [c for c in data if exact and INTEGERS.fullmatch(bare(c.type))]
         checks, as_text = [*map(_no_number, whole)], {c.name for c in whole}
@@ -103,7 +110,8 @@ def text_reading(
         if default is not None:  # for missing or NULL values
             kind = nullable(kind)
         is_padded = form.has_fields
-        column, value, kind = _read_as(c.name, kind, empty_nulls=empty_nulls, as_list=c in lists and form.is_native)
+        as_list = c.type if form.is_native and (c in lists or c in whole_lists) else ""
+        column, value, kind = _read_as(c.name, kind, empty_nulls=empty_nulls, as_list=as_list)
         columns.append(column)
         if (clock := clock_time(form, value, c.type, destination.zone)) is not None:
             value, kind, fault = clock
@@ -136,15 +144,21 @@ def text_reading(
     )  # fmt: skip
 
 
-def _read_as(name: str, kind: str, *, empty_nulls: bool, as_list: bool) -> tuple[Column, str, str]:
+def _read_as(name: str, kind: str, *, empty_nulls: bool, as_list: str) -> tuple[Column, str, str]:
     """Return a column of objects that is read as type `kind`, the expression for its value, and the value's type.
 
-    With `as_list`, it is the text of a list, which `_of_list` checks; see also `text_reading`.
+    With the type `as_list`, it is the text of a list or map, which `_is_list` checks; see also `text_reading`.
     """
     value = identifier(name)
     if as_list:
         text = f"trimBoth({value}, ' \\t')"
-        return Column(name, "String"), f"if(empty({text}), '[]', {text})", "String"
+        is_map = as_list.startswith("Map(")
+        value = without_zeros(f"if(empty({text}), '{'{}' if is_map else '[]'}', {text})", as_list)
+        return (
+            (Column(name, "String"), map_in(value, kind), kind)
+            if is_map
+            else (Column(name, "String"), value, "String")
+        )
     if empty_nulls and is_nested(kind) and not is_nullable(kind):
         made = f"ifNull(variantElement({value}, {literal(kind)}), defaultValueOfTypeName({literal(kind)}))"
         return Column(name, f"Variant({kind})"), made, kind
@@ -183,7 +197,7 @@ def whole_value(
     """Return the checks for values that the conversion would truncate or guess; none if it takes each as it is."""
     checks = []
     if unclear := guessed(value, source, target, padded=padded):
-        reason = "without a year, or with an unknown order of day and month: see csv.timestamp_formats"
+        reason = "without a year, month or day, or with an unknown order of day and month: see csv.timestamp_formats"
         checks.append(Check(unclear, f"column {name!r} has a date {reason}", name))
     if never := skipped(value, source, target, zone, padded=padded):
         checks.append(Check(never, f"column {name!r} has {SKIPPED}", name))
@@ -204,19 +218,22 @@ def _refusing_codes(form: Format, data: Sequence[Column], those: Collection[str]
 def _refusing_lists(
     form: Format, destination: Destination, data: Sequence[Column], those: Collection[str] | bool
 ) -> list[Column]:
-    """Return the columns of lists of numbers in CSV that refuse codes, and are read as text for that."""
+    """Return the columns of lists and maps of numbers in CSV that refuse codes, and are read as text for that."""
     if not form.has_fields or those is False:
         return []
     found = (c for c in data if _LIST_OF_NUMBERS.fullmatch(c.type) and c.name not in destination.defaults)
     return [c for c in found if those is True or c.name in those]
 
 
-def _of_list(column: Column) -> Iterator[Check]:
-    """Yield the checks of a column of lists that is read as text."""
-    value, name = f"trimBoth(ifNull({identifier(column.name)}, ''), ' \\t')", column.name
-    yield _not_kept(column, code_in_list(value, column.type))
-    fault = f"notEmpty({value}) AND NOT {is_list(value)}"
-    yield Check(fault, f"column {name!r} has a value that {column.type} cannot hold whole", name)
+def _text_of_list(column: Column) -> str:
+    return f"trimBoth(ifNull({identifier(column.name)}, ''), ' \\t')"
+
+
+def _is_list(column: Column) -> Check:
+    """Return the check for a text that is no list or map of the column's numbers."""
+    value, name = _text_of_list(column), column.name
+    fault = f"notEmpty({value}) AND NOT {is_list(value, column.type)}"
+    return Check(fault, f"column {name!r} has a value that {column.type} cannot hold whole", name)
 
 
 def _code(column: Column) -> Check:

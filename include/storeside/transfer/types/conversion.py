@@ -54,15 +54,40 @@ _MIDNIGHT = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}[ T]00:00(:00(\.0*)?)?$"
 _DECIMAL = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
 # A number with a plus, or with a zero before another digit, within a list.
 CODE_IN_LIST = r"(?:^|[\[,:{(])[ \t]*(?:[+]|[+-]?0[0-9])"
-# A list of numbers, or of lists.
-_ITEM = r"(-?[0-9.]+(e[-+]?[0-9]+)?|null|nan|-?inf|-?infinity)?"
-_LIST = rf"(?i)^\[([ \t]*[\[\]]*[ \t]*{_ITEM}[ \t]*[\[\]]*[ \t]*(,|\]$))+$"
+# The numbers in a list or map, of floats and of integers, which may have a fraction of zeros.
+_FLOATS_WITHIN = r"-?[0-9.]+(?:e[-+]?[0-9]+)?|null|nan|-?inf|-?infinity"
+_INTEGERS_WITHIN = r"-?[0-9]+(?:\.0*)?|null"
+# A list of numbers, or of lists, and a map of texts or integers to numbers.
+_LIST = r"(?i)^\[([ \t]*[\[\]]*[ \t]*({})?[ \t]*[\[\]]*[ \t]*(,|\]$))+$"
+_KEY = r"(?:'(?:[^'\\]|\\.)*'|-?[0-9]+)"
+_MAP = rf"(?i)^\{{{{[ \t]*(?:\}}}}$|(?:{_KEY}[ \t]*:[ \t]*(?:{{}})[ \t]*(?:,[ \t]*|\}}}}$))+)$"
+_QUOTED = r"'(?:[^'\\]|\\.)*'"
+_ZEROS = r"([0-9])\.0*([ \t]*[,\]}])"
 # The first and the last second of the years 0 to 9999, since 1970.
 _YEARS = (-62_167_219_200, 253_402_300_799)
-# Texts of a moment of which ClickHouse guesses a part: the year, the date, or the order of day and month: it is day
-# first unless the second number exceeds 12. Dates with points are day first by convention.
-UNORDERED = "(^|[^0-9])[0-9]{1,2}[-/][0-9]{1,2}[-/][0-9]"
-_GUESSED = f"^[0-9]{{1,2}}[-/.][0-9]{{1,2}}([^-/.0-9]|$)|^[0-9]{{1,2}}:[0-9:.]*$|{UNORDERED}"
+# Texts of a moment that ClickHouse need not guess: they have a year, a month and a day, and a time within a day. It
+# would take the current year for that of 10:00, 5 and 0000-00-00, the first day for 2024-01, and the next day for
+# 25:00.
+# Dates with points are day first by convention; with slashes or dashes, their order of day and month is unknown.
+_YEAR = "(?:[0-9]{3}[1-9]|[0-9]{2}[1-9]0|[0-9][1-9]00|[1-9]000)"
+_MONTH, _DAY = "(?:0?[1-9]|1[0-2])", "(?:0?[1-9]|[12][0-9]|3[01])"
+_NAMES = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+_NAME = f"(?:{'|'.join(''.join(f'[{c.upper()}{c}]' for c in name) for name in _NAMES)})[A-Za-z]{{0,6}}"
+_HOUR, _SIXTY = "(?:[01]?[0-9]|2[0-3])", "[0-5]?[0-9]"
+_TIME_OF_DAY = f"(?:{_HOUR}(?::{_SIXTY}(?::(?:{_SIXTY}|60))?)?|24:00(?::00)?)"
+_COMPACT_TIME = "(?:[01][0-9]|2[0-3])(?:[0-5][0-9]){2}"
+_ANY_YEAR = f"(?:{_YEAR}|[0-9]{{2}})"
+_DATES = (
+    f"{_YEAR}[-/. ]{_MONTH}[-/. ]{_DAY}", f"{_YEAR}(?:0[1-9]|1[0-2])(?:0[1-9]|[12][0-9]|3[01])(?:{_COMPACT_TIME})?",
+    rf"{_DAY}\.{_MONTH}\.{_ANY_YEAR}", f"{_DAY}[-/ .]?{_NAME}[-/ .,]*{_ANY_YEAR}",
+    f"{_NAME}[-/ .]*{_DAY}(?:,? +|[-,/]){_ANY_YEAR}", f"{_YEAR}[-/ .]?{_NAME}[-/ .]?{_DAY}",
+    f"{_NAME} +{_DAY} +{_TIME_OF_DAY}(?: [A-Za-z]+)? +{_YEAR}",
+)  # fmt: skip
+_NUMBERS_OF_SECONDS = r"[0-9]{9,10}(?:\.[0-9]*)?|[0-9]{13}|[0-9]{16}|[0-9]{19}"
+CLEAR_MOMENT = (
+    f"^(?:|{_NUMBERS_OF_SECONDS}|(?:[A-Za-z]{{3,9}},? +)?(?:{'|'.join(_DATES)})"
+    f"(?:[ T,]*(?:{_TIME_OF_DAY}|{_COMPACT_TIME})(?:[^0-9:].*)?|T| ?[A-Z]{{1,3}})?)$"
+)
 # Zones whose clocks are never set forward.
 _WITHOUT_CHANGES = frozenset({"UTC", "Etc/UTC", "GMT", "Etc/GMT", "Universal", "Zulu"})
 # The longest time by which a clock was set forward since 1970, in seconds; changes of the day's date are longer.
@@ -285,11 +310,15 @@ def _valid_text(text: str, b: str, target: str) -> list[str]:
 
 
 def guessed(value: str, source: str, target: str, *, padded: bool = False) -> str:
-    """Return the condition that a text has no clear date; empty if `source` is no text or `target` no moment."""
+    """Return the condition that a text is no clear moment; empty if `source` is no text or `target` no moment."""
     if bare(source) != "String" or not MOMENT.fullmatch(bare(target)):
         return ""
     text = f"assumeNotNull({_unpadded(value) if padded else value})"  # an empty text for NULL
-    return f"substring({text}, 5, 1) != '-' AND match({text}, {literal(_GUESSED)})"  # 2026-01-02 takes no match
+    # Comparisons decide for most texts, such as 2026-01-02 10:00:00: a match takes as long as all of them.
+    parts = ((5, 1, "= '-'"), (8, 1, "= '-'"), (12, 2, "<= '23'"), (15, 1, "<= '5'"), (18, 1, "<= '5'"))
+    sure = [f"substring({text}, {at}, {length}) {is_fine}" for at, length, is_fine in parts]
+    sure += [f"position({text}, '-00') = 0", f"{text} >= '0001'"]
+    return f"NOT ({' AND '.join(sure)}) AND NOT match({text}, {literal(CLEAR_MOMENT)})"
 
 
 def skipped(value: str, source: str, target: str, server_zone: str, *, padded: bool = False) -> str:
@@ -370,18 +399,42 @@ def code(text: str, b: str) -> str:
 
 
 def code_in_list(text: str, kind: str) -> str:
-    """Return the condition that a list of numbers of type `kind` does not keep a number in its text; see `code`."""
+    """Return the condition that a list or map of numbers of type `kind` does not keep a number in its text.
+
+    See `code`. The keys of a map are texts, and left out.
+    """
+    if kind.startswith("Map("):
+        text = f"if(position({text}, '\\'') > 0, replaceRegexpAll({text}, {literal(_QUOTED)}, ''), {text})"
     is_code = f"match({text}, {literal(CODE_IN_LIST)})"
     if "Float64" not in kind:
         return is_code
-    long = r"[\[,][ \t]*(-?[0-9.]{16,}[eE]?)"  # no comma after it, which the next match needs
+    long = r"[\[,:][ \t]*(-?[0-9.]{16,}[eE]?)"  # no comma after it, which the next match needs
     lost = f"NOT match(x, '[eE]$') AND {inexact('x')}"
     return f"({is_code} OR arrayExists(x -> {lost}, extractAll({text}, {literal(long)})))"
 
 
-def is_list(text: str) -> str:
-    """Return the condition that a text has the form of a list of numbers, also of a list of such lists."""
-    return f"(match({text}, {literal(_LIST)}) AND countSubstrings({text}, '[') = countSubstrings({text}, ']'))"
+def is_list(text: str, kind: str) -> str:
+    """Return the condition that a text has the form of a list or map of numbers of this type, also of such lists."""
+    numbers = _FLOATS_WITHIN if "Float64" in kind else _INTEGERS_WITHIN
+    if kind.startswith("Map("):
+        return f"match({text}, {literal(_MAP.format(numbers))})"
+    ends = f"countSubstrings({text}, ']')" if kind.startswith("Array(Array(") else "1"
+    return f"(match({text}, {literal(_LIST.format(numbers))}) AND countSubstrings({text}, '[') = {ends})"
+
+
+def without_zeros(text: str, kind: str) -> str:
+    """Return the expression for the text of a list or map without the fractions of its integers, which are zeros."""
+    if "Float64" in kind:
+        return text
+    return f"if(position({text}, '.') > 0, replaceRegexpAll({text}, {literal(_ZEROS)}, '\\\\1\\\\2'), {text})"
+
+
+def map_in(text: str, kind: str) -> str:
+    """Return the expression for the map in a text that `is_list` accepts; ClickHouse casts no text to a map."""
+    (_, key), (_, value) = parts_of(kind)
+    pair = rf"({_KEY})[ \t]*:[ \t]*({_FLOATS_WITHIN})"
+    pairs = f"replaceRegexpAll(substring({text}, 2, length({text}) - 2), {literal(f'(?i){pair}')}, '(\\\\1,\\\\2)')"
+    return f"CAST(CAST(concat('[', {pairs}, ']'), {literal(f'Array(Tuple({key}, {value}))')}), {literal(kind)})"
 
 
 def inexact(text: str) -> str:
