@@ -187,6 +187,13 @@ REFUSED = {
     "semicolon": ("id;name;amount\n1;x;1,50\n2;y;2,75\n", "set csv.delimiter to ';'"),
     "pipe": ('id|name\n1|x\n2|"a|b"\n', r"set csv.delimiter to '\|'"),
     "tab": ("id\tname\n1\tx\n", "set csv.delimiter to a tab"),
+    "delimiter of Hive": ("id\x01name\n1\x01x\n", r"set csv.delimiter to '\\x01'"),
+    "line before the header": (
+        "# of 2024\nid,name\n1,x\n2,y\n",
+        "row 0 has 2 fields, but the header has 1 names: most of its rows have 2 fields: set csv.skip_rows",
+    ),
+    "most rows are longer": ("a,b\n1,2,,\n3,4,,\n", "or csv.names to the names of 4 columns"),
+    "few rows are longer": ("a,b\n1,2\n3,4\n5,6,7\n", "has 2 names: correct its rows, or set `on_bad_rows`"),
 }
 
 

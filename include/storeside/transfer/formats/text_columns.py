@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -40,7 +40,7 @@ _LARGEST_EXACT = 1 << 53
 _WHOLE = of("Int64", "UInt64", "Int128")
 # Levels of objects in JSON: a struct with more is no useful type.
 _DEEPEST = 14
-_DELIMITERS = (";", "\t", "|", ",")
+_DELIMITERS = (";", "\t", "|", ",", "\x01", "~")
 
 
 class _Number(str):
@@ -296,6 +296,7 @@ def columns_of_csv(rows: Iterable[bytes], form: Format, *, skips_bad: bool) -> P
     dialect, rows = _Dialect(form.csv), iter(rows)
     names = [*form.csv.names] or _header(next(rows), form.csv)
     root, count, left_out = Place(), 0, ""
+    others_have: Counter[int] = Counter()
     for position, name in enumerate(names):
         root.field_at(name, position)
     others = _delimiters(names[0], form.csv) if len(names) == 1 and not form.csv.names else {}
@@ -310,6 +311,7 @@ def columns_of_csv(rows: Iterable[bytes], form: Format, *, skips_bad: bool) -> P
                 table.append(tokens)
             else:
                 left_out = left_out or f"row {count} has {_fields(len(tokens))}"
+                others_have[len(tokens)] += 1
             count += 1
         for name, column in zip(names, zip(*table, strict=False), strict=False):
             root.fields[name].add_tokens(column, dialect)
@@ -319,11 +321,19 @@ def columns_of_csv(rows: Iterable[bytes], form: Format, *, skips_bad: bool) -> P
         _refuse_no_header(names, root)
     if left_out and not (skips_bad and any(place.distinct != set() for place in root.fields.values())):
         of_names = "csv.names has" if form.csv.names else "the header has"
-        raise LoadObjectError(
-            f"{left_out}, but {of_names} {len(names)} names: correct its rows, or set `on_bad_rows` to "
-            '"skip" or "keep"'
-        )
+        raise LoadObjectError(f"{left_out}, but {of_names} {len(names)} names: {_remedy(others_have, count)}")
     return root
+
+
+def _remedy(others: Counter[int], rows: int) -> str:
+    """Return the remedy for rows with other numbers of fields than the header; `others` counts the rows of each."""
+    fields, most = others.most_common(1)[0]
+    if 2 * most > rows and fields > 1:
+        return (
+            f"most of its rows have {fields} fields: set csv.skip_rows to the number of lines before the header, or"
+            f" csv.names to the names of {fields} columns"
+        )
+    return 'correct its rows, or set `on_bad_rows` to "skip" or "keep"'
 
 
 def _blocks(rows: Iterator[bytes]) -> Iterator[list[bytes]]:

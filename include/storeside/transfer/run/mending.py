@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 # ClickHouse 26.9 takes zeros after gzip for damage, which gzip itself leaves out.
 _INFLATING = "ZLIB_INFLATE_FAILED"
 _TWICE = TWICE.rpartition("}")[2]
-# How ClickHouse's errors quote a number with a fraction or an exponent in a column of integers, or refuse a list or map.
+# How ClickHouse's errors quote a number with a fraction or an exponent in a column of integers, or refuse a list.
 _UNSURE = re.compile(r"before: '[.eE]|Cannot read (?:array|Map) from text")
 _ROW = re.compile(r"\(row (\d{1,18})\)")
 
