@@ -9,13 +9,17 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
-from typing import TypeVar
+from pathlib import Path
+from typing import Any, TypeVar
 
 import psutil
 
+from storeside.stack import demo
+from storeside.transfer.base.staging_tables import STAGING
 from tests.chaos.answers import AWS_ANSWERS, GATEWAY_ANSWERS, Answer
+from tests.chaos.patience import patiently
 from tests.chaos.rig import LINKS, Rig
 from tests.link import Link
 from tests.support import etl_servers
@@ -44,6 +48,10 @@ LINK_SECONDS = (2.0, 8.0)
 DISK_SECONDS = (5.0, 12.0)
 CLOCK_STEPS = (-120, 120)
 CLOCK_SECONDS = (5.0, 20.0)
+# Tables of the ledger into which tasks insert rows all the time; one at a time has too many parts.
+CROWDED = ("loads", "runs", "objects", "events", "event_batches")
+# Seconds within which loads drop the tables that they created while the disk of ClickHouse was full.
+MENDING_SECONDS = 60.0
 _ALL = ("speech_pipeline", "s3_to_clickhouse", "s3_events_to_clickhouse")
 _SPEECH = _ALL[:1]
 _FILLING = bytes(1 << 16)
@@ -95,6 +103,7 @@ def kinds(rig: Rig) -> list[Kind]:
         about = _SPEECH if name == "mountpath" else _ALL
         found.append(Kind(f"disk full {name}", 3, about, lambda r, c, n=name: _fill(r, n, c)))
     found.append(Kind("clock step S3, SQS", 3, _ALL, _step))
+    found.append(Kind("too many parts ClickHouse", 4, _ALL, _crowd))
     if not os.geteuid():
         found.append(
             Kind("reset AIStore > ETL server", 4, _SPEECH, lambda r, c: _break(r, lambda: etl_servers(r.stack)))
@@ -163,7 +172,7 @@ def _tasks(scheduler: psutil.Process) -> list[psutil.Process]:
 
 
 def _kill(rig: Rig, chance: random.Random, victim: str) -> int:
-    with suppress(psutil.NoSuchProcess):
+    with _alone(rig.alone) if victim == "clickhouse" else nullcontext(), suppress(psutil.NoSuchProcess):
         _victim(rig, chance, victim).kill()
         return 1
     raise NoVictim(victim)
@@ -181,12 +190,17 @@ def _stop(rig: Rig, chance: random.Random, victim: str) -> int:
     return 1
 
 
+def _fault_of(link: Link) -> threading.Lock:
+    """Return the lock that the fault of a link holds."""
+    lock: threading.Lock = link.__dict__.setdefault("fault", threading.Lock())
+    return lock
+
+
 @contextmanager
-def _alone(link: Link) -> Iterator[None]:
-    """Have a link for one fault at a time."""
-    lock = link.__dict__.setdefault("fault", threading.Lock())
+def _alone(lock: threading.Lock) -> Iterator[None]:
+    """Have a link, or ClickHouse, for one fault at a time. Raises NoVictim."""
     if not lock.acquire(blocking=False):
-        raise NoVictim("the link has a fault")
+        raise NoVictim("another fault has it")
     try:
         yield
     finally:
@@ -194,7 +208,7 @@ def _alone(link: Link) -> Iterator[None]:
 
 
 def _reset(link: Link) -> int:
-    with _alone(link):
+    with _alone(_fault_of(link)):
         _found(lambda: [1] * bool(link.connections), "connection")
         before = link.met
         link.reset()
@@ -203,7 +217,7 @@ def _reset(link: Link) -> int:
 
 
 def _slow(link: Link, chance: random.Random) -> int:
-    with _alone(link):
+    with _alone(_fault_of(link)):
         before = link.carried
         link.rtt = chance.uniform(0.5, 3)
         try:
@@ -214,7 +228,7 @@ def _slow(link: Link, chance: random.Random) -> int:
 
 
 def _truncate(link: Link, chance: random.Random) -> int:
-    with _alone(link):
+    with _alone(_fault_of(link)):
         before = link.met
         link.truncates = True
         try:
@@ -225,7 +239,7 @@ def _truncate(link: Link, chance: random.Random) -> int:
 
 
 def _answer(link: Link, answer: Answer, chance: random.Random) -> int:
-    with _alone(link):
+    with _alone(_fault_of(link)):
         before = link.met
         link.answer = answer
         try:
@@ -242,7 +256,15 @@ def _until_met(link: Link, before: int, chance: random.Random) -> None:
 
 
 def _fill(rig: Rig, name: str, chance: random.Random) -> int:
-    path = rig.disks[name] / "filling"
+    if name != "ClickHouse":
+        return _fill_disk(rig.disks[name] / "filling", chance)
+    with _alone(rig.alone):
+        met = _fill_disk(rig.disks[name] / "filling", chance)
+        _mend(rig)
+    return met
+
+
+def _fill_disk(path: Path, chance: random.Random) -> int:
     if path.exists():
         raise NoVictim("the disk is full")
     try:
@@ -253,6 +275,61 @@ def _fill(rig: Rig, name: str, chance: random.Random) -> int:
     finally:
         path.unlink(missing_ok=True)
     return 1
+
+
+def _mend(rig: Rig) -> None:
+    """Drop staging tables whose definition is an empty file: ClickHouse writes it on a full disk, then never starts.
+
+    Loads drop most of these tables themselves, so this waits for them. Raises RuntimeError for other tables. See
+    findings/clickhouse-tables-on-a-full-disk.sh.
+    """
+    deadline = time.monotonic() + MENDING_SECONDS
+    while (found := empty_definitions(rig.disks["ClickHouse"])) and time.monotonic() < deadline:
+        time.sleep(1)
+    for path in found:
+        patiently(lambda p=path: _drop(rig, p))
+
+
+def empty_definitions(folder: Path) -> list[Path]:
+    """Return the definitions of tables below ClickHouse's folder that are empty files, as paths in its data."""
+    found = []
+    for path in (folder / "data" / "store").glob("*/*/*.sql"):
+        with suppress(FileNotFoundError):  # a load has just dropped it
+            found += [path.relative_to(folder / "data")] * (not path.stat().st_size)
+    return found
+
+
+def _drop(rig: Rig, definition: Path) -> None:
+    client = demo.clickhouse_client(rig.stack)
+    named = client.query(
+        "SELECT database, name FROM system.tables WHERE endsWith(metadata_path, {path:String})",
+        parameters={"path": str(definition)},
+    )
+    for database, name in named.result_rows:
+        if database != STAGING:
+            raise RuntimeError(f"the definition of {database}.{name} is an empty file")
+        client.command(f"DROP TABLE IF EXISTS {STAGING}.`{name}` SYNC")
+
+
+def _crowd(rig: Rig, chance: random.Random) -> int:
+    """Let a table of the ledger refuse rows as if it had too many parts: its limit is one part, until it is reset."""
+    with _alone(rig.alone):
+        client = patiently(lambda: demo.clickhouse_client(rig.stack))
+        table = f"storeside.{chance.choice(CROWDED)}"
+        before = _refused(client)
+        patiently(lambda: client.command(f"ALTER TABLE {table} MODIFY SETTING parts_to_throw_insert = 1"))
+        try:
+            _found(lambda: [1] * (_refused(client) > before), "insert")
+            time.sleep(chance.uniform(*LINK_SECONDS))
+            return _refused(client) - before
+        finally:
+            patiently(lambda: client.command(f"ALTER TABLE {table} RESET SETTING parts_to_throw_insert"))
+
+
+def _refused(client: Any) -> int:
+    """Return how many inserts ClickHouse has refused because of too many parts."""
+    statement = "SELECT sum(value) FROM system.events WHERE event = 'RejectedInserts'"
+    return int(patiently(lambda: client.query(statement)).result_rows[0][0])
 
 
 def _step(rig: Rig, chance: random.Random) -> int:

@@ -21,39 +21,32 @@ from storeside.aistore.buckets import Bucket
 from storeside.stack import authn, demo
 from storeside.stack.airflow.api import FINAL
 from storeside.stack.servers import s3
+from tests.chaos.patience import patiently
 from tests.chaos.rig import Rig
 from tests.support import allow_in_forms, configure
 from tests.transfers import parquet
 
 ROWS = 12
-PATIENCE_SECONDS = 600.0
 _RATE = 16_000
 _SAMPLES = 4_000
 _WAVE_OBJECTS = 300
 
 
-def patiently(call: Callable[[], Any], seconds: float = PATIENCE_SECONDS) -> Any:
-    """Call until the function does not raise, because the faults also affect the servers that the driver uses."""
-    deadline = time.monotonic() + seconds
-    while True:
-        try:
-            return call()
-        except Exception:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(0.5)
-
-
 @dataclass
 class Pipeline:
-    """One pipeline: `count` objects are put as far as `allowed` lets them; `finished` when all are in place."""
+    """One pipeline: it puts objects up to `count`, those after `base` as far as `allowed`, a share, lets it.
+
+    `stopped` ends that earlier; `finished` when all are in place.
+    """
 
     rig: Rig
     name: str
     dag: str
-    count: int
     allowed: Callable[[], float]
+    count: int = 0
+    base: int = 0
     put: int = 0
+    stopped: threading.Event = field(default_factory=threading.Event)
     finished: threading.Event = field(default_factory=threading.Event)
     progress: list[tuple[float, int]] = field(default_factory=list)
     runs: list[str] = field(default_factory=list)
@@ -98,10 +91,16 @@ class Pipeline:
         patiently(lambda: self.api.request("PATCH", f"dags/{self.dag}", json={"is_paused": False}), 120)
         patiently(lambda: allow_in_forms(self.api, buckets=["s3://*", "ais://*"]))
 
+    def more(self, objects: int) -> None:
+        """Have this number of objects put besides the earlier ones."""
+        self.base, self.count = self.put, self.put + objects
+        self.stopped.clear()
+        self.finished.clear()
+
     def produce(self) -> None:
         """Put the objects, as far as is allowed at each moment."""
-        while self.put < self.count:
-            if self.put >= self.allowed() * self.count:
+        while self.put < self.count and not self.stopped.is_set():
+            if self.put >= self.base + self.allowed() * (self.count - self.base):
                 time.sleep(0.2)
                 continue
             key, content = self.object(self.put)

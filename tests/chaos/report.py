@@ -30,6 +30,7 @@ SIGNS = {
     # S3's own words, and those of the load balancer that answers in tests/chaos/answers.py
     "500": r"\bInternalError\b|We encountered an internal error|<h1>500 ",
     "503": r"\bSlowDown\b|reduce your request rate|<h1>503 ",
+    "too many parts": r"\bTOO_MANY_PARTS\b|Too many parts",
     "disk full ClickHouse": r"NOT_ENOUGH_SPACE|Cannot reserve|No space left on device",
     "disk full": r"\bOOS\b|out of space|[Nn]o space left on device|ENOSPC",
     "SIGSTOP": r"timed out|deadline exceeded|(Read|Connect|Socket) ?[Tt]imeout",

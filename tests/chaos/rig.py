@@ -6,10 +6,11 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from storeside.stack.airflow import airflow
@@ -43,11 +44,15 @@ DISKS = {"ClickHouse": ("clickhouse", 1_500_000_000), "mountpath": ("aistore/dat
 
 @dataclass
 class Rig:
-    """The running stack, the links between its parts, and the small disks, where there are some."""
+    """The running stack, the links between its parts, and the small disks, where there are some.
+
+    `alone` is held by a fault of ClickHouse that another one must not meet.
+    """
 
     stack: Stack
     links: dict[str, Link]
     disks: dict[str, Path]
+    alone: threading.Lock = field(default_factory=threading.Lock)
 
     @property
     def clock(self) -> Path:

@@ -11,8 +11,9 @@ from storeside.aistore import control_plane
 from storeside.stack.airflow.api import AirflowApi
 from storeside.stack.servers import s3
 from storeside.stack.settings import Stack
+from tests.chaos.patience import patiently
 from tests.chaos.phases import DAG, PHASES, Look, kill_three, over, wait_for
-from tests.chaos.pipelines import patiently, recording
+from tests.chaos.pipelines import recording
 from tests.support import switch_on, unique, until
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(900)]

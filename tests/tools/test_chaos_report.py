@@ -40,6 +40,7 @@ SHOWN = {
     "clock ClickHouse > S3": "s3://chaos-loads/jsonl/: RequestTimeTooSkewed",
     "500 ClickHouse > S3": "S3 exception: `InternalError`, message: 'We encountered an internal error.",
     "503 AIStore > S3": "aws-error[SlowDown: s3://recordings/chaos/003505.wav] (and 2 more errors) 3 ]",
+    "too many parts ClickHouse": "batch 1: Too many parts (1 with average size of 350.00 B) (TOO_MANY_PARTS)",
     "disk full ClickHouse": "batch 1: Cannot reserve 1.00 MiB, not enough space (NOT_ENOUGH_SPACE): once more",
     "disk full mountpath": "cap(used 1.4GiB, avail 0B [min=100%, avg=100%, max=100], OOS): out of space: used 100%",
 }  # fmt: skip
