@@ -219,6 +219,11 @@ chaos: $(STAMP) ## run tests that kill nodes and servers, then 300 faults over 2
 	@$(PYTHON) -m pytest -m chaos
 	@$(PYTHON) -m tests.chaos $(ARGS)
 
+.PHONY: soak
+soak: $(STAMP) ## run the pipelines under faults for two hours and look for leaks; runs add up to six hours; ARGS="--minutes 30 --first 5"
+	@$(STACK) build
+	@$(PYTHON) -m tests.chaos.soak $(ARGS)
+
 .PHONY: test-the-tests
 test-the-tests: $(STAMP) ## break each guarantee in a copy of the checkout: the tests of its row must fail; ARGS="--only load-once apart"
 	@$(STACK) build

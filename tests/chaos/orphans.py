@@ -30,12 +30,19 @@ def left(rig: Rig, pipelines: Iterable[Pipeline]) -> list[str]:
     """Return the state that is left after the time in which all processes must have cleaned up."""
     some = list(pipelines)
     began = time.monotonic()
-    found = _settled(rig, some, [_runs, _tables, _statements, _batches, _messages, _uploads, _jobs, _pods, _files])
+    found = settled(rig, some)
     if _work_files(rig, some):
         print("waiting for AIStore's cleanup of the work files of killed targets", flush=True)
         time.sleep(max(0.0, began + CLEANUP_SECONDS - time.monotonic()))
         authn.cluster(rig.stack).client().job(job_kind="cleanup-store").start()
     return found + _settled(rig, some, [_work_files])
+
+
+def settled(rig: Rig, pipelines: list[Pipeline]) -> list[str]:
+    """Return the state that is left when the pipelines rest, without work files of AIStore; waits until none is."""
+    return _settled(
+        rig, pipelines, [_runs, _tables, _statements, _batches, _messages, _uploads, _jobs, _pods, _files]
+    )
 
 
 def until_later(rig: Rig, pipelines: Iterable[Pipeline]) -> list[str]:
