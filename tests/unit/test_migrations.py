@@ -44,7 +44,8 @@ class Client:
         try:
             return SimpleNamespace(result_rows=self.engine.run(text))
         except RuntimeError as e:
-            raise DatabaseError(str(e)) from e
+            code = re.search(r"Code: (\d+)", str(e))
+            raise DatabaseError(str(e), code=int(code[1]) if code else None) from e
 
     def command(self, text: str) -> None:
         if self.last is not None and len(self.commands) == self.last:
@@ -91,6 +92,22 @@ def test_a_new_database_gets_every_migration_once(engine: Engine) -> None:
     assert tables() <= set(definitions(engine))
     client.commands.clear()
     assert migrate(client) == []
+    assert client.commands == []
+
+
+def test_a_server_that_cannot_read_the_record_gets_no_migration_again(engine: Engine) -> None:
+    """With a full disk, the first migration replaced the view of the last one, and the task then failed."""
+
+    class Full(Client):
+        def query(self, text: str) -> Any:
+            if "storeside.migrations" in text:
+                raise DatabaseError("Cannot reserve 1.00 MiB, not enough space", code=243)
+            return super().query(text)
+
+    migrate(Client(engine))
+    client = Full(engine)
+    with pytest.raises(DatabaseError, match="not enough space"):
+        migrate(client)
     assert client.commands == []
 
 

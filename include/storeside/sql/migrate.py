@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _NAME = re.compile(r"(\d{4})_\w+")
+# UNKNOWN_TABLE and UNKNOWN_DATABASE: a new server, or tables of version 0.1.0, which kept no record of migrations.
+_MISSING = frozenset({60, 81})
 _TABLE = re.compile(r"CREATE TABLE IF NOT EXISTS (\w+\.\w+)")
 _OURS = "FROM system.tables WHERE database IN ('storeside', 'speech')"
 # Two values of a statement: Storeside's tables, and the numbers of the applied migrations, whose table must exist.
@@ -101,12 +103,18 @@ def _wanted(there: set[str], applied: set[int]) -> list[Migration]:
 
 
 def _state(client: Client) -> tuple[set[str], set[int]]:
-    """Return Storeside's tables, and the numbers of the applied migrations, with one query if there are any."""
+    """Return Storeside's tables, and the numbers of the applied migrations, with one query if there are any.
+
+    Other errors than those of a missing table are raised: a server whose disk is full still answers the second query,
+    and the first migrations would replace the views of the last ones.
+    """
     from clickhouse_connect.driver.exceptions import DatabaseError
 
     names = f"SELECT database || '.' || name, toUInt32(0) {_OURS}"
     try:
         rows = client.query(f"{names} UNION ALL SELECT '', number FROM storeside.migrations").result_rows
-    except DatabaseError:  # there is no such table, or the next query fails, too
+    except DatabaseError as e:
+        if e.code not in _MISSING:
+            raise
         rows = client.query(names).result_rows
     return {name for name, _ in rows if name}, {number for _, number in rows if number}
