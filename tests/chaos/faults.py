@@ -287,7 +287,7 @@ def _mend(rig: Rig) -> None:
     while (found := empty_definitions(rig.disks["ClickHouse"])) and time.monotonic() < deadline:
         time.sleep(1)
     for path in found:
-        patiently(lambda p=path: _drop(rig, p))
+        _drop(rig, path)
 
 
 def empty_definitions(folder: Path) -> list[Path]:
@@ -300,15 +300,13 @@ def empty_definitions(folder: Path) -> list[Path]:
 
 
 def _drop(rig: Rig, definition: Path) -> None:
-    client = demo.clickhouse_client(rig.stack)
-    named = client.query(
-        "SELECT database, name FROM system.tables WHERE endsWith(metadata_path, {path:String})",
-        parameters={"path": str(definition)},
-    )
+    client = patiently(lambda: demo.clickhouse_client(rig.stack))
+    statement = "SELECT database, name FROM system.tables WHERE endsWith(metadata_path, {path:String})"
+    named = patiently(lambda: client.query(statement, parameters={"path": str(definition)}))
     for database, name in named.result_rows:
         if database != STAGING:
             raise RuntimeError(f"the definition of {database}.{name} is an empty file")
-        client.command(f"DROP TABLE IF EXISTS {STAGING}.`{name}` SYNC")
+        patiently(lambda n=name: client.command(f"DROP TABLE IF EXISTS {STAGING}.`{n}` SYNC"))
 
 
 def _crowd(rig: Rig, chance: random.Random) -> int:

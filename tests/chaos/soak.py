@@ -79,8 +79,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def run(made: Rig, chaos: Chaos, options: argparse.Namespace) -> Session:
     """Work, rest, work, rest; then compare."""
+    began = time.time()
+    date = time.strftime("%Y-%m-%d %H:%M", time.gmtime(began))
     chaos.prepare()
-    date = time.strftime("%Y-%m-%d %H:%M", time.gmtime())
     first, rest = options.first, options.minutes - options.first
     with Watch(made, chaos, FOLDER / f"samples-{date.replace(' ', '-').replace(':', '')}.jsonl") as watch:
         chaos.work(Work(0, round(first * options.rate), first))
@@ -90,6 +91,7 @@ def run(made: Rig, chaos: Chaos, options: argparse.Namespace) -> Session:
         worked = min(time.monotonic(), chaos.deadline) - chaos.began
         after = watch.at_rest()
     found = chaos.prove()
+    found.seconds = time.time() - began
     print(report.table(chaos.done, chaos.pipelines))
     print(report.summary(found, chaos.pipelines))
     print(measured(before, after))
