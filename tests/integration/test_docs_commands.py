@@ -153,10 +153,11 @@ def test_queries_are_understood(clickhouse: Any, statement: str) -> None:
     migrate(clickhouse)
     Quarantine(clickhouse, "speech", "manifest").create()  # a load creates it for the first invalid row
     clickhouse.command("CREATE DATABASE IF NOT EXISTS data")
-    clickhouse.command(
-        "CREATE TABLE IF NOT EXISTS data.utterances (recording String) ENGINE = MergeTree ORDER BY recording"
-    )
+    tables = {"data.utterances": "recording String", "data.lectures": "left_out String, duration_seconds Float64"}
+    for name, columns in tables.items():
+        clickhouse.command(f"CREATE TABLE IF NOT EXISTS {name} ({columns}) ENGINE = MergeTree ORDER BY tuple()")
     try:
         clickhouse.query(statement)
     finally:
-        clickhouse.command("DROP TABLE data.utterances")
+        for name in tables:
+            clickhouse.command(f"DROP TABLE {name}")
