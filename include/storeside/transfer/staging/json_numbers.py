@@ -223,9 +223,10 @@ class Numbers:
             found = self._decoder.decode(document)
         except msgspec.MsgspecError:  # it is no object: the load refuses it
             return ""
-        if is_text and (name := self._with_text(found, [*self.names, *(c.name for c in self.structs)], _is_number)):
+        numbers = [*self.names, *(c.name for c in self.structs)]
+        if is_text and (name := self._with_text(found, numbers, _is_number, _NO_NUMBER)):
             return no_number(name)
-        if is_zero and (name := self._with_text(found, [c.name for c in self.moments], _is_moment)):
+        if is_zero and (name := self._with_text(found, [c.name for c in self.moments], _is_moment, _ZERO_MOMENT)):
             return no_moment(name)
         return self._named(found) or (self._losing(found) if is_long else "")
 
@@ -257,9 +258,10 @@ class Numbers:
             pending, depth = [], 0
         return row, b"\n".join([*pending, rest])
 
-    def _with_text(self, found: Any, names: Iterable[str], is_one: Callable[[str], bool]) -> str:
+    def _with_text(
+        self, found: Any, names: Iterable[str], is_one: Callable[[str], bool], wrong: re.Pattern[str]
+    ) -> str:
         """Return the first of these columns that has a wrong text at a place of these types; empty if none has."""
-        wrong = _NO_NUMBER if is_one is _is_number else _ZERO_MOMENT
         for name in names:
             raw = self._raw(found, name)
             if b'"' in raw:
