@@ -103,6 +103,7 @@ GUESSED = (
     *("10:00", "1/2", "1/2/2024", "13/1/2024", "1-2-24", "1.13.2024", "2 1 2024"),
     *("0000-00-00 00:00:00", "0000-01-01", "2024-00-00", "2024-01-00 10:00:00", "2024/00/01", "0.1.2024", "2024-1-0"),
     *("2024-01-02 25:00:00", "2024-01-02 24:30:00", "2024-01-02 10:60", "2024-01-02 10:00:61", "20240102T256000"),
+    *("2024-01-02 10:00:00+25:00", "2024-01-02T10:00:00.5-20:00", "2024-01-02 10:00:00 +99:00"),
 )
 CLEAR = {
     **dict.fromkeys(
@@ -122,28 +123,41 @@ CLEAR = {
 
 
 @pytest.mark.parametrize("loader", LOADERS)
-def test_no_part_of_a_moment_is_guessed(reading: Statements, loader: str) -> None:
+@pytest.mark.parametrize("kind", ["csv", "jsonl"])
+def test_no_part_of_a_moment_is_guessed(reading: Statements, loader: str, kind: str) -> None:
     reading.create("t Nullable(DateTime64(3, 'UTC'))")
+    reason = re.compile("^row 1, column 't' has a (date without a year|text that is no whole date and time)")
     cases: dict[str, Loaded | Refused] = {
-        f"guessed-{n}": Refused(f"t\n\n{text}\n".encode(), re.compile("^row 1, column 't' has a date without a year"))
-        for n, text in enumerate(GUESSED)
+        f"guessed-{n}": Refused(_of_time(kind, "", text), reason) for n, text in enumerate(GUESSED)
     }
     for n, (text, moment) in enumerate(CLEAR.items()):
-        cases[f"clear-{n}"] = Loaded(f"t\n{text}\n".encode(), [(f"{moment}.000",)], "toString(t)")
-    reading.cases(cases, ".csv", loader=loader)
+        cases[f"clear-{n}"] = Loaded(_of_time(kind, text), [(f"{moment}.000",)], "toString(t)")
+    reading.cases(cases, f".{kind}", loader=loader)
+
+
+def _of_time(kind: str, *texts: str) -> bytes:
+    """Return CSV or JSON Lines with a column `t` of texts; an empty one is a missing value."""
+    return jsonl([{"t": text or None} for text in texts]) if kind == "jsonl" else "\n".join(["t", *texts, ""]).encode()
 
 
 @pytest.mark.parametrize("loader", LOADERS)
-def test_dates_of_zeros_in_json_are_refused(reading: Statements, loader: str) -> None:
+def test_no_part_of_a_moment_is_guessed_within_json(reading: Statements, loader: str) -> None:
     reading.create(
-        "t Nullable(DateTime('UTC')), s Nullable(String), o Tuple(t Nullable(DateTime64(3))), l Array(DateTime)"
+        "t Nullable(DateTime('UTC')), s Nullable(String), `a b` Nullable(DateTime), `q\"` Nullable(DateTime),"
+        " o Tuple(t Nullable(DateTime64(3)), u String), l Array(DateTime), m Map(String, DateTime('UTC'))"
     )
-    zero = "0000-00-00 00:00:00"
-    rows = {"t": {"t": zero}, "year": {"t": "2024-00-00 10:00:00"}, "o": {"o": {"t": zero}}, "l": {"l": [zero]}}
-    reason = re.compile("^row 1, column '.' has a date of zeros, .* null .* \\(line 2\\)$")
+    zero, clear = "0000-00-00 00:00:00", "2024-01-02T10:00:00-00:00"
+    rows: dict[str, object] = {
+        "t": {"t": zero}, "year": {"t": "2024-00-00 10:00:00"}, "name": {"a b": "10:00"}, "quote": {'q"': "25:00"},
+        "o": {"o": {"t": zero}}, "l": {"l": [clear, "5"]}, "m": {"m": {"x": clear, "y": "2024-01"}},
+    }  # fmt: skip
+    reason = re.compile("^row 1, column '.+' has a text that is no whole date and time, .* null .* \\(line 2\\)$")
+    escaped = b'{}\n{"\\u0074": "10:00"}\n'
+    fine = {"s": zero, "t": clear, "o": {"t": clear, "u": "10:00"}, "l": [clear], "m": {"10:00": clear}}
     reading.cases({
         **{name: Refused(jsonl([{}, row]), reason) for name, row in rows.items()},
-        "others": Loaded(jsonl([{"s": zero, "t": "2024-01-02T10:00:00-00:00"}]), [(zero,)], "s"),
+        "escaped": Refused(escaped, reason),
+        "others": Loaded(jsonl([fine]), [(zero, [1704189600])], "s, arrayMap(x -> toUnixTimestamp(x), l)"),
     }, ".jsonl", loader=loader)  # fmt: skip
 
 

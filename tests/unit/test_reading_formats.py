@@ -325,18 +325,21 @@ GAPS = {
 
 @pytest.mark.parametrize("zone", GAPS)
 @pytest.mark.parametrize("kind", ["DateTime({})", "Nullable(DateTime64(3, {}))"])
-def test_times_that_no_clock_shows_are_refused(reading: Statements, zone: str, kind: str) -> None:
+@pytest.mark.parametrize(("form", "template"), [("csv", "t\n{}\n"), ("jsonl", '{{"t": "{}"}}\n')], ids=["csv", "jsonl"])
+def test_times_that_no_clock_shows_are_refused(
+    reading: Statements, zone: str, kind: str, form: str, template: str
+) -> None:
     skipped, shown = GAPS[zone]
     cases: dict[str, Loaded | Refused] = {
-        text: Refused(f"t\n{text}\n".encode(), "no clock of its time zone shows") for text in skipped
+        text: Refused(template.format(text).encode(), "no clock of its time zone shows") for text in skipped
     }
     for text in shown:
         moment = dt.datetime.fromtimestamp(int(text), dt.UTC) if text.isdigit() else dt.datetime.fromisoformat(text)
         moment = moment if moment.tzinfo else moment.replace(tzinfo=ZoneInfo(zone))
         rows = [(int(moment.timestamp()),)]
-        cases[text] = Loaded(f"t\n{text}\n".encode(), rows, "toInt64(toUnixTimestamp(assumeNotNull(t)))")
+        cases[text] = Loaded(template.format(text).encode(), rows, "toInt64(toUnixTimestamp(assumeNotNull(t)))")
     reading.create(f"t {kind.format(repr(zone))}")
-    reading.cases(cases, format="csv")
+    reading.cases(cases, format=form)
 
 
 def test_times_that_no_clock_of_the_server_shows_are_refused(
@@ -346,8 +349,10 @@ def test_times_that_no_clock_of_the_server_shows_are_refused(
     reading.client.set_client_setting("session_timezone", "Europe/Berlin")
     try:
         reading.put({"a.csv": b"t\n2026-03-29 01:30:00\n", "b.csv": b"t\n2026-03-29 02:30:00\n"})
-        reading.load(format="csv")
-        assert "no clock of its time zone shows" in reading.reasons()["b.csv"]
+        reading.put({"c.jsonl": b'{"t":"2026-03-29 02:30:00"}\n'})
+        reading.load(format="csv", keys="*.csv")
+        reading.load(format="jsonl", keys="*.jsonl")
+        assert all("no clock of its time zone shows" in reading.reasons()[key] for key in ("b.csv", "c.jsonl"))
         assert reading.rows("toString(t)") == [("2026-03-29 01:30:00.000000",)]
     finally:
         reading.client.set_client_setting("session_timezone", "UTC")

@@ -19,7 +19,7 @@ MOST = {
     "Nullable(Float64)": 24,
     "Nullable(Int64)": 45,
     "Nullable(Date32)": 34,
-    "Nullable(DateTime64(6))": 51,
+    "Nullable(DateTime64(6))": 55,
     "Nullable(Decimal(10, 2))": 37,
 }
 TEXT = re.compile(r"'(?:[^'\\]|\\.)*'")

@@ -488,11 +488,19 @@ def no_number(column: str) -> str:
     )
 
 
-def no_moment(column: str) -> str:
-    """Return the reason for a zero date in a column of times of JSON, of which ClickHouse would make another one."""
+def guessed_time(column: str) -> str:
+    """Return the reason for a text in a column of times of JSON, of whose time ClickHouse would guess a part."""
     return (
-        f"column {column!r} has a date of zeros, which MySQL writes for a missing one: write null instead, or change"
-        " the column to String"
+        f"column {column!r} has a text that is no whole date and time, such as 10:00 or 0000-00-00, or whose order of day"
+        " and month is unknown: correct it, or write null if it is missing, or change the column to String"
+    )
+
+
+def skipped_time(column: str) -> str:
+    """Return the reason for a local time that ClickHouse would change."""
+    return (
+        f"column {column!r} has a time that no clock of its time zone shows, because clocks are set forward: write it"
+        " with an offset"
     )
 
 

@@ -1,8 +1,8 @@
-"""Refuses texts that are no JSON numbers in columns of numbers, numbers that a float does not hold, and zero dates.
+"""Refuses values of JSON that ClickHouse would change: texts in columns of numbers, long numbers, unclear times.
 
 ClickHouse 26.9 reads ``""`` as the integer 0, and ``"007"`` and ``"+7"`` as 7, also within lists, maps and structs.
-It reads ``1e-400`` as the float 0, and ``9007199254740993`` as the float 9007199254740992. It reads
-``0000-00-00 00:00:00``, which MySQL has for a missing time, as the first moment of the current year.
+It reads ``1e-400`` as the float 0, and ``9007199254740993`` as the float 9007199254740992. For
+times see `json_moments`.
 """
 
 from __future__ import annotations
@@ -20,20 +20,22 @@ from typing import Any
 import msgspec
 
 from storeside.sql.quoting import literal
-from storeside.transfer.base.errors import LoadObjectError, no_moment, no_number, not_kept, out_of_range
-from storeside.transfer.base.schema import MOMENT, Column, arguments, bare
+from storeside.transfer.base.errors import LoadObjectError, guessed_time, no_number, not_kept, out_of_range
+from storeside.transfer.base.schema import Column, arguments, bare
 from storeside.transfer.formats.text_types import held, of
 from storeside.transfer.objects.strict_json import depth_of
+from storeside.transfer.staging.json_moments import Skips, is_guessed, is_moment, unusual
 from storeside.transfer.statements.reading import Reading
 from storeside.transfer.types.conversion import elements_of, inexact, parts_of
 
 _BAD = '"(?:"|[+]|-?0[0-9])'
 _ANYWHERE = re.compile(_BAD.encode())
 _IN_VALUE = rf"(?:^|[\[,])[ \t\r\n]*{_BAD}"
+# A text that begins as few times do.
+_UNCLEAR = r'[ \t\r\n]*"(?:' + unusual(r"\x{10FFFF}") + ")"
+_BEFORE_TEXT = r"[:\[,]"
+_UNCLEAR_BYTES = r'[ \t\r\n]*"(?:' + unusual(r"\xff") + ")"
 _NO_NUMBER = re.compile(r"$|[+]|-?0[0-9]")
-# Months and days that are zero; the text before them is the year.
-_ZERO_DATE = "-00-00"
-_ZERO_MOMENT = re.compile(r"[0-9]{4}-(?:00-|[0-9]{2}-00)")
 # Texts of which a line with such a value has one.
 _HINTS = ('""', '"+', '"0', '"-0')
 _NUMBER = re.compile(r"U?Int\d+|Float\d+")
@@ -47,6 +49,7 @@ _BEFORE = r"[:,\[ \t]-?[0-9.]*"
 # A number with more digits than every float returns, in a line, and in the value of a key or within a list.
 _LONG = "[0-9.]{16}"
 _KEY = r'"[ \t\r]*:'
+_ESCAPED = r'"[^"]*\\[^"]*' + _KEY
 _LONG_VALUE = r'[ \t\r]*"?(-?[0-9][0-9.]{15,}[eE]?)'
 # A name that JSON writes as it is, unless it has an escape.
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_ .-]+")
@@ -81,10 +84,6 @@ def _without_variant(kind: str) -> str:
 
 def _is_number(kind: str) -> bool:
     return _NUMBER.fullmatch(kind) is not None
-
-
-def _is_moment(kind: str) -> bool:
-    return MOMENT.fullmatch(kind) is not None
 
 
 def _texts(value: Any, kind: str, is_one: Callable[[str], bool]) -> Iterator[str]:
@@ -160,7 +159,9 @@ class Numbers:
         kinds = {c.name: _number_of(c.type) for c in columns}
         self.names = [name for name, kind in kinds.items() if kind]
         self.structs = [c for c in columns if not kinds[c.name] and _names_in(c, _is_number)]
-        self.moments = [c for c in columns if _names_in(c, _is_moment)]
+        self.moments = [c for c in columns if _names_in(c, is_moment)]
+        self._plain_moments = [c for c in self.moments if is_moment(bare(c.type))]
+        self._skips = Skips(self._plain_moments, reading.zone)
         self._types = {c.name: c.type for c in columns}
         self.floats = {name: kind for name, kind in kinds.items() if kind in _FAR}
         self._far_shapes = {shape for kind in self.floats.values() for shape in _FAR_SHAPES[kind]}
@@ -172,7 +173,7 @@ class Numbers:
         found = [self._condition_of_texts] if self.names or self.structs else []
         found += [self._condition_of_floats] if self.floats else []
         found += [self._condition_of_digits] if self.kept else []
-        found += [f"position(line, {literal(_ZERO_DATE)}) > 0"] if self.moments else []
+        found += [self._condition_of_moments] if self.moments else []
         return f"({' OR '.join(found)})" if found else "0"
 
     @property
@@ -183,7 +184,7 @@ class Numbers:
         raws = " OR ".join(
             [f"match(JSONExtractRaw(line, {literal(name)}), {literal(_IN_VALUE)})" for name in self.names]
             + [
-                f"match(JSONExtractRaw(line, {literal(c.name)}), {literal(_within(_names_in(c, _is_number)))})"
+                f"match(JSONExtractRaw(line, {literal(c.name)}), {literal(_within(_names_in(c, _is_number), _BAD))})"
                 for c in self.structs
             ]
         )
@@ -210,24 +211,46 @@ class Numbers:
         ]
         return f"if(multiMatchAny(line, [{literal(_LONG)}]), {' OR '.join(lost)}, 0)"
 
+    @property
+    def _condition_of_moments(self) -> str:
+        """The condition that ClickHouse may guess a part of a time, or change it."""
+        plain = {c.name for c in self._plain_moments}
+        found = []
+        if plain:  # the first pattern takes half of the time of one with escapes
+            found = [f"multiMatchAny(line, [{literal(_written(plain) + _UNCLEAR)}])"]
+            found += [f"position(line, '\\\\') > 0 AND match(line, {literal(_ESCAPED + _UNCLEAR)})"]
+        found += [
+            f"match(JSONExtractRaw(line, {literal(c.name)}), {literal(_within(_names_in(c, is_moment), _UNCLEAR))})"
+            for c in self.moments
+            if c.name not in plain
+        ]
+        return " OR ".join(filter(None, [*found, self._skips.condition]))
+
+    @cached_property
+    def _unclear(self) -> re.Pattern[bytes]:
+        """The pattern of a document that may have such a time; any text may be one in lists, maps and structs."""
+        plain = {c.name for c in self._plain_moments}
+        is_plain = len(plain) == len(self.moments)
+        return re.compile(f"(?:{_key(plain) if is_plain else _BEFORE_TEXT}){_UNCLEAR_BYTES}".encode())
+
     def fault(self, document: bytes) -> str:
         """Return which column has such a value in a document; empty if none has."""
         is_text = (self.names or self.structs) and _ANYWHERE.search(document)
-        is_zero = self.moments and _ZERO_DATE.encode() in document
+        is_unclear = self.moments and (self._skips.columns or self._unclear.search(document))
         shapes = document.translate(_SHAPES) if self.floats or self.kept else b""
         is_far = any(shape in shapes for shape in self._far_shapes) and self._far.search(document)
         is_long = self.kept and _LONG_SHAPE in shapes
-        if not (is_text or is_zero or is_far or is_long):
+        if not (is_text or is_unclear or is_far or is_long):
             return ""
         try:
             found = self._decoder.decode(document)
         except msgspec.MsgspecError:  # it is no object: the load refuses it
             return ""
         numbers = [*self.names, *(c.name for c in self.structs)]
-        if is_text and (name := self._with_text(found, numbers, _is_number, _NO_NUMBER)):
+        if is_text and (name := self._with_text(found, numbers, _is_number, _NO_NUMBER.match)):
             return no_number(name)
-        if is_zero and (name := self._with_text(found, [c.name for c in self.moments], _is_moment, _ZERO_MOMENT)):
-            return no_moment(name)
+        if is_unclear and (reason := self._unclear_time(found)):
+            return reason
         return self._named(found) or (self._losing(found) if is_long else "")
 
     def checked(self, pieces: Iterable[bytes]) -> Iterator[bytes]:
@@ -259,17 +282,20 @@ class Numbers:
         return row, b"\n".join([*pending, rest])
 
     def _with_text(
-        self, found: Any, names: Iterable[str], is_one: Callable[[str], bool], wrong: re.Pattern[str]
+        self, found: Any, names: Iterable[str], is_one: Callable[[str], bool], is_wrong: Callable[[str], object]
     ) -> str:
         """Return the first of these columns that has a wrong text at a place of these types; empty if none has."""
         for name in names:
-            raw = self._raw(found, name)
-            if b'"' in raw:
-                with suppress(ValueError, RecursionError):  # the load refuses it
-                    value = json.loads(raw)
-                    if any(wrong.match(text) for text in _texts(value, self._types[name], is_one)):
-                        return name
+            if b'"' in self._raw(found, name):
+                value = self._value(found, name)
+                if any(is_wrong(text) for text in _texts(value, self._types[name], is_one)):
+                    return name
         return ""
+
+    def _unclear_time(self, found: Any) -> str:
+        if name := self._with_text(found, [c.name for c in self.moments], is_moment, is_guessed):
+            return guessed_time(name)
+        return self._skips.fault(lambda name: self._value(found, name))
 
     def _named(self, found: Any) -> str:
         for name, kind in self.floats.items():
@@ -286,6 +312,12 @@ class Numbers:
                 if _is_lost(value, column.type):
                     return not_kept(column.name, _FLOAT)
         return ""
+
+    def _value(self, found: Any, name: str) -> Any:
+        """Return the value of a column in a document; None for one that the load refuses."""
+        with suppress(ValueError, RecursionError):
+            return json.loads(self._raw(found, name) or b"null")
+        return None
 
     def _raw(self, found: Any, name: str) -> bytes:
         return bytes(found.get(name, b"") if isinstance(found, dict) else getattr(found, self._fields[name]))
@@ -317,12 +349,20 @@ def _searches(columns: Iterable[Column]) -> Iterator[tuple[str, str]]:
         yield _KEY + _LONG_VALUE, f"{whole} AND {lost}"
         yield rf"[\[,]{_LONG_VALUE}", lost  # an integer, too: see `_is_lost`
     if keys := names - {_OF_JSON_TYPE, _IN_LIST}:
-        written = "|".join(map(re.escape, sorted(keys)))
-        # any other name may be written with escapes
-        key = rf'"(?:{written}|[^"]*\\[^"]*)' if all(map(_PLAIN_NAME.fullmatch, keys)) else ""
-        yield key + _KEY + _LONG_VALUE, lost
+        yield f"(?:{_key(keys)}){_LONG_VALUE}", lost
     if _IN_LIST in names:
         yield rf"[\[,]{_LONG_VALUE}", lost
+
+
+def _key(names: Collection[str]) -> str:
+    """Return the pattern of one of these keys; any name may be written with escapes."""
+    return "|".join(filter(None, [_written(names), _ESCAPED]))
+
+
+def _written(names: Collection[str]) -> str:
+    """Return the pattern of one of these keys without escapes, or of any key if a name is not plain."""
+    is_plain = all(map(_PLAIN_NAME.fullmatch, names))
+    return (f'"(?:{"|".join(map(re.escape, sorted(names)))})' if is_plain else "") + _KEY
 
 
 def _names_of_floats(name: str, kind: str) -> set[str]:
@@ -347,11 +387,11 @@ def _names_of(name: str, kind: str, key_of: Callable[[str, str], str]) -> set[st
     return {found for found in (key_of(name, kind),) if found}
 
 
-def _within(names: Collection[str]) -> str:
-    """Return the pattern of a text that is no number at one of these keys in the value of a column."""
+def _within(names: Collection[str], bad: str) -> str:
+    """Return the pattern of a `bad` text at one of these keys in the value of a column."""
     written = "|".join(map(re.escape, sorted({*names} - {_IN_LIST, _ANY_KEY})))
     key = f'"(?:{written})"' if written and _ANY_KEY not in names else '"'
     keyed = {*names} - {_IN_LIST}
     in_list = _IN_LIST in names or any(name.isdecimal() for name in keyed)  # a struct without names is a list
-    found = [rf"{key}[ \t\r\n]*:[ \t\r\n]*{_BAD}"] if keyed else []
-    return "|".join([*found, rf"[\[,][ \t\r\n]*{_BAD}"] if in_list else found)
+    found = [rf"{key}[ \t\r\n]*:[ \t\r\n]*{bad}"] if keyed else []
+    return "|".join([*found, rf"[\[,][ \t\r\n]*{bad}"] if in_list else found)

@@ -13,6 +13,7 @@ from storeside.transfer.base.errors import (
     DriftError,
     LoadObjectError,
     no_number,
+    skipped_time,
     not_kept,
     out_of_range,
 )
@@ -61,7 +62,6 @@ _LIST_OF_NUMBERS = re.compile(
     r"(?:(?:Array\()+|Map\((?:String|LowCardinality\(String\)|U?Int\d+), )(?:Nullable\()?(?:U?Int\d+|Float64)\)+"
 )
 _FLOATS = re.compile(r"JSON$|.*\bFloat64\b", re.DOTALL)  # the types that hold floats of JSON
-SKIPPED = "a time that no clock of its time zone shows, because clocks are set forward: write it with an offset"
 TWICE = "column {!r} has an object with a name twice"
 _STRING = re.compile(r"'(?:[^'\\]|\\.)*+'?", re.DOTALL)  # of a default's expression
 
@@ -140,7 +140,7 @@ def text_reading(
     return Reading(
         form, tuple(columns), tuple(expressions), tuple(checks), partitions=in_keys(destination),
         settings=(*trimmed, *((("prefer_column_name_to_alias", 1),) if later else ())), defaults=tuple(later.items()),
-        kept=() if form.has_fields else tuple(coded),
+        kept=() if form.has_fields else tuple(coded), zone=destination.zone,
     )  # fmt: skip
 
 
@@ -200,7 +200,7 @@ def whole_value(
         reason = "without a year, month or day, or with an unknown order of day and month: see csv.timestamp_formats"
         checks.append(Check(unclear, f"column {name!r} has a date {reason}", name))
     if never := skipped(value, source, target, zone, padded=padded):
-        checks.append(Check(never, f"column {name!r} has {SKIPPED}", name))
+        checks.append(Check(never, skipped_time(name), name))
     if not (kept := whole(value, source, target, padded=padded)):
         return checks
     lost = f"column {name!r} has a value that {target} cannot hold whole"

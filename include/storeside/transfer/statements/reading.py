@@ -93,6 +93,7 @@ class Reading:
     :param together: whether the same check of many columns runs as one, whose error does not name the column: see
         `TOGETHER`
     :param kept: columns of JSON, with the table's types, whose floats refuse to lose digits; see `Numbers`
+    :param zone: time zone of texts of times in columns without one
     """
 
     form: Format
@@ -110,6 +111,7 @@ class Reading:
     defaults: tuple[tuple[str, str], ...] = ()
     together: bool = False
     kept: tuple[Column, ...] = ()
+    zone: str = "UTC"
 
     @property
     def hides_virtual(self) -> bool:

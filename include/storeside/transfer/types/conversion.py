@@ -83,13 +83,17 @@ _DATES = (
     f"{_NAME}[-/ .]*{_DAY}(?:,? +|[-,/]){_ANY_YEAR}", f"{_YEAR}[-/ .]?{_NAME}[-/ .]?{_DAY}",
     f"{_NAME} +{_DAY} +{_TIME_OF_DAY}(?: [A-Za-z]+)? +{_YEAR}",
 )  # fmt: skip
+# A fraction, a zone and an offset, which is less than 20 hours.
+_AFTER_TIME = "(?:[^0-9:+-][^+-]*)?(?:[+-](?:[01]?[0-9])(?::?[0-5][0-9])?(?:[^0-9:].*)?)?"
+# How those of 20 hours or more begin.
+_FAR_OFFSETS = tuple(f"{sign}{ten}" for sign in "+-" for ten in range(2, 10))
 _NUMBERS_OF_SECONDS = r"[0-9]{9,10}(?:\.[0-9]*)?|[0-9]{13}|[0-9]{16}|[0-9]{19}"
 CLEAR_MOMENT = (
     f"^(?:|{_NUMBERS_OF_SECONDS}|(?:[A-Za-z]{{3,9}},? +)?(?:{'|'.join(_DATES)})"
-    f"(?:[ T,]*(?:{_TIME_OF_DAY}|{_COMPACT_TIME})(?:[^0-9:].*)?|T| ?[A-Z]{{1,3}})?)$"
+    f"(?:[ T,]*(?:{_TIME_OF_DAY}|{_COMPACT_TIME}){_AFTER_TIME}|T| ?[A-Z]{{1,3}})?)$"
 )
 # Zones whose clocks are never set forward.
-_WITHOUT_CHANGES = frozenset({"UTC", "Etc/UTC", "GMT", "Etc/GMT", "Universal", "Zulu"})
+WITHOUT_CLOCK_CHANGES = frozenset({"UTC", "Etc/UTC", "GMT", "Etc/GMT", "Universal", "Zulu"})
 # The longest time by which a clock was set forward since 1970, in seconds; changes of the day's date are longer.
 _LONGEST_GAP = 7_200
 # A moment in a text with an offset or the name of UTC, or a number of seconds.
@@ -188,7 +192,7 @@ def clock_time(form: Format, value: str, target: str, server_zone: str) -> tuple
     kind = _larger(bare(target))
     time = f"parseDateTime64BestEffortOrNull(toString({value}), {', '.join(arguments(kind))})"
     fault = f"isNotNull({value}) AND isNull({time})"
-    if (_zone(target) or server_zone) not in _WITHOUT_CHANGES:
+    if (zone_of(target) or server_zone) not in WITHOUT_CLOCK_CHANGES:
         fault += f" OR {_skips(time, value, '1')}"
     return time, nullable(kind), fault
 
@@ -317,6 +321,7 @@ def guessed(value: str, source: str, target: str, *, padded: bool = False) -> st
     # Comparisons decide for most texts, such as 2026-01-02 10:00:00: a match takes as long as all of them.
     parts = ((5, 1, "= '-'"), (8, 1, "= '-'"), (12, 2, "<= '23'"), (15, 1, "<= '5'"), (18, 1, "<= '5'"))
     sure = [f"substring({text}, {at}, {length}) {is_fine}" for at, length, is_fine in parts]
+    sure += [f"substring({text}, -6, 2) NOT IN {_FAR_OFFSETS}"]
     sure += [f"position({text}, '-00') = 0", f"{text} >= '0001'"]
     return f"NOT ({' AND '.join(sure)}) AND NOT match({text}, {literal(CLEAR_MOMENT)})"
 
@@ -328,8 +333,8 @@ def skipped(value: str, source: str, target: str, server_zone: str, *, padded: b
     midnight as the day before. Texts with an offset and numbers of seconds are no local times. The zone of a type
     without one is `server_zone`.
     """
-    b, zone = bare(target), _zone(target) or server_zone
-    if bare(source) != "String" or not MOMENT.fullmatch(b) or zone in _WITHOUT_CHANGES:
+    b, zone = bare(target), zone_of(target) or server_zone
+    if bare(source) != "String" or not MOMENT.fullmatch(b) or zone in WITHOUT_CLOCK_CHANGES:
         return ""
     text = _unpadded(value) if padded else value
     moment = f"CAST({text}, {literal(_parsed(b))})"
@@ -348,7 +353,7 @@ def _skips(moment: str, shown: str, is_local: str) -> str:
     return f"ifNull(if({soon}, {differs}, 0), 0)"
 
 
-def _zone(kind: str) -> str:
+def zone_of(kind: str) -> str:
     """Return the time zone in a type; empty if it has none."""
     found = re.search("'(.*)'", bare(kind))
     return found.group(1) if found else ""

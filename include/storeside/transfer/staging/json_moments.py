@@ -1,0 +1,107 @@
+"""Refuses texts in columns of times of JSON whose time ClickHouse would guess, or would change.
+
+ClickHouse 26.9 takes the current year for ``"10:00"``, the first day for ``"2024-01"`` and the next day for
+``"25:00"``. It reads ``"2026-03-29 02:30:00"``, which no clock in Berlin shows, as 1:30.
+"""
+
+from __future__ import annotations
+
+import re
+import zoneinfo
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
+
+from storeside.sql.quoting import literal
+from storeside.transfer.base.errors import skipped_time
+from storeside.transfer.base.schema import MOMENT, Column, bare
+from storeside.transfer.types.conversion import CLEAR_MOMENT, WITHOUT_CLOCK_CHANGES, skipped, zone_of
+
+# A text of JSON begins as most times do, such as 2026-01-02T10:00:00: each part, and which characters may stand in it
+# after which others.
+_DIGITS = "0123456789"
+_DIGIT, _DASH, _COLON = ("[0-9]", {"": _DIGITS}), ("-", {"": "-"}), (":", {"": ":"})
+_MONTH = ("(?:0[1-9]|1[0-2])", {"": "01", "0": "123456789", "1": "012"})
+_DAY = ("(?:0[1-9]|[12][0-9]|3[01])", {"": "0123", "0": "123456789", "[12]": _DIGITS, "3": "01"})
+_HOUR = ("(?:[01][0-9]|2[0-3])", {"": "012", "[01]": _DIGITS, "2": "0123"})
+_SIXTY = ("[0-5][0-9]", {"": "012345", "[0-5]": _DIGITS})
+# A date may end before the time, and a time before the seconds.
+_USUAL: tuple[tuple[str, dict[str, str]], ...] = (
+    ("[1-9]", {"": "123456789"}), _DIGIT, _DIGIT, _DIGIT, _DASH, _MONTH, _DASH, _DAY,
+    ("[T ]", {"": 'T "'}), _HOUR, _COLON, _SIXTY, (":", {"": ':"Z+-'}), _SIXTY,
+)  # fmt: skip
+# What may follow a whole time, and makes it another one: an offset of 20 hours or more.
+_FAR_OFFSET = "[0-9.]* *[+-][2-9][0-9]"
+_CLEAR = re.compile(CLEAR_MOMENT)
+_LOCAL = re.compile(r"([0-9]{4})-([0-9]{2})-([0-9]{2})(?:[T ]([0-9]{2}):([0-9]{2})(?::([0-9]{2})(?:\.[0-9]*)?)?)?")
+
+
+def is_moment(kind: str) -> bool:
+    """Return whether a type without Nullable is DateTime or DateTime64."""
+    return MOMENT.fullmatch(kind) is not None
+
+
+def unusual(last: str) -> str:
+    """Return the pattern of a text that does not begin as most times do; the worker then compares all of it.
+
+    `last` is the last character that a text has, as it is written in a pattern. The classes of characters are no
+    negated ones, of which ClickHouse's multiMatchAny uses the first part only: see
+    `findings/clickhouse-multimatch-negated-class.sh`.
+    """
+    found = _FAR_OFFSET
+    for usual, after in reversed(_USUAL):
+        others = [f"{before}[{_others(characters, last)}]" for before, characters in after.items()]
+        found = "|".join([*others, f"{usual}(?:{found})"])
+    return found
+
+
+def _others(characters: str, last: str) -> str:
+    """Return the ranges of all characters but these, up to the `last`."""
+    ranges, begin = [], 0
+    for code in sorted(map(ord, characters)):
+        ranges += [f"\\x{begin:02x}-\\x{code - 1:02x}"] if begin < code else []
+        begin = code + 1
+    return "".join([*ranges, f"\\x{begin:02x}-{last}"])
+
+
+def is_guessed(text: str) -> bool:
+    """Return whether ClickHouse guesses a part of the time in a text."""
+    return _CLEAR.fullmatch(text) is None
+
+
+def _is_skipped(text: str, zone: zoneinfo.ZoneInfo) -> bool:
+    """Return whether no clock of a zone shows the time in a text, which has neither an offset nor a zone."""
+    if (found := _LOCAL.fullmatch(text)) is None:
+        return False
+    try:
+        local = datetime(*(int(part or 0) for part in found.groups()))  # type: ignore[arg-type]  # six parts
+        shown = local.replace(tzinfo=zone).astimezone(UTC).astimezone(zone)
+    except (ValueError, OverflowError):  # the load refuses it, or no clock is set forward in its year
+        return False
+    return shown.replace(tzinfo=None) != local
+
+
+class Skips:
+    """The columns of times whose clocks are set forward; a column without a zone has that of the server."""
+
+    def __init__(self, columns: Iterable[Column], server_zone: str) -> None:
+        self._server_zone = server_zone
+        self.columns = [c for c in columns if self._zone(c) not in WITHOUT_CLOCK_CHANGES]
+
+    def _zone(self, column: Column) -> str:
+        return zone_of(column.type) or self._server_zone
+
+    @property
+    def condition(self) -> str:
+        """The condition that a `line` may have such a time in one of the columns; empty if none can."""
+        return " OR ".join(
+            skipped(f"JSONExtractString(line, {literal(c.name)})", "String", bare(c.type), self._server_zone)
+            for c in self.columns
+        )
+
+    def fault(self, value_of: Callable[[str], object]) -> str:
+        """Return which column has such a time in a document; empty if none has."""
+        for column in self.columns:
+            text = value_of(column.name)
+            if isinstance(text, str) and _is_skipped(text, zoneinfo.ZoneInfo(self._zone(column))):
+                return skipped_time(column.name)
+        return ""
