@@ -161,6 +161,13 @@ def test_no_part_of_a_moment_is_guessed_within_json(reading: Statements, loader:
     }, ".jsonl", loader=loader)  # fmt: skip
 
 
+def test_texts_that_are_no_times_are_refused_with_a_remedy(reading: Statements) -> None:
+    reading.create("t Nullable(DateTime64(3, 'UTC'))")
+    reason = re.compile(r"^column 't': Cannot .* \(row 1\) .*: correct the value, or write null .* \(line 2\)$")
+    rows = {"empty": {"t": ""}, "word": {"t": "soon"}}
+    reading.cases({n: Refused(jsonl([{}, row]), reason) for n, row in rows.items()}, ".jsonl")
+
+
 @pytest.mark.parametrize("loader", LOADERS)
 @pytest.mark.parametrize("options", [{}, {"on_drift": "add"}], ids=["new", "add"])
 def test_deep_json_fails_alone(reading: Statements, loader: str, options: dict[str, str]) -> None:

@@ -200,7 +200,10 @@ _GONE = re.compile(r"HTTP response code: 404|NoSuchKey|The specified key does no
 _ARCHIVED = re.compile("InvalidObjectState")
 _DENIED = re.compile(r"HTTP response code: 403|Access ?Denied", re.IGNORECASE)
 # Remedies by the code of ClickHouse's error.
+_NO_TIME = "correct the value, or write null if it is missing, or change the column to String"
 _REMEDIES = {
+    38: _NO_TIME,
+    41: _NO_TIME,
     70: "give the column a type that holds it, or let `on_drift` widen it",
     321: "give the column a type that holds it, or let `on_drift` widen it",
     349: "make the column Nullable",
