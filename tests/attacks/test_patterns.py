@@ -14,15 +14,18 @@ from storeside.operators.bases.charts import chart_url_pattern
 from storeside.sql.quoting import literal
 from storeside.stack.podrunner import pods
 from storeside.transfer.base import errors
+from storeside.transfer.base.schema import Column
 from storeside.transfer.formats.text_columns import _token, columns_of_csv
 from storeside.transfer.formats.text_types import FORMS
 from storeside.transfer.request import source
 from storeside.transfer.request.object_format import Csv, Format
 from storeside.transfer.staging import private
-from storeside.transfer.staging.json_numbers import _FAR
+from storeside.transfer.staging.json_values import _FAR, JsonValues
+from storeside.transfer.statements.reading import Reading
 from tests.attacks import forms, patterns
 from tests.attacks.test_form_lists import ALLOWED
 
+FORM = Format("jsonl")
 # Expressions that are made at run time, by file and code, with examples.
 AT_RUN_TIME: dict[tuple[str, str], list[re.Pattern[Any]]] = {
     ("include/storeside/stack/podrunner/pods.py", "_listening(container_port)"): [re.compile(pods._listening(8000))],
@@ -31,9 +34,13 @@ AT_RUN_TIME: dict[tuple[str, str], list[re.Pattern[Any]]] = {
         "f'(?:exited: {re.escape(name)} |spawnerr: )\\\\(?(.*?)(?:; (?:not )?expected)?\\\\)?$'",
     ): [re.compile(r"(?:exited: s3 |spawnerr: )\(?(.*?)(?:; (?:not )?expected)?\)?$")],
     (
-        "include/storeside/transfer/staging/json_numbers.py",
+        "include/storeside/transfer/staging/json_values.py",
         "'|'.join(sorted({_FAR[kind] for kind in self.floats.values()})).encode()",
     ): [re.compile("|".join(_FAR.values()).encode())],
+    ("include/storeside/transfer/staging/json_values.py", "f'(?:{before}){_UNCLEAR_BYTES}'.encode()"): [
+        JsonValues(Reading(FORM, columns, ()))._unclear
+        for columns in ((Column("t", "DateTime"), Column("u", "DateTime")), (Column("t", "Array(DateTime)"),))
+    ],
     ("include/storeside/transfer/formats/text_types.py", "text"): [pattern for _, pattern, _ in FORMS],
     ("include/storeside/transfer/formats/text_columns.py", "_token(csv)"): [
         re.compile(_token(Csv()), re.DOTALL),

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from tests.statements import Statements
-from tests.transfers import Loaded, Refused
+from tests.transfers import Loaded, Refused, jsonl
 
 LOADERS = ("pull", "push")
 BAD = ('""', '"007"', '"+7"', '"-07"', '"00"')
@@ -231,6 +231,27 @@ def test_a_name_twice_in_a_column_of_json_is_refused(reading: Statements, loader
             b'{"j": {"x": 1, "xc": {"c": 2}}}\n{"j": null}\n{"a": [[]]}\n', [(1,), (None,), (None,)], "j.x"
         ),
     }, loader=loader, format="jsonl")  # fmt: skip
+
+
+@pytest.mark.parametrize("loader", LOADERS)
+def test_lists_of_texts_and_booleans_in_a_column_of_json_are_refused(reading: Statements, loader: str) -> None:
+    reading.create("j Nullable(JSON), a Array(JSON), t Tuple(s Array(Nullable(String)), d JSON)")
+    reason = re.compile(r"^row 1, column '.' has a list of texts and booleans, .* \(line 2\)$")
+    mixed: list[dict[str, object]] = [
+        {"j": {"x": ["a", True]}}, {"j": {"y": 1, "x": [False, None, "a"]}}, {"j": {"x": {"y": ["a", ["b", True]]}}},
+        {"j": {"x": [["a"], [True]]}}, {"j": {"x": [{"y": ["a", True]}]}}, {"a": [{"x": ["a", True]}]},
+        {"t": {"d": {"x": ["a", True]}}},
+    ]  # fmt: skip
+    kept = [
+        '{"x":[true,null]}', '{"x":[true,1]}', '{"x":["a",[true]]}', '{"x":[true,{"y":"a"}]}', '{"x":[{"y":true},{"y":"a"}]}',
+        '{"x":["a","true"]}', '{"x":["[true,"]}',
+    ]  # fmt: skip
+    cases: dict[str, Loaded | Refused] = {
+        f"mixed-{n}": Refused(jsonl([{"j": {}}, row]), reason) for n, row in enumerate(mixed)
+    }
+    for n, text in enumerate(kept):
+        cases[f"kept-{n}"] = Loaded(f'{{"j": {text}}}\n'.encode(), [(text,)], "toJSONString(assumeNotNull(j))")
+    reading.cases(cases, loader=loader, format="jsonl")
 
 
 def test_a_column_of_json_may_have_the_name_of_a_function(reading: Statements) -> None:

@@ -507,6 +507,14 @@ def skipped_time(column: str) -> str:
     )
 
 
+def mixed_list(column: str) -> str:
+    """Return the reason for a list in a JSON column in which ClickHouse would make texts of booleans."""
+    return (
+        f"column {column!r} has a list of texts and booleans, of which ClickHouse would make texts: set nested to"
+        " 'string' for a new table, or change the column to String"
+    )
+
+
 def out_of_range(column: str, kind: str) -> str:
     """Return the reason for a number that a column of floats would turn into infinity or zero."""
     return f"column {column!r} has a number beyond the range of {kind}: change the column to String"

@@ -25,7 +25,7 @@ from storeside.transfer.objects.content import Content
 from storeside.transfer.objects.streams import CHUNK
 from storeside.transfer.staging.inserting import insert
 from storeside.transfer.staging.json_names import Names
-from storeside.transfer.staging.json_numbers import Numbers
+from storeside.transfer.staging.json_values import JsonValues
 from storeside.transfer.state.loads import Planned
 from storeside.transfer.statements.reading import TOGETHER, Reading
 from storeside.transfer.tables.table import Destination
@@ -66,7 +66,7 @@ def salvage(
     reading = replace(reading, form=replace(reading.form, csv=replace(reading.form.csv, skip_rows=0)))
     shift = 1 if header else 0
     count = 0
-    numbers, names = Numbers(reading), Names(reading.columns)
+    values, names = JsonValues(reading), Names(reading.columns)
 
     def send(block: list[Record], *, together: bool = True) -> int:
         nonlocal count
@@ -91,7 +91,7 @@ def salvage(
         return len(block)
 
     def is_json(record: Record) -> bool:
-        if reason := _fault(*record, numbers, names):
+        if reason := _fault(*record, values, names):
             reject(Rejected(*record, reason))
         return not reason
 
@@ -108,12 +108,12 @@ def _refused(error: DatabaseError, row: int, raw: bytes) -> Rejected:
     return Rejected(row, raw, f"row {row}, {reason}" if reason.startswith("column ") else reason)
 
 
-def _fault(row: int, document: bytes, numbers: Numbers, names: Names) -> str:
+def _fault(row: int, document: bytes, values: JsonValues, names: Names) -> str:
     """Return why a strict load refuses a document of JSON; empty if it does not.
 
     Raises LoadObjectError if the first line has several documents, because these are all rows of the object.
     """
-    if reason := numbers.fault(document):
+    if reason := values.fault(document):
         return f"row {row}, {reason}"
     if reason := strict_json.fault(document):
         if not row and reason.endswith(strict_json.JOINED):

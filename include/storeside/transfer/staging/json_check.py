@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from storeside.transfer.base.errors import GoneError, LoadObjectError, about
 from storeside.transfer.objects.streams import pieces
 from storeside.transfer.objects.strict_json import checked
-from storeside.transfer.staging.json_numbers import Numbers
+from storeside.transfer.staging.json_values import JsonValues
 from storeside.transfer.staging.line_facts import line_facts, place_of
 from storeside.transfer.staging.work import Work
 from storeside.transfer.state.loads import Planned
@@ -24,9 +24,9 @@ class JsonCheck:
         self.work = work
 
     def broken(
-        self, query_id: str, objects: Sequence[Planned], numbers: Numbers, compression: str = "auto"
+        self, query_id: str, objects: Sequence[Planned], values: JsonValues, compression: str = "auto"
     ) -> list[Planned]:
-        """Return the objects with a line that is not a JSON document, or has a text in a column of `numbers`.
+        """Return the objects with a line that is not a JSON document, or has one of the `values`.
 
         Raises GoneError for a version that no longer exists.
         """
@@ -34,7 +34,7 @@ class JsonCheck:
             self.work, objects,
             (
                 "countIf((NOT isValidJSON(line) AND notEmpty(trimBoth(line, ' \\t\\r')))"
-                f" OR {numbers.condition}) AS wrong",
+                f" OR {values.condition}) AS wrong",
             ),
             compression,
             query_id=query_id,
@@ -54,14 +54,14 @@ class JsonCheck:
                 broken.append(o)
         return broken
 
-    def refuse(self, objects: Sequence[Planned], numbers: Numbers) -> None:
+    def refuse(self, objects: Sequence[Planned], values: JsonValues) -> None:
         """Read these objects on the worker.
 
-        Raises LoadObjectError for the first one with invalid JSON, or with a text in a column of `numbers`.
+        Raises LoadObjectError for the first one with invalid JSON, or with a text in a column of `values`.
         """
         for o in objects:
             try:
-                for _ in numbers.checked(checked(pieces(self.work.content(o).plain()))):
+                for _ in values.checked(checked(pieces(self.work.content(o).plain()))):
                     pass
             except LoadObjectError as e:
                 raise about(e, o.key) from e

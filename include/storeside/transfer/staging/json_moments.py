@@ -32,6 +32,8 @@ _USUAL: tuple[tuple[str, dict[str, str]], ...] = (
 # What may follow a whole time, and makes it another one: an offset of 20 hours or more.
 _FAR_OFFSET = "[0-9.]* *[+-][2-9][0-9]"
 _CLEAR = re.compile(CLEAR_MOMENT)
+# Characters of a text of a time, with the name of its zone; a longer one is none.
+_MOST = 100
 _LOCAL = re.compile(r"([0-9]{4})-([0-9]{2})-([0-9]{2})(?:[T ]([0-9]{2}):([0-9]{2})(?::([0-9]{2})(?:\.[0-9]*)?)?)?")
 
 
@@ -65,7 +67,7 @@ def _others(characters: str, last: str) -> str:
 
 def is_guessed(text: str) -> bool:
     """Return whether ClickHouse guesses a part of the time in a text."""
-    return _CLEAR.fullmatch(text) is None
+    return len(text) > _MOST or _CLEAR.fullmatch(text) is None
 
 
 def _is_skipped(text: str, zone: zoneinfo.ZoneInfo) -> bool:

@@ -16,7 +16,7 @@ from storeside.transfer.base.watch import watched
 from storeside.transfer.request.aistore_urls import fewer_readers
 from storeside.transfer.request.object_format import compression_by_name
 from storeside.transfer.staging.json_check import JsonCheck
-from storeside.transfer.staging.json_numbers import Numbers
+from storeside.transfer.staging.json_values import JsonValues
 from storeside.transfer.staging.origin import pulled_columns
 from storeside.transfer.staging.work import Group, How, Work, cached
 from storeside.transfer.state.loads import Loaded, Planned
@@ -79,16 +79,16 @@ class Pull:
         options = settings(reading.form, **more, **dict(reading.settings))
         if self._work.is_strict and most:
             self._execute(table, statement, options, objects)
-            self._json.refuse(objects, Numbers(reading))
+            self._json.refuse(objects, JsonValues(reading))
         elif self._work.is_strict:
-            self._execute_and_check(table, statement, options, objects, how.compression, Numbers(reading))
+            self._execute_and_check(table, statement, options, objects, how.compression, JsonValues(reading))
         else:
             self._execute(table, statement, options, objects)
         return list(group.objects)
 
     def _execute_and_check(
         self, table: str, statement: str, options: dict[str, Any], objects: Sequence[Planned], compression: str,
-        numbers: Numbers,
+        values: JsonValues,
     ) -> None:  # fmt: skip
         """Run an INSERT and, at the same time, the JSON check of its objects; see `json_check`."""
         check = self._ids.of_check(table)
@@ -100,8 +100,8 @@ class Pull:
                 queries.abandon(self._client, check)
                 raise
 
-        _, broken = queries.at_once(load, lambda: self._json.broken(check, objects, numbers, compression))
-        self._json.refuse(broken, numbers)
+        _, broken = queries.at_once(load, lambda: self._json.broken(check, objects, values, compression))
+        self._json.refuse(broken, values)
 
     def _execute(self, table: str, statement: str, options: dict[str, Any], objects: Sequence[Planned]) -> None:
         """Run an INSERT of objects, and follow it if its connection breaks. Raises LimitError."""
@@ -123,8 +123,8 @@ class Pull:
     def check_json(self, table: str, group: Group) -> None:
         """Check the JSON Lines objects of a group if the request is strict. Raises LoadObjectError."""
         if self._work.is_strict and group.planned:
-            numbers = Numbers(group.reading)
-            self._json.refuse(self._json.broken(self._ids.of_check(table), group.planned, numbers), numbers)
+            values = JsonValues(group.reading)
+            self._json.refuse(self._json.broken(self._ids.of_check(table), group.planned, values), values)
 
 
 def largest(objects: Sequence[Planned]) -> int:

@@ -15,7 +15,7 @@ from storeside.transfer.objects.strict_json import checked
 from storeside.transfer.request.object_format import Format
 from storeside.transfer.staging import arrow_rows
 from storeside.transfer.staging.inserting import insert
-from storeside.transfer.staging.json_numbers import Numbers
+from storeside.transfer.staging.json_values import JsonValues
 from storeside.transfer.state.loads import Planned
 from storeside.transfer.statements.reading import Reading
 
@@ -73,7 +73,7 @@ def push(
         reading = replace(reading, form=replace(form, csv=replace(form.csv, skip_rows=0)))  # `records` removes them
     body, encoding = _unparsed(content, form, strict=strict, tidy=tidy)
     if strict and form.has_documents:
-        body = Numbers(reading).checked(body)
+        body = JsonValues(reading).checked(body)
     if tidy or (form.is_text and content.archive):
         body = filter(None, body)
         if (first := next(body, None)) is None:

@@ -270,7 +270,7 @@ def _twice(column: Column) -> Check | None:
 
 
 def _in_range(form: Format, column: Column, as_text: Collection[str]) -> list[Check]:
-    """Return the check for numbers beyond a float's range; `Numbers` has that for numbers of JSON that become 0.
+    """Return the check for numbers beyond a float's range; `JsonValues` has that for numbers of JSON that become 0.
 
     Only columns of floats have this check and, in JSON, arrays of floats.
     """

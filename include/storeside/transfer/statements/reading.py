@@ -92,7 +92,7 @@ class Reading:
     :param defaults: expressions over the table's values, for columns that are NULL
     :param together: whether the same check of many columns runs as one, whose error does not name the column: see
         `TOGETHER`
-    :param kept: columns of JSON, with the table's types, whose floats refuse to lose digits; see `Numbers`
+    :param kept: columns of JSON, with the table's types, whose floats refuse to lose digits; see `JsonValues`
     :param zone: time zone of texts of times in columns without one
     """
 

@@ -1,8 +1,8 @@
-"""Refuses values of JSON that ClickHouse would change: texts in columns of numbers, long numbers, unclear times.
+"""Refuses values of JSON that ClickHouse would change: texts in columns of numbers, long numbers, lists with booleans.
 
 ClickHouse 26.9 reads ``""`` as the integer 0, and ``"007"`` and ``"+7"`` as 7, also within lists, maps and structs.
-It reads ``1e-400`` as the float 0, and ``9007199254740993`` as the float 9007199254740992. For
-times see `json_moments`.
+It reads ``1e-400`` as the float 0, and ``9007199254740993`` as the float 9007199254740992. In a ``JSON``
+column it reads ``["a", true]`` as a list of two texts. For times see `json_moments`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 
 from storeside.sql.quoting import literal
-from storeside.transfer.base.errors import LoadObjectError, guessed_time, no_number, not_kept, out_of_range
+from storeside.transfer.base.errors import LoadObjectError, guessed_time, mixed_list, no_number, not_kept, out_of_range
 from storeside.transfer.base.schema import Column, arguments, bare
 from storeside.transfer.formats.text_types import held, of
 from storeside.transfer.objects.strict_json import depth_of
@@ -35,6 +35,11 @@ _IN_VALUE = rf"(?:^|[\[,])[ \t\r\n]*{_BAD}"
 _UNCLEAR = r'[ \t\r\n]*"(?:' + unusual(r"\x{10FFFF}") + ")"
 _BEFORE_TEXT = r"[:\[,]"
 _UNCLEAR_BYTES = r'[ \t\r\n]*"(?:' + unusual(r"\xff") + ")"
+# Without a second way to read a text: many backslashes would make the search slow.
+_ESCAPED_BYTES = r'"[^"\\]*+\\.(?:[^"\\]|\\.)*+"[ \t\r]*:'
+# A boolean within a list.
+_IN_LIST_IS_BOOLEAN = r"[\[,][ \t\r\n]*(?:true|false)[ \t\r\n]*[\],]"
+_HAS_BOOLEAN = re.compile(_IN_LIST_IS_BOOLEAN.encode())
 _NO_NUMBER = re.compile(r"$|[+]|-?0[0-9]")
 # Texts of which a line with such a value has one.
 _HINTS = ('""', '"+', '"0', '"-0')
@@ -84,6 +89,10 @@ def _without_variant(kind: str) -> str:
 
 def _is_number(kind: str) -> bool:
     return _NUMBER.fullmatch(kind) is not None
+
+
+def _is_json(kind: str) -> bool:
+    return kind == "JSON"
 
 
 def _texts(value: Any, kind: str, is_one: Callable[[str], bool]) -> Iterator[str]:
@@ -150,8 +159,35 @@ def _is_inexact(number: str, types: int) -> bool:
     return _DECIMAL.fullmatch(number) is not None and not held(number) & types & ~of("String")
 
 
-class Numbers:
-    """The columns of numbers that a load reads from JSON; those of `reading.kept` refuse to lose digits."""
+def _is_mixed(value: Any, kind: str) -> bool:
+    """Return whether a list within a JSON column has booleans and texts, also in nested lists."""
+    kind = bare(kind)
+    if isinstance(value, dict):
+        if kind == "JSON":
+            return any(_is_mixed(part, kind) for part in value.values())
+        if kind.startswith("Map("):
+            return any(_is_mixed(part, parts_of(kind)[1][1]) for part in value.values())
+        kinds = elements_of(kind) if kind.startswith("Tuple(") else {}
+        return any(_is_mixed(part, kinds.get(name, "")) for name, part in value.items())
+    if not isinstance(value, list):
+        return False
+    if kind == "JSON":
+        return _has_both(value) or any(_is_mixed(item, kind) for item in value)
+    return kind.startswith("Array(") and any(_is_mixed(item, parts_of(kind)[0][1]) for item in value)
+
+
+def _has_both(items: list[Any]) -> bool:
+    """Return whether values at one depth of nested lists are texts and booleans."""
+    while items:
+        if {bool, str} <= {type(item) for item in items}:
+            return True
+        items = [part for item in items if isinstance(item, list) for part in item]
+    return False
+
+
+class JsonValues:
+    """The values that columns refuse when a load reads them from JSON; those of `reading.kept` also refuse to lose digits.
+    """
 
     def __init__(self, reading: Reading) -> None:
         self.kept = reading.kept
@@ -161,6 +197,7 @@ class Numbers:
         self.structs = [c for c in columns if not kinds[c.name] and _names_in(c, _is_number)]
         self.moments = [c for c in columns if _names_in(c, is_moment)]
         self._plain_moments = [c for c in self.moments if is_moment(bare(c.type))]
+        self._documents = [c for c in columns if _names_in(c, _is_json)]
         self._skips = Skips(self._plain_moments, reading.zone)
         self._types = {c.name: c.type for c in columns}
         self.floats = {name: kind for name, kind in kinds.items() if kind in _FAR}
@@ -174,6 +211,8 @@ class Numbers:
         found += [self._condition_of_floats] if self.floats else []
         found += [self._condition_of_digits] if self.kept else []
         found += [self._condition_of_moments] if self.moments else []
+        if self._documents:
+            found.append(f"if(position(line, '[') > 0, match(line, {literal(_IN_LIST_IS_BOOLEAN)}), 0)")
         return f"({' OR '.join(found)})" if found else "0"
 
     @property
@@ -231,7 +270,8 @@ class Numbers:
         """The pattern of a document that may have such a time; any text may be one in lists, maps and structs."""
         plain = {c.name for c in self._plain_moments}
         is_plain = len(plain) == len(self.moments)
-        return re.compile(f"(?:{_key(plain) if is_plain else _BEFORE_TEXT}){_UNCLEAR_BYTES}".encode())
+        before = f"{_written(plain)}|{_ESCAPED_BYTES}" if is_plain else _BEFORE_TEXT
+        return re.compile(f"(?:{before}){_UNCLEAR_BYTES}".encode())
 
     def fault(self, document: bytes) -> str:
         """Return which column has such a value in a document; empty if none has."""
@@ -240,7 +280,8 @@ class Numbers:
         shapes = document.translate(_SHAPES) if self.floats or self.kept else b""
         is_far = any(shape in shapes for shape in self._far_shapes) and self._far.search(document)
         is_long = self.kept and _LONG_SHAPE in shapes
-        if not (is_text or is_unclear or is_far or is_long):
+        is_mixed = self._documents and _HAS_BOOLEAN.search(document)
+        if not (is_text or is_unclear or is_far or is_long or is_mixed):
             return ""
         try:
             found = self._decoder.decode(document)
@@ -251,11 +292,15 @@ class Numbers:
             return no_number(name)
         if is_unclear and (reason := self._unclear_time(found)):
             return reason
+        if is_mixed:
+            for column in self._documents:
+                if _is_mixed(self._value(found, column.name), column.type):
+                    return mixed_list(column.name)
         return self._named(found) or (self._losing(found) if is_long else "")
 
     def checked(self, pieces: Iterable[bytes]) -> Iterator[bytes]:
         """Yield pieces of JSON Lines unchanged, after their check. Raises LoadObjectError with row and column."""
-        if not (self.names or self.structs or self.moments or self.kept):
+        if not (self.names or self.structs or self.moments or self._documents or self.kept):
             yield from pieces
             return
         row, rest = 0, b""
@@ -324,7 +369,7 @@ class Numbers:
 
     @cached_property
     def _fields(self) -> dict[str, str]:
-        names = dict.fromkeys([*self.names, *(c.name for c in (*self.structs, *self.moments, *self.kept))])
+        names = dict.fromkeys([*self.names, *(c.name for c in (*self.structs, *self.moments, *self._documents, *self.kept))])
         return {name: f"f{number}" for number, name in enumerate(names)}
 
     @cached_property
