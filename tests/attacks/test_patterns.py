@@ -20,12 +20,11 @@ from storeside.transfer.formats.text_types import FORMS
 from storeside.transfer.request import source
 from storeside.transfer.request.object_format import Csv, Format
 from storeside.transfer.staging import private
-from storeside.transfer.staging.json_values import _FAR, JsonValues
-from storeside.transfer.statements.reading import Reading
+from storeside.transfer.staging.json_moments import Moments
+from storeside.transfer.staging.json_numbers import _FAR
 from tests.attacks import forms, patterns
 from tests.attacks.test_form_lists import ALLOWED
 
-FORM = Format("jsonl")
 # Expressions that are made at run time, by file and code, with examples.
 AT_RUN_TIME: dict[tuple[str, str], list[re.Pattern[Any]]] = {
     ("include/storeside/stack/podrunner/pods.py", "_listening(container_port)"): [re.compile(pods._listening(8000))],
@@ -34,12 +33,12 @@ AT_RUN_TIME: dict[tuple[str, str], list[re.Pattern[Any]]] = {
         "f'(?:exited: {re.escape(name)} |spawnerr: )\\\\(?(.*?)(?:; (?:not )?expected)?\\\\)?$'",
     ): [re.compile(r"(?:exited: s3 |spawnerr: )\(?(.*?)(?:; (?:not )?expected)?\)?$")],
     (
-        "include/storeside/transfer/staging/json_values.py",
-        "'|'.join(sorted({_FAR[kind] for kind in self.floats.values()})).encode()",
+        "include/storeside/transfer/staging/json_numbers.py",
+        "'|'.join(sorted({_FAR[kind] for kind in self._floats.values()})).encode()",
     ): [re.compile("|".join(_FAR.values()).encode())],
-    ("include/storeside/transfer/staging/json_values.py", "f'(?:{before}){_UNCLEAR_BYTES}'.encode()"): [
-        JsonValues(Reading(FORM, columns, ()))._unclear
-        for columns in ((Column("t", "DateTime"), Column("u", "DateTime")), (Column("t", "Array(DateTime)"),))
+    ("include/storeside/transfer/staging/json_moments.py", "f'(?:{before}){_UNCLEAR_BYTES}'.encode()"): [
+        Moments(columns, "UTC")._unclear
+        for columns in ([Column("t", "DateTime"), Column("u", "DateTime")], [Column("t", "Array(DateTime)")])
     ],
     ("include/storeside/transfer/formats/text_types.py", "text"): [pattern for _, pattern, _ in FORMS],
     ("include/storeside/transfer/formats/text_columns.py", "_token(csv)"): [

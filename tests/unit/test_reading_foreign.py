@@ -137,7 +137,9 @@ def test_no_part_of_a_moment_is_guessed(reading: Statements, loader: str, kind: 
 
 def _of_time(kind: str, *texts: str) -> bytes:
     """Return CSV or JSON Lines with a column `t` of texts; an empty one is a missing value."""
-    return jsonl([{"t": text or None} for text in texts]) if kind == "jsonl" else "\n".join(["t", *texts, ""]).encode()
+    return (
+        jsonl([{"t": text or None} for text in texts]) if kind == "jsonl" else "\n".join(["t", *texts, ""]).encode()
+    )
 
 
 @pytest.mark.parametrize("loader", LOADERS)

@@ -325,7 +325,9 @@ GAPS = {
 
 @pytest.mark.parametrize("zone", GAPS)
 @pytest.mark.parametrize("kind", ["DateTime({})", "Nullable(DateTime64(3, {}))"])
-@pytest.mark.parametrize(("form", "template"), [("csv", "t\n{}\n"), ("jsonl", '{{"t": "{}"}}\n')], ids=["csv", "jsonl"])
+@pytest.mark.parametrize(
+    ("form", "template"), [("csv", "t\n{}\n"), ("jsonl", '{{"t": "{}"}}\n')], ids=["csv", "jsonl"]
+)
 def test_times_that_no_clock_shows_are_refused(
     reading: Statements, zone: str, kind: str, form: str, template: str
 ) -> None:

@@ -494,8 +494,8 @@ def no_number(column: str) -> str:
 def guessed_time(column: str) -> str:
     """Return the reason for a text in a column of times of JSON, of whose time ClickHouse would guess a part."""
     return (
-        f"column {column!r} has a text that is no whole date and time, such as 10:00 or 0000-00-00, or whose order of day"
-        " and month is unknown: correct it, or write null if it is missing, or change the column to String"
+        f"column {column!r} has a text that is no whole date and time, such as 10:00 or 0000-00-00, or whose order of"
+        " day and month is unknown: correct it, or write null if it is missing, or change the column to String"
     )
 
 

@@ -8,16 +8,26 @@ from __future__ import annotations
 
 import re
 import zoneinfo
-from collections.abc import Callable, Iterable
+from collections.abc import Sequence
 from datetime import UTC, datetime
+from functools import cached_property
 
 from storeside.sql.quoting import literal
-from storeside.transfer.base.errors import skipped_time
+from storeside.transfer.base.errors import guessed_time, skipped_time
 from storeside.transfer.base.schema import MOMENT, Column, bare
+from storeside.transfer.staging.json_places import (
+    ESCAPED_KEY,
+    ESCAPED_KEY_BYTES,
+    Row,
+    names_in,
+    parts,
+    within,
+    written_key,
+)
 from storeside.transfer.types.conversion import CLEAR_MOMENT, WITHOUT_CLOCK_CHANGES, skipped, zone_of
 
-# A text of JSON begins as most times do, such as 2026-01-02T10:00:00: each part, and which characters may stand in it
-# after which others.
+# How most times begin in JSON, such as 2026-01-02T10:00:00: the pattern of each part, and its characters by the pattern
+# before them in the part.
 _DIGITS = "0123456789"
 _DIGIT, _DASH, _COLON = ("[0-9]", {"": _DIGITS}), ("-", {"": "-"}), (":", {"": ":"})
 _MONTH = ("(?:0[1-9]|1[0-2])", {"": "01", "0": "123456789", "1": "012"})
@@ -29,7 +39,7 @@ _USUAL: tuple[tuple[str, dict[str, str]], ...] = (
     ("[1-9]", {"": "123456789"}), _DIGIT, _DIGIT, _DIGIT, _DASH, _MONTH, _DASH, _DAY,
     ("[T ]", {"": 'T "'}), _HOUR, _COLON, _SIXTY, (":", {"": ':"Z+-'}), _SIXTY,
 )  # fmt: skip
-# What may follow a whole time, and makes it another one: an offset of 20 hours or more.
+# An offset of 20 hours or more after a whole time.
 _FAR_OFFSET = "[0-9.]* *[+-][2-9][0-9]"
 _CLEAR = re.compile(CLEAR_MOMENT)
 # Characters of a text of a time, with the name of its zone; a longer one is none.
@@ -37,12 +47,12 @@ _MOST = 100
 _LOCAL = re.compile(r"([0-9]{4})-([0-9]{2})-([0-9]{2})(?:[T ]([0-9]{2}):([0-9]{2})(?::([0-9]{2})(?:\.[0-9]*)?)?)?")
 
 
-def is_moment(kind: str) -> bool:
+def _is_moment(kind: str) -> bool:
     """Return whether a type without Nullable is DateTime or DateTime64."""
     return MOMENT.fullmatch(kind) is not None
 
 
-def unusual(last: str) -> str:
+def _unusual(last: str) -> str:
     """Return the pattern of a text that does not begin as most times do; the worker then compares all of it.
 
     `last` is the last character that a text has, as it is written in a pattern. The classes of characters are no
@@ -82,28 +92,67 @@ def _is_skipped(text: str, zone: zoneinfo.ZoneInfo) -> bool:
     return shown.replace(tzinfo=None) != local
 
 
-class Skips:
-    """The columns of times whose clocks are set forward; a column without a zone has that of the server."""
+# A text that begins as few times do, in a line, and in a document of the worker.
+_UNCLEAR = r'[ \t\r\n]*"(?:' + _unusual(r"\x{10FFFF}") + ")"
+_UNCLEAR_BYTES = r'[ \t\r\n]*"(?:' + _unusual(r"\xff") + ")"
+_BEFORE_TEXT = r"[:\[,]"
 
-    def __init__(self, columns: Iterable[Column], server_zone: str) -> None:
+
+class Moments:
+    """The columns of times; one without a time zone has that of the server."""
+
+    def __init__(self, columns: Sequence[Column], server_zone: str) -> None:
         self._server_zone = server_zone
-        self.columns = [c for c in columns if self._zone(c) not in WITHOUT_CLOCK_CHANGES]
+        self._columns = [c for c in columns if names_in(c, _is_moment)]
+        self._plain = [c for c in self._columns if _is_moment(bare(c.type))]
+        # those whose clocks are set forward
+        self._skipping = [c for c in self._plain if self._zone(c) not in WITHOUT_CLOCK_CHANGES]
 
     def _zone(self, column: Column) -> str:
         return zone_of(column.type) or self._server_zone
 
     @property
-    def condition(self) -> str:
-        """The condition that a `line` may have such a time in one of the columns; empty if none can."""
-        return " OR ".join(
-            skipped(f"JSONExtractString(line, {literal(c.name)})", "String", bare(c.type), self._server_zone)
-            for c in self.columns
-        )
+    def names(self) -> list[str]:
+        """The columns whose values are compared."""
+        return [c.name for c in self._columns]
 
-    def fault(self, value_of: Callable[[str], object]) -> str:
-        """Return which column has such a time in a document; empty if none has."""
-        for column in self.columns:
-            text = value_of(column.name)
-            if isinstance(text, str) and _is_skipped(text, zoneinfo.ZoneInfo(self._zone(column))):
-                return skipped_time(column.name)
+    @property
+    def condition(self) -> str:
+        """The condition that a `line` may have such a time; empty if none can."""
+        found = []
+        if self._plain:  # the first pattern takes half of the time of one with escapes
+            keys = written_key([c.name for c in self._plain])
+            found = [f"multiMatchAny(line, [{literal(keys + _UNCLEAR)}])"]
+            found += [f"position(line, '\\\\') > 0 AND match(line, {literal(ESCAPED_KEY + _UNCLEAR)})"]
+        for c in self._columns:
+            if c not in self._plain:
+                pattern = within(names_in(c, _is_moment), _UNCLEAR)
+                found.append(f"match(JSONExtractRaw(line, {literal(c.name)}), {literal(pattern)})")
+        for c in self._skipping:
+            text = f"JSONExtractString(line, {literal(c.name)})"
+            found.append(skipped(text, "String", bare(c.type), self._server_zone))
+        return " OR ".join(found)
+
+    def may_be_in(self, document: bytes) -> bool:
+        """Return whether a document may have such a time."""
+        return bool(self._skipping) or (bool(self._columns) and self._unclear.search(document) is not None)
+
+    @cached_property
+    def _unclear(self) -> re.Pattern[bytes]:
+        """The pattern of a document with such a time; within lists, maps and structs, any text may be one."""
+        is_plain = len(self._plain) == len(self._columns)
+        before = f"{written_key(self.names)}|{ESCAPED_KEY_BYTES}" if is_plain else _BEFORE_TEXT
+        return re.compile(f"(?:{before}){_UNCLEAR_BYTES}".encode())
+
+    def fault(self, row: Row) -> str:
+        """Return which column has such a time; empty if none has."""
+        for c in self._columns:
+            if b'"' in row.raw(c.name):
+                texts = (p for p, kind in parts(row.value(c.name), c.type) if isinstance(p, str) and _is_moment(kind))
+                if any(map(is_guessed, texts)):
+                    return guessed_time(c.name)
+        for c in self._skipping:
+            text = row.value(c.name)
+            if isinstance(text, str) and _is_skipped(text, zoneinfo.ZoneInfo(self._zone(c))):
+                return skipped_time(c.name)
         return ""

@@ -13,9 +13,9 @@ from storeside.transfer.base.errors import (
     DriftError,
     LoadObjectError,
     no_number,
-    skipped_time,
     not_kept,
     out_of_range,
+    skipped_time,
 )
 from storeside.transfer.base.schema import (
     FLOAT,
