@@ -58,10 +58,10 @@ PATIENCE = 5
 
 
 def files_of_page(pattern: str) -> dict[str, str]:
-    """Return the files of docs/transforms.md by path: Python blocks whose first line is a path that matches."""
-    page = (CHECKOUT / "docs" / "transforms.md").read_text()
-    files = dict(re.findall(rf"^```python\n# ({pattern})\n(.*?)^```", page, re.MULTILINE | re.DOTALL))
-    assert files, f"docs/transforms.md has no file {pattern}"
+    """Return the files of docs/transforms by path: Python blocks whose first line is a path that matches."""
+    pages = "\n".join(path.read_text() for path in sorted((CHECKOUT / "docs" / "transforms").glob("*.md")))
+    files = dict(re.findall(rf"^```python\n# ({pattern})\n(.*?)^```", pages, re.MULTILINE | re.DOTALL))
+    assert files, f"docs/transforms has no file {pattern}"
     return files
 
 

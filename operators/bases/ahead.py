@@ -30,7 +30,7 @@ class SkipArguments(TypedDict, total=False):
 
     skip_idle: bool
     """if the task finds nothing new or failed, and no task after it has anything to do, skip these tasks; teardowns
-    still run. All tasks after it must be Storeside's operators that can tell; see docs/transforms.md
+    still run. All tasks after it must be Storeside's operators that can tell; see docs/transforms/idle-runs.md
     """
 
 

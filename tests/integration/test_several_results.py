@@ -356,7 +356,7 @@ def test_the_calls_of_the_documentation_are_split(aistore: Any, clickhouse: Any,
     """The code is the page's own; only buckets and image have other names, and the image has the page's module."""
     calls, channels = unique("calls"), unique("channels")
     ours = {"ais://calls": f"ais://{calls}", "ais://channels": f"ais://{channels}"}
-    page = documented("calls", ours, tmp_path)
+    documented("calls", ours, tmp_path)
     recorded = runpy.run_path(str(tmp_path / "tests" / "test_calls.py"))["recorded"]
     lengths = {"long": 2, "longer": 3, "short": 0.5}
     put(aistore, Bucket("ais", calls), {f"2026/{name}.wav": recorded(seconds) for name, seconds in lengths.items()})
@@ -374,6 +374,7 @@ def test_the_calls_of_the_documentation_are_split(aistore: Any, clickhouse: Any,
                 assert (file.getnchannels(), file.getframerate(), file.getnframes()) == (1, 16_000, 16_000 * seconds)
                 assert file.readframes(file.getnframes())[8_000:8_002] == sample.to_bytes(2, "little")
         assert json.loads(read(aistore, destination, f"2026/{name}.jsonl").splitlines()[1])["side"] == "right"
+    page = (CHECKOUT / "docs" / "transforms" / "several-results.md").read_text()
     (query,) = re.findall(r"^```sql\n(SELECT result_of, destination_object.*?)^```", page, re.MULTILINE | re.DOTALL)
     rows = clickhouse.query(replaced(query, ours).rstrip(";\n")).result_rows
     assert sorted((owner, name) for owner, name, _ in rows) == [
@@ -402,9 +403,8 @@ def test_the_pictures_of_the_documentation_are_scaled(aistore: Any, tmp_path: Pa
     assert sizes_found == {"a/wide.png": (64, 1), "tall.png": (64, 192)}
 
 
-def documented(example: str, ours: Mapping[str, str], folder: Path) -> str:
-    """Write the files of an example in docs/transforms.md, with `ours` names; return the page."""
-    page = (CHECKOUT / "docs" / "transforms.md").read_text()
+def documented(example: str, ours: Mapping[str, str], folder: Path) -> None:
+    """Write the files of an example in docs/transforms, with `ours` names."""
     modules = os.pathsep.join((str(folder), str(SOURCES)))
     changes = {
         **ours,
@@ -415,7 +415,6 @@ def documented(example: str, ours: Mapping[str, str], folder: Path) -> str:
     for name, text in files_of_page(rf"\S+/(?:test_)?{example}\.py").items():
         (folder / name).parent.mkdir()
         (folder / name).write_text(replaced(text, changes))
-    return page
 
 
 def replaced(text: str, changes: Mapping[str, str]) -> str:
