@@ -154,6 +154,22 @@ def test_a_retry_sends_only_through_the_notifier_that_failed(engine: Engine, fac
     assert len(engine.run("SELECT notifier FROM storeside.alerts FINAL WHERE state = 'sent'")) == 2
 
 
+@pytest.mark.parametrize("method", ["is_due", "record"])
+def test_all_notifiers_send_if_the_ledger_stops_to_answer(
+    method: str, facts: Callable[..., Facts], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stopped(*_: Any) -> Any:
+        raise ConnectionError("no route")
+
+    told: list[str] = []
+    run = facts("1", load="no bucket")
+    memory = Memory(run, "d/alert")
+    monkeypatch.setattr(memory, method, stopped)
+    senders = {name: lambda _, name=name: told.append(name) for name in ("first", "second")}
+    assert send(evaluate((FailedTasks(),), run, str), run, senders, BASE, memory) == 2
+    assert told == ["first", "second"]
+
+
 def test_known_failures(engine: Engine, facts: Callable[..., Facts]) -> None:
     known = [["bad.csv", "broken"]]
     record(engine, "1", known_bad=2, known_failures=known)
