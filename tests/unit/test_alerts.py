@@ -19,7 +19,7 @@ from airflow.sdk.exceptions import AirflowException
 from storeside.alerts.conditions import FailedObjects, Freshness, KnownFailures, Lag, Volume
 from storeside.alerts.errors import AlertInputError, AlertTransientError
 from storeside.alerts.evaluation import evaluate, send
-from storeside.alerts.facts import Example, Facts, Problem, Task
+from storeside.alerts.facts import MOST_TASKS, Example, Facts, Problem, Task
 from storeside.alerts.memory import Memory
 from storeside.alerts.message import MOST_PROBLEMS, Alert, printable
 from storeside.events.errors import NoQueueError
@@ -35,7 +35,7 @@ from tests.unit.test_sql import Engine, every_statement, record_migrations
 
 HOSTILE = "a\r\nBcc: x@evil.example\u202egpj.<img src=x onerror=y> {{ 7 * 7 }} `<!channel>` @everyone"
 BASE = "https://airflow.example/storeside"
-LOAD = Task("load", 300, 7, 0, 42_000_000, 1000, 0, ())
+LOAD = Task("load", 300, 7, 0, 42_000_000, 1000, 0)
 
 
 class Client(test_sql.Client):
@@ -184,6 +184,23 @@ def test_known_failures(engine: Engine, facts: Callable[..., Facts]) -> None:
     assert sent(facts("2"), KnownFailures()) == []
     record(engine, "3", known_bad=3, known_failures=known)
     assert sent(facts("3"), KnownFailures())
+
+
+def test_all_tasks_of_a_run_count(engine: Engine, facts: Callable[..., Facts]) -> None:
+    engine.run(
+        "INSERT INTO storeside.runs (run_id, dag_id, task_id, kind, state, done, failed, detail, recorded_at) SELECT"
+        " 'd/1', 'd', format('load[data.t{0}]', toString(number)), 'load', 'partial', 2, number = 29, if(number < 28,"
+        """ '{}', '{"known_bad": 3, "known_failures": [["a", "broken"], ["b", "broken"], ["c", "broken"]]}'),"""
+        " now64(3) + toIntervalSecond(number) FROM numbers(30)"
+    )
+    run = facts("1")
+    failed, known = FailedObjects().look(run), KnownFailures().look(run)
+    assert len(run.tasks) == MOST_TASKS
+    assert failed is not None
+    assert failed[0].what == "1 of 61 objects failed"
+    assert known is not None
+    assert known[0].level == 6
+    assert [example.name for example in known[0].examples] == ["a", "b", "c", "a", "b"]
 
 
 def test_freshness(engine: Engine, facts: Callable[..., Facts]) -> None:
