@@ -126,5 +126,6 @@ class Facts:
     @cached_property
     def totals(self) -> Totals:
         """The sums of all finished tasks of the run."""
-        (*counts, known), *_ = self.rows(sql.query("alerts_totals"), limit=MOST_EXAMPLES)
-        return Totals(*map(int, counts), tuple(Example(*pair[:2]) for pair in known if len(pair) > 1))
+        (tasks, done, failed, known_bad, known), *_ = self.rows(sql.query("alerts_totals"), limit=MOST_EXAMPLES)
+        examples = tuple(Example(*pair[:2]) for pair in known if len(pair) > 1)
+        return Totals(int(tasks), int(done), int(failed), int(known_bad), examples)
