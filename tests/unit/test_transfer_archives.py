@@ -101,6 +101,15 @@ def test_a_given_format_selects_members() -> None:
     assert read("x.tar", tar(quoted)) == header + b"1,2\n3,4\n"
 
 
+def test_an_empty_member_of_csv_takes_no_row_from_the_next_one() -> None:
+    assert read("x.tar", tar([("a.csv", b""), ("b.csv", CSV), ("c.csv", b"\n")])) == CSV
+    # The reader leaves out as many lines of the whole text as it would of one member.
+    files = [("a.csv", b"# made\n"), ("b.csv", b"# by\n" + CSV), ("c.csv", b"# for\n" + CSV)]
+    assert read("x.tar", tar(files), "csv", Csv(skip_rows=1)) == b"# by\n" + CSV + b"1,one\n"
+    files = [("a.csv", b""), ("b.csv", b"# by\n1\n"), ("c.csv", b"# for\n2\n")]
+    assert read("x.tar", tar(files), "csv", Csv(names=("n",), skip_rows=1)) == b"# by\n1\n2\n"
+
+
 def test_a_member_of_json_ends_with_its_last_document() -> None:
     halves = zipped([("a.jsonl", b'{"n":[1,'), ("b.jsonl", b"2]}")])
     with pytest.raises(LoadObjectError, match=r"member 'a\.jsonl': row 0 is not JSON"):

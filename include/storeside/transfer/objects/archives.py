@@ -193,10 +193,12 @@ class Archive:
         buffer = bytearray()
         skipped = [_line(buffer, text) for _ in range(csv.skip_rows)]
         header = b"" if csv.names else _header(buffer, text, csv)
+        if not (all(skipped) and (header or csv.names)):
+            return  # an empty member
         if self._header is None:
             self._header = header.rstrip(b"\r\n")
             yield from (*skipped, header)
-        elif header and header.rstrip(b"\r\n") != self._header:
+        elif header.rstrip(b"\r\n") != self._header:
             raise LoadObjectError(f"its header differs from that of {self.first!r}: load them as separate objects")
         if buffer:
             yield bytes(buffer)
