@@ -29,12 +29,13 @@ def opened(file: Any, kind: str) -> Any:
         return file
     if kind == "xz":
         return _Decompressed(_Xz(file))
+    filled: Any = _Filled(file)
     if kind == "gzip":  # pyarrow refuses zeros after the last member, which gzip leaves out
-        return _Decompressed(gzip.open(_Filled(file)))
+        return _Decompressed(gzip.open(filled))
     if kind == "bz2":  # pyarrow fails if the second member is empty
         return _Decompressed(bz2.open(file))
     if kind in ("snappy", "hadoop-snappy"):
-        return Snappy(_Filled(file), kind)
+        return Snappy(filled, kind)
     import pyarrow as pa
 
     return _Decompressed(pa.CompressedInputStream(pa.PythonFile(file, mode="r"), kind), pa.ArrowException)
