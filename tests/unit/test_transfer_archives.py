@@ -12,6 +12,7 @@ import zipfile
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -84,6 +85,16 @@ def test_compressed_members_and_arrays_of_objects(key: str) -> None:
     ]  # fmt: skip
     assert read(key, KINDS[key](files)) == b'{"n":1}\n{"n":2}\n{"n":3}\n{"n":4}\n'
     assert b"".join(content_of(key, KINDS[key](files)).json_lines()) == b'{"n":1}\n{"n":2}\n{"n":3}\n{"n":4}\n'
+
+
+def test_compressions_that_begin_with_other_bytes_are_found_in_members() -> None:
+    """Frames that decoders skip, as pzstd writes them, and Hadoop's framing of snappy, which only names show."""
+    skipped = b"\x50\x2a\x4d\x18\4\0\0\0abcd"
+    zstd = skipped + skipped + pa.compress(CSV, codec="zstd", asbytes=True)
+    assert read("x.tar", tar([("a.csv.zst", zstd)])) == CSV
+    block = pa.compress(CSV, codec="snappy", asbytes=True)
+    framed = len(CSV).to_bytes(4, "big") + len(block).to_bytes(4, "big") + block
+    assert read("x.zip", zipped([("a.csv.snappy", framed)])) == CSV
 
 
 def test_a_given_format_selects_members() -> None:
