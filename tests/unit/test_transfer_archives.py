@@ -110,6 +110,14 @@ def test_a_given_format_selects_members() -> None:
     header = b'"a\nb",c\n'
     quoted = [("1.csv", header + b"1,2\n"), ("2.csv", header + b"3,4\n")]
     assert read("x.tar", tar(quoted)) == header + b"1,2\n3,4\n"
+    for header in (b'disk 5",c\n', b'"a\\"",c\n'):  # a quote within a field, and one that is escaped
+        quoted = [("1.csv", header + b"1,2\n"), ("2.csv", header + b"3,4\n")]
+        assert read("x.tar", tar(quoted), csv=Csv(escape="\\")) == header + b"1,2\n3,4\n"
+
+
+def test_a_header_of_many_lines_is_read_in_linear_time() -> None:
+    header = b'"' + b"\n" * 400_000 + b'",n\n'
+    assert read("x.tar", tar([("a.csv", header + b"1,2\n"), ("b.csv", header + b"3,4\n")])) == header + b"1,2\n3,4\n"
 
 
 def test_an_empty_member_of_csv_takes_no_row_from_the_next_one() -> None:

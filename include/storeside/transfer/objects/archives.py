@@ -18,6 +18,7 @@ from typing import Any, BinaryIO, Literal, cast
 
 from storeside.transfer.base.damage import broken
 from storeside.transfer.base.errors import LoadObjectError, TransferError, in_member
+from storeside.transfer.objects.csv_quotes import is_open
 from storeside.transfer.objects.json_array import peeked
 from storeside.transfer.objects.streams import CHUNK, Pieces, gathered, limited, opened, pieces
 from storeside.transfer.objects.strict_json import checked, objects
@@ -290,14 +291,17 @@ def _ended(text: Iterator[bytes]) -> Iterator[bytes]:
 
 def _header(buffer: bytearray, text: Iterator[bytes], csv: Csv) -> bytes:
     """Remove the header of CSV, and blank lines before it; return it."""
-    while (header := _line(buffer, text)) and not header.strip():
-        continue
-    quote = csv.quote.encode(csv.encoding)
-    while quote and header.count(quote) % 2 and (more := _line(buffer, text)):
-        header += more
+    header = bytearray()
+    inside = False
+    while line := _line(buffer, text):
+        if not header and not line.strip():
+            continue
+        header += line
+        if not (inside := is_open(line, csv, inside=inside)):
+            break
         if len(header) > _LONGEST_HEADER:
             raise LoadObjectError("its header does not end")
-    return header
+    return bytes(header)
 
 
 def _line(buffer: bytearray, text: Iterator[bytes]) -> bytes:
