@@ -8,6 +8,7 @@ import json
 import random
 import re
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from datetime import datetime
 from types import SimpleNamespace
 from typing import Any
@@ -347,6 +348,8 @@ def test_a_message_is_bounded() -> None:
     assert f"and {500 - MOST_PROBLEMS} other problems" in alert.text
     assert alert.subject.endswith(", and 499 other problems")
     assert len(alert.subject) <= 100
+    assert "other task" not in alert.text
+    assert "\nand 3 other tasks\npage of the run: " in replace(alert, other_tasks=3).text
 
 
 def test_the_text() -> None:

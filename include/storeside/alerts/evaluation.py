@@ -57,7 +57,8 @@ def send(
         due, old = _due(name, found, memory)
         if due:
             try:
-                notify(Alert(facts.dag, facts.run.removeprefix(f"{facts.dag}/"), _tasks(facts), due, base, old))
+                tasks, others = _tasks(facts)
+                notify(Alert(facts.dag, facts.run.removeprefix(f"{facts.dag}/"), tasks, due, base, old, others))
             except Exception as e:
                 log.warning("%s could not send", name, exc_info=True)
                 failed.append(f"{name}: {e}")
@@ -85,10 +86,10 @@ def _due(name: str, found: Found, memory: Memory | None) -> tuple[Sequence[Probl
         return found.problems, False
 
 
-def _tasks(facts: Facts) -> Sequence[Task]:
-    """Return the counts of the run; none if the ledger does not answer."""
+def _tasks(facts: Facts) -> tuple[Sequence[Task], int]:
+    """Return the counts of the first tasks, and the number of the others; none if the ledger does not answer."""
     try:
-        return facts.tasks
+        return facts.tasks, facts.totals.tasks - len(facts.tasks)
     except Exception as e:
         log.info("the message has no counts: %s", e)
-        return ()
+        return (), 0
