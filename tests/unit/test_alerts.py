@@ -422,9 +422,11 @@ def test_without_the_ledger_it_tells_what_it_knows_each_time(monkeypatch: pytest
         conditions=[FailedTasks(), FailedObjects(), Freshness("d.t", 1)],
     )  # fmt: skip
     for run in ("1", "2"):
-        assert operator.execute(context_of(run, {"load": "failed"})) == {"problems": 2, "sent": 1}
+        states = {"load": "failed", "report": "upstream_failed"}
+        assert operator.execute(context_of(run, states)) == {"problems": 3, "sent": 1}
     assert [problem.what for problem in alerts[1].problems] == [
         "task load failed",
+        "task report failed: it did not run, because a task before it failed",
         "the ledger in ClickHouse does not answer, so that objects and tables are not checked: ClickHouse is down",
     ]
 
