@@ -108,12 +108,9 @@ class AIStoreHook(BaseHook):
     @cached_property
     def pods(self) -> PodWatch | None:
         """The watcher of the pods of starting ETLs; None if the connection has no ``kube_config``."""
-        from storeside.aistore.pods import PodWatch
+        from storeside.aistore.pods import pods_of
 
-        extra = self._connection.extra_dejson
-        if not extra.get("kube_config"):
-            return None
-        return PodWatch(extra["kube_config"], extra.get("kube_namespace", "ais"))
+        return pods_of(self._connection.extra_dejson)
 
     def get_conn(self) -> Client:
         """Return a client of the cluster."""

@@ -21,7 +21,7 @@ def properties(connection: Connection, client: Callable[[Mapping[str, Any]], Any
     OperatorInputError for another type than `TYPES` in the extra ``type``, or without an address.
     """
     extra: Mapping[str, Any] = connection.extra_dejson
-    kind = extra.get("type", "rest")
+    kind = extra.get("type") or "rest"
     if kind not in TYPES:
         raise OperatorInputError(
             f"connection {connection.conn_id!r}: the extra type is {kind!r}: set it to {', '.join(TYPES)}"
@@ -52,7 +52,7 @@ def _address(connection: Connection) -> dict[str, str]:
 
 def _database(connection: Connection) -> dict[str, str]:
     """Return the URL of a SQL catalogue, with the connection's login and password."""
-    uri = str(connection.extra_dejson.get("uri", ""))
+    uri = str(connection.extra_dejson.get("uri") or "")
     if not uri or not (connection.login or connection.password):
         return {"uri": uri}
     from sqlalchemy.engine import make_url

@@ -8,6 +8,7 @@ import json
 import random
 import re
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from datetime import datetime
 from types import SimpleNamespace
 from typing import Any
@@ -19,7 +20,7 @@ from airflow.sdk.exceptions import AirflowException
 from storeside.alerts.conditions import FailedObjects, Freshness, KnownFailures, Lag, Volume
 from storeside.alerts.errors import AlertInputError, AlertTransientError
 from storeside.alerts.evaluation import evaluate, send
-from storeside.alerts.facts import Example, Facts, Problem, Task
+from storeside.alerts.facts import MOST_TASKS, Example, Facts, Problem, Task
 from storeside.alerts.memory import Memory
 from storeside.alerts.message import MOST_PROBLEMS, Alert, printable
 from storeside.events.errors import NoQueueError
@@ -35,7 +36,7 @@ from tests.unit.test_sql import Engine, every_statement, record_migrations
 
 HOSTILE = "a\r\nBcc: x@evil.example\u202egpj.<img src=x onerror=y> {{ 7 * 7 }} `<!channel>` @everyone"
 BASE = "https://airflow.example/storeside"
-LOAD = Task("load", 300, 7, 0, 42_000_000, 1000, 0, ())
+LOAD = Task("load", 300, 7, 0, 42_000_000, 1000, 0)
 
 
 class Client(test_sql.Client):
@@ -154,6 +155,22 @@ def test_a_retry_sends_only_through_the_notifier_that_failed(engine: Engine, fac
     assert len(engine.run("SELECT notifier FROM storeside.alerts FINAL WHERE state = 'sent'")) == 2
 
 
+@pytest.mark.parametrize("method", ["is_due", "record"])
+def test_all_notifiers_send_if_the_ledger_stops_to_answer(
+    method: str, facts: Callable[..., Facts], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stopped(*_: Any) -> Any:
+        raise ConnectionError("no route")
+
+    told: list[str] = []
+    run = facts("1", load="no bucket")
+    memory = Memory(run, "d/alert")
+    monkeypatch.setattr(memory, method, stopped)
+    senders = {name: lambda _, name=name: told.append(name) for name in ("first", "second")}
+    assert send(evaluate((FailedTasks(),), run, str), run, senders, BASE, memory) == 2
+    assert told == ["first", "second"]
+
+
 def test_known_failures(engine: Engine, facts: Callable[..., Facts]) -> None:
     known = [["bad.csv", "broken"]]
     record(engine, "1", known_bad=2, known_failures=known)
@@ -168,6 +185,23 @@ def test_known_failures(engine: Engine, facts: Callable[..., Facts]) -> None:
     assert sent(facts("2"), KnownFailures()) == []
     record(engine, "3", known_bad=3, known_failures=known)
     assert sent(facts("3"), KnownFailures())
+
+
+def test_all_tasks_of_a_run_count(engine: Engine, facts: Callable[..., Facts]) -> None:
+    engine.run(
+        "INSERT INTO storeside.runs (run_id, dag_id, task_id, kind, state, done, failed, detail, recorded_at) SELECT"
+        " 'd/1', 'd', format('load[data.t{0}]', toString(number)), 'load', 'partial', 2, number = 29, if(number < 28,"
+        """ '{}', '{"known_bad": 3, "known_failures": [["a", "broken"], ["b", "broken"], ["c", "broken"]]}'),"""
+        " now64(3) + toIntervalSecond(number) FROM numbers(30)"
+    )
+    run = facts("1")
+    failed, known = FailedObjects().look(run), KnownFailures().look(run)
+    assert len(run.tasks) == MOST_TASKS
+    assert failed is not None
+    assert failed[0].what == "1 of 61 objects failed"
+    assert known is not None
+    assert known[0].level == 6
+    assert [example.name for example in known[0].examples] == ["a", "b", "c", "a", "b"]
 
 
 def test_freshness(engine: Engine, facts: Callable[..., Facts]) -> None:
@@ -314,6 +348,8 @@ def test_a_message_is_bounded() -> None:
     assert f"and {500 - MOST_PROBLEMS} other problems" in alert.text
     assert alert.subject.endswith(", and 499 other problems")
     assert len(alert.subject) <= 100
+    assert "other task" not in alert.text
+    assert "\nand 3 other tasks\npage of the run: " in replace(alert, other_tasks=3).text
 
 
 def test_the_text() -> None:
@@ -386,9 +422,11 @@ def test_without_the_ledger_it_tells_what_it_knows_each_time(monkeypatch: pytest
         conditions=[FailedTasks(), FailedObjects(), Freshness("d.t", 1)],
     )  # fmt: skip
     for run in ("1", "2"):
-        assert operator.execute(context_of(run, {"load": "failed"})) == {"problems": 2, "sent": 1}
+        states = {"load": "failed", "report": "upstream_failed"}
+        assert operator.execute(context_of(run, states)) == {"problems": 3, "sent": 1}
     assert [problem.what for problem in alerts[1].problems] == [
         "task load failed",
+        "task report failed: it did not run, because a task before it failed",
         "the ledger in ClickHouse does not answer, so that objects and tables are not checked: ClickHouse is down",
     ]
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from botocore.exceptions import ClientError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from types_boto3_s3 import S3Client
 
+from storeside.transfer.base.errors import TransferTransientError
+from storeside.transfer.objects.content import s3_error
 from storeside.transfer.objects.listing import OutOfOrderError, between, list_in_ranges, list_objects
 from tests.listing_double import Bucket, serve
 
@@ -69,6 +72,16 @@ def test_a_bucket_of_one_page_needs_one_request(served: tuple[Bucket, S3Client])
     bucket.keys, bucket.page, bucket.begins = ["a", "b"], 2, []
     assert _keys(list_in_ranges(client, "bucket", "")) == ["a", "b"]
     assert bucket.begins == [""]
+
+
+@pytest.mark.parametrize("answer", ["", "<html>", "<html><body>sign in</body></html>"])
+def test_an_answer_that_is_no_listing_shows_no_empty_bucket(answer: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+    bucket = Bucket([], 1)
+    monkeypatch.setattr(bucket, "answer", lambda _: answer)
+    with serve(bucket) as client, pytest.raises(ClientError, match="500") as refused:
+        _keys(list_objects(client, "bucket", ""))
+    assert isinstance(s3_error(refused.value, "bucket", ""), TransferTransientError)
 
 
 def test_directory_buckets_are_listed_page_by_page(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -113,6 +113,7 @@ PARAMETERS: dict[str, Any] = {
 # Results, over empty tables, of queries that do not return zero rows then.
 NOTHING: dict[str, Any] = {
     "alerts_new_failures": [[0]],
+    "alerts_totals": [[0, 0, 0, 0, []]],
     "events_so_far": [[0] * 8],
     "start_after": [[""]],
     "totals": [[0, 0, 0, 0, 0]],

@@ -14,7 +14,8 @@ from botocore.exceptions import ClientError
 from storeside.aistore.stored_objects import StoredObject
 from storeside.copying.errors import CopyError, CopyInputError, CopyTransientError, DeniedError
 from storeside.copying.job import CopyJob
-from storeside.copying.multipart import Profile, Settings
+from storeside.copying.mover import Mover
+from storeside.copying.multipart import OCI_LIMITS, Profile, Settings
 from storeside.copying.s3_errors import s3_errors
 from storeside.copying.samples import Samples
 from storeside.copying.store import Head
@@ -175,3 +176,24 @@ def test_few_objects_that_are_denied_fail_alone() -> None:
     source = Full(10)
     source.errors = {name: DeniedError("denied") for name in source.names}
     assert job(source, Book()).run().failed == 10
+
+
+@pytest.mark.parametrize("method", ["head", "begin", "put_part", "complete", "abort"])
+def test_an_unexpected_error_fails_one_object_in_parts(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    source, destination = Samples(OCI_LIMITS), Samples(OCI_LIMITS)
+    usual = getattr(Samples, method)
+
+    def unexpected(self: Samples, key: str, *more: Any) -> Any:
+        if key in ("20", "bad"):
+            raise KeyError("ETag")
+        return usual(self, key, *more)
+
+    monkeypatch.setattr(Samples, method, unexpected)
+    if method == "abort":  # an error aborts the upload
+        monkeypatch.setattr(Samples, "complete", lambda _, key, *__: {}[key] if key == "bad" else "")
+    wanted = [Pending("20", "bad", 20, ""), Pending("30", "good", 30, "")]
+    mover = Mover(source, destination, Profile.of(Settings(threshold=10, part_size=10, concurrency=2)))
+    failed = {outcome.wanted.object: str(outcome.error) for outcome in mover.copy(wanted) if outcome.error}
+    assert failed.keys() == {"20"}
+    assert "KeyError" in failed["20"]
+    assert mover.left == ({"bad"} if method in ("begin", "abort") else set())

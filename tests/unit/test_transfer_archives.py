@@ -12,6 +12,7 @@ import zipfile
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -86,6 +87,16 @@ def test_compressed_members_and_arrays_of_objects(key: str) -> None:
     assert b"".join(content_of(key, KINDS[key](files)).json_lines()) == b'{"n":1}\n{"n":2}\n{"n":3}\n{"n":4}\n'
 
 
+def test_compressions_that_begin_with_other_bytes_are_found_in_members() -> None:
+    """Frames that decoders skip, as pzstd writes them, and Hadoop's framing of snappy, which only names show."""
+    skipped = b"\x50\x2a\x4d\x18\4\0\0\0abcd"
+    zstd = skipped + skipped + pa.compress(CSV, codec="zstd", asbytes=True)
+    assert read("x.tar", tar([("a.csv.zst", zstd)])) == CSV
+    block = pa.compress(CSV, codec="snappy", asbytes=True)
+    framed = len(CSV).to_bytes(4, "big") + len(block).to_bytes(4, "big") + block
+    assert read("x.zip", zipped([("a.csv.snappy", framed)])) == CSV
+
+
 def test_a_given_format_selects_members() -> None:
     files = [
         ("meta.json", b'{"n":1}'),
@@ -99,6 +110,23 @@ def test_a_given_format_selects_members() -> None:
     header = b'"a\nb",c\n'
     quoted = [("1.csv", header + b"1,2\n"), ("2.csv", header + b"3,4\n")]
     assert read("x.tar", tar(quoted)) == header + b"1,2\n3,4\n"
+    for header in (b'disk 5",c\n', b'"a\\"",c\n'):  # a quote within a field, and one that is escaped
+        quoted = [("1.csv", header + b"1,2\n"), ("2.csv", header + b"3,4\n")]
+        assert read("x.tar", tar(quoted), csv=Csv(escape="\\")) == header + b"1,2\n3,4\n"
+
+
+def test_a_header_of_many_lines_is_read_in_linear_time() -> None:
+    header = b'"' + b"\n" * 400_000 + b'",n\n'
+    assert read("x.tar", tar([("a.csv", header + b"1,2\n"), ("b.csv", header + b"3,4\n")])) == header + b"1,2\n3,4\n"
+
+
+def test_an_empty_member_of_csv_takes_no_row_from_the_next_one() -> None:
+    assert read("x.tar", tar([("a.csv", b""), ("b.csv", CSV), ("c.csv", b"\n")])) == CSV
+    # The reader leaves out as many lines of the whole text as it would of one member.
+    files = [("a.csv", b"# made\n"), ("b.csv", b"# by\n" + CSV), ("c.csv", b"# for\n" + CSV)]
+    assert read("x.tar", tar(files), "csv", Csv(skip_rows=1)) == b"# by\n" + CSV + b"1,one\n"
+    files = [("a.csv", b""), ("b.csv", b"# by\n1\n"), ("c.csv", b"# for\n2\n")]
+    assert read("x.tar", tar(files), "csv", Csv(names=("n",), skip_rows=1)) == b"# by\n1\n2\n"
 
 
 def test_a_member_of_json_ends_with_its_last_document() -> None:

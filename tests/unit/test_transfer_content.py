@@ -23,7 +23,7 @@ from storeside.transfer.base.errors import GoneError, LoadObjectError, TransferI
 from storeside.transfer.base.schema import Column
 from storeside.transfer.formats.registry import TEXTS
 from storeside.transfer.objects.content import Content
-from storeside.transfer.objects.streams import CHUNK, opened
+from storeside.transfer.objects.streams import CHUNK, Pieces, opened
 from storeside.transfer.request.object_format import Csv, Format, compression_by_name, compression_of, format_of
 from storeside.transfer.run.salvage import _blocks, salvage
 from storeside.transfer.state.loads import Planned
@@ -76,6 +76,37 @@ def test_compressed_content_is_opened_whole(kind: str, members: list[bytes]) -> 
     content = b"".join(COMPRESS[kind](m) for m in members)
     assert compression_of(content[:10]) == kind
     assert all_of(opened(io.BytesIO(content), kind)) == b"".join(members)
+
+
+def _framed(content: bytes) -> bytes:
+    packed = pa.compress(content, codec="snappy", asbytes=True)
+    return b"\xff\6\0\0sNaPpY\0" + (4 + len(packed)).to_bytes(3, "little") + bytes(4) + packed
+
+
+def _hadoop(content: bytes) -> bytes:
+    packed = pa.compress(content, codec="snappy", asbytes=True)
+    return len(content).to_bytes(4, "big") + len(packed).to_bytes(4, "big") + packed
+
+
+@pytest.mark.parametrize("kind", [*COMPRESS, "snappy", "hadoop-snappy"])
+@pytest.mark.parametrize("size", [1, 7])
+def test_compressed_content_may_arrive_in_pieces_of_any_size(kind: str, size: int) -> None:
+    """A member of an archive does: no piece of it is larger than one of the archive."""
+    content = b"".join(b"%d,%d\n" % (n, n * n) for n in range(1000))
+    packed = {**COMPRESS, "snappy": _framed, "hadoop-snappy": _hadoop}[kind](content)
+    pieces = Pieces(packed[at : at + size] for at in range(0, len(packed), size))
+    assert all_of(opened(pieces, kind)) == content
+
+
+@pytest.mark.parametrize(("kind", "pack", "first"), [("snappy", _framed, 11), ("hadoop-snappy", _hadoop, 1)])
+def test_snappy_content_that_is_cut_off_is_told_from_the_whole(
+    kind: str, pack: Callable[[bytes], bytes], first: int
+) -> None:
+    """Unless it ends after a chunk, such as the one of ten bytes that begins the framing format."""
+    content = pack(b"1,2\n")
+    for end in range(first, len(content)):
+        with pytest.raises(OSError, match="truncated"):
+            all_of(opened(io.BytesIO(content[:end]), kind))
 
 
 @pytest.mark.parametrize("padding", [4, 3 * CHUNK])

@@ -132,9 +132,9 @@ def cluster_of(connection: Connected) -> Cluster:
     return Cluster(
         endpoint,
         **_access(connection),
-        ca_cert=extra.get("ca_cert", ""),
-        client_cert=extra.get("client_cert", ""),
-        client_key=extra.get("client_key", ""),
+        ca_cert=extra.get("ca_cert") or "",
+        client_cert=extra.get("client_cert") or "",
+        client_key=extra.get("client_key") or "",
         verify=extra.get("verify", True) not in (False, "false", "False"),
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -195,3 +195,10 @@ class PodWatch:
         except Exception as e:  # the log is optional
             watched.tell(f"cannot read the log of pod {pod}", e)
             return ""
+
+
+def pods_of(extra: Mapping[str, Any]) -> PodWatch | None:
+    """Return the watcher that the extras of an AIStore connection describe; None without ``kube_config``."""
+    if not extra.get("kube_config"):
+        return None
+    return PodWatch(extra["kube_config"], extra.get("kube_namespace") or "ais")

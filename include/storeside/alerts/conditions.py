@@ -58,12 +58,13 @@ class FailedObjects:
     def look(self, facts: Facts) -> list[Problem] | None:
         """Return the number of failed objects, and the first of them with reasons."""
         rows = facts.rows(sql.query("alerts_failures"), limit=MOST_EXAMPLES)
-        if not (rows or facts.tasks):
+        totals = facts.totals
+        if not (rows or totals.tasks):
             return None
-        failed = max(int(rows[0][2]) if rows else 0, sum(task.failed for task in facts.tasks))
+        failed = max(int(rows[0][2]) if rows else 0, totals.failed)
         if not failed:
             return []
-        tried = sum(task.done + task.failed for task in facts.tasks)
+        tried = totals.done + totals.failed
         what = (
             f"{failed:,} of {counted(tried, 'object')} failed"
             if tried >= failed
@@ -88,17 +89,17 @@ class KnownFailures:
 
     def look(self, facts: Facts) -> list[Problem] | None:
         """Return their number. An alert sends a larger number again."""
-        if not facts.tasks:
+        totals = facts.totals
+        if not totals.tasks:
             return None
-        count = sum(task.known_bad for task in facts.tasks)
+        count = totals.known_bad
         if count < self.at_least:
             return []
-        known = [example for task in facts.tasks for example in task.known]
         what = (
             f"{counted(count, 'object')} left out, because they failed for good in earlier runs: correct the cause"
             " and set retry_failed, or accept them on the page of the run"
         )
-        return [Problem("", what, tuple(known[:MOST_EXAMPLES]), level=count)]
+        return [Problem("", what, totals.known, level=count)]
 
 
 @dataclass(frozen=True)

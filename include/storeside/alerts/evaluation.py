@@ -49,32 +49,47 @@ def send(
 ) -> int:
     """Tell each notifier the problems that are due for it; return the number of messages.
 
-    Without a memory, because ClickHouse does not answer or in a callback, all problems are due. Raises
-    AlertTransientError after all notifiers if some of them failed.
+    Without a memory, because ClickHouse does not answer or in a callback, all problems are due, also if ClickHouse
+    stops to answer meanwhile. Raises AlertTransientError after all notifiers if some of them failed.
     """
     sent, failed = 0, []
     for name, notify in notifiers.items():
-        due = [problem for problem in found.problems if memory is None or memory.is_due(name, problem)]
+        due, old = _due(name, found, memory)
         if due:
-            old = memory is not None and not any(memory.is_news(name, problem) for problem in due)
             try:
-                notify(Alert(facts.dag, facts.run.removeprefix(f"{facts.dag}/"), _tasks(facts), due, base, old))
+                tasks, others = _tasks(facts)
+                notify(Alert(facts.dag, facts.run.removeprefix(f"{facts.dag}/"), tasks, due, base, old, others))
             except Exception as e:
                 log.warning("%s could not send", name, exc_info=True)
                 failed.append(f"{name}: {e}")
                 continue
             sent += 1
         if memory is not None:
-            memory.record(name, found.problems, due, found.judged)
+            try:
+                memory.record(name, found.problems, due, found.judged)
+            except Exception as e:  # the other notifiers send, too
+                log.warning("%s: the next run sends these problems again, because they are not recorded: %s", name, e)
     if failed:
         raise AlertTransientError(f"{len(failed)} of {len(notifiers)} notifiers could not send: {'; '.join(failed)}")
     return sent
 
 
-def _tasks(facts: Facts) -> Sequence[Task]:
-    """Return the counts of the run; none if the ledger does not answer."""
+def _due(name: str, found: Found, memory: Memory | None) -> tuple[Sequence[Problem], bool]:
+    """Return the problems that are due for a notifier, and whether it has sent all of them before."""
+    if memory is None:
+        return found.problems, False
     try:
-        return facts.tasks
+        due = [problem for problem in found.problems if memory.is_due(name, problem)]
+        return due, not any(memory.is_news(name, problem) for problem in due)
+    except Exception as e:
+        log.warning("%s sends every problem, because the ledger does not answer: %s", name, e)
+        return found.problems, False
+
+
+def _tasks(facts: Facts) -> tuple[Sequence[Task], int]:
+    """Return the counts of the first tasks, and the number of the others; none if the ledger does not answer."""
+    try:
+        return facts.tasks, facts.totals.tasks - len(facts.tasks)
     except Exception as e:
         log.info("the message has no counts: %s", e)
-        return ()
+        return (), 0

@@ -57,7 +57,7 @@ class Problem:
 
 @dataclass(frozen=True)
 class Task:
-    """A finished task of a run. `rows` is -1 if it loads none; `known` has the first objects that failed before."""
+    """A finished task of a run. `rows` is -1 if it loads none."""
 
     task_id: str
     done: int
@@ -65,6 +65,16 @@ class Task:
     skipped: int
     bytes_in: int
     rows: int
+    known_bad: int
+
+
+@dataclass(frozen=True)
+class Totals:
+    """The sums of all finished tasks of a run; `known` has the first objects that failed before it."""
+
+    tasks: int
+    done: int
+    failed: int
     known_bad: int
     known: tuple[Example, ...]
 
@@ -107,13 +117,15 @@ class Facts:
 
     @cached_property
     def tasks(self) -> list[Task]:
-        """The finished tasks of the run."""
+        """The finished tasks of the run, up to `MOST_TASKS`: a run may have one for each table."""
         return [
-            Task(
-                task_id, int(done), int(failed), int(skipped), int(bytes_in), int(rows), int(known_bad),
-                tuple(Example(*pair[:2]) for pair in known if len(pair) > 1),
-            )
-            for task_id, done, failed, skipped, bytes_in, rows, known_bad, known in self.rows(
-                sql.query("alerts_tasks"), limit=MOST_TASKS
-            )
-        ]  # fmt: skip
+            Task(str(task_id), *map(int, counts))
+            for task_id, *counts in self.rows(sql.query("alerts_tasks"), limit=MOST_TASKS)
+        ]
+
+    @cached_property
+    def totals(self) -> Totals:
+        """The sums of all finished tasks of the run."""
+        (tasks, done, failed, known_bad, known), *_ = self.rows(sql.query("alerts_totals"), limit=MOST_EXAMPLES)
+        examples = tuple(Example(*pair[:2]) for pair in known if len(pair) > 1)
+        return Totals(int(tasks), int(done), int(failed), int(known_bad), examples)

@@ -28,10 +28,11 @@ class Alert:
 
     :param dag: the DAG
     :param run: id of the run
-    :param tasks: finished tasks of the run, with counts
+    :param tasks: the first finished tasks of the run, with counts
     :param problems: the problems
     :param base: URL of Storeside's pages
     :param reminder: whether the notifier has sent all of the problems before
+    :param other_tasks: the number of its other finished tasks
     """
 
     dag: str
@@ -40,6 +41,7 @@ class Alert:
     problems: Sequence[Problem]
     base: str
     reminder: bool = False
+    other_tasks: int = 0
 
     @property
     def link(self) -> str:
@@ -120,6 +122,8 @@ class Alert:
             yield plain(f"- and {counted(more, 'other problem')}")
         for task in self.tasks:
             yield plain(_counts(task))
+        if self.other_tasks > 0:
+            yield plain(f"and {counted(self.other_tasks, 'other task')}")
         yield link(self.link, "page of the run")
 
 

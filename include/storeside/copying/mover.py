@@ -169,9 +169,7 @@ class Mover:
             if not parts:
                 self._submit(self._whole, one)
                 return
-            head = self._again(lambda: self.source.head(one.object))
-            self._same(one, head)
-            upload = self._again(lambda: self._begin_upload(one.destination_object, head))
+            head, upload = self._prepared(one)
         except CopyError as e:
             self._end(one, error=e)
             return
@@ -187,10 +185,23 @@ class Mover:
                 self._complete(under_way)
             raise
 
+    def _prepared(self, one: Pending) -> tuple[Head, str]:
+        """Return the state of an object and the id of a new upload for it. Raises CopyError."""
+        try:
+            head = self._again(lambda: self.source.head(one.object))
+            self._same(one, head)
+            return head, self._again(lambda: self._begin_upload(one.destination_object, head))
+        except CopyError:
+            raise
+        except Exception as e:
+            raise _unexpected(self.source, one, e) from e
+
     def _begin_upload(self, key: str, head: Head) -> str:
         try:
             return self.destination.begin(key, head)
-        except CopyTransientError:
+        except (CopyInputError, CopyObjectError):
+            raise
+        except Exception:  # the answer may be lost
             self.left.add(key)
             raise
 
@@ -258,7 +269,7 @@ class Mover:
     def _abort(self, key: str, upload: str) -> None:
         try:
             self.destination.abort(key, upload)
-        except CopyError as e:
+        except Exception as e:
             self.left.add(key)
             log.warning("%r: cannot abort an upload, a later run aborts it: %s", key, e)
 

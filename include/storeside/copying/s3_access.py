@@ -29,7 +29,7 @@ class Access:
     @classmethod
     def of(cls, extra: Mapping[str, Any]) -> Access:
         """Return the access that the extras of an AWS connection describe."""
-        return cls(_is_on(extra, "public"), _is_on(extra, "requester_pays"), str(extra.get("sse_kms_key_id", "")))
+        return cls(_is_on(extra, "public"), _is_on(extra, "requester_pays"), str(extra.get("sse_kms_key_id") or ""))
 
     def given_to(self, client: S3Client) -> S3Client:
         """Let all requests of a client use this access, and return the client."""

@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from storeside.aistore.cluster import cluster_of
-from storeside.aistore.pods import PodWatch
+from storeside.aistore.pods import pods_of
 from storeside.copying.s3_access import Access
 from storeside.doctor.errors import DoctorInputError
 from storeside.doctor.examination import Systems
@@ -120,7 +120,7 @@ def systems(
         queue=queue,
         aistore_endpoint=str(extra.get("clickhouse_endpoint") or ""),
         aistore_collection=str(extra.get("clickhouse_collection") or ""),
-        pods=PodWatch(extra["kube_config"], extra.get("kube_namespace", "ais")) if extra.get("kube_config") else None,
+        pods=pods_of(extra),
         hsds=Service(_url(hsds), hsds.login, hsds.password) if hsds else None,
         write=write,
         secrets=[secret for connection in connections.values() for secret in connection.secrets()],
@@ -156,7 +156,7 @@ def _aws(connection: Connection, service: Any) -> Any:
         connection.login or None,
         connection.password or None,
         extra.get("aws_session_token"),
-        region_name=extra.get("region_name", "us-east-1"),
+        region_name=extra.get("region_name") or "us-east-1",
     )
     config = Config(**extra.get("config_kwargs") or {})
     client = session.client(

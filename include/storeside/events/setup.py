@@ -175,8 +175,9 @@ class Setup:
 
         Raises EventInputError if it notifies another destination: S3 sends each event to one.
         """
+        notifications = self._configuration()
         for kind, field in _KINDS.items():
-            for found in self._configuration().get(kind, ()):
+            for found in notifications.get(kind, ()):
                 if not any(event.startswith("s3:ObjectCreated:") for event in found["Events"]):
                     continue
                 prefix, suffix = _filter(found)

@@ -11,9 +11,10 @@ from typing import Any
 from storeside.transfer.base.errors import LoadObjectError
 from storeside.transfer.formats.encoding import in_utf8, refuse_encoding
 from storeside.transfer.formats.text_columns import NO_HEADER, Place, columns_of_csv
-from storeside.transfer.formats.text_rows import Record, csv_lines, fields, has_faults, is_open
+from storeside.transfer.formats.text_rows import Record, csv_lines, fields, has_faults
 from storeside.transfer.formats.text_types import TEXT, held
 from storeside.transfer.objects.content import Content
+from storeside.transfer.objects.csv_quotes import is_open
 from storeside.transfer.objects.streams import CHUNK
 from storeside.transfer.request.object_format import Format
 from storeside.transfer.request.options import ReadOptions

@@ -10,6 +10,7 @@ from typing import Any, Literal
 from storeside.transfer.base.errors import LoadObjectError
 from storeside.transfer.base.schema import UNNAMED
 from storeside.transfer.objects import strict_json
+from storeside.transfer.objects.csv_quotes import ends_inside, quoting
 from storeside.transfer.objects.json_array import peeked
 from storeside.transfer.objects.streams import pieces
 from storeside.transfer.request.known_formats import is_array
@@ -147,7 +148,7 @@ def has_faults(file: Any, dialect: Csv) -> bool:
 def _joined(file: Any, dialect: Csv, *, cut: bool = False) -> Iterator[bytes]:
     """Yield the rows of CSV after the skipped lines, each with all its lines; for `cut` see `records`."""
     quote = dialect.quote.encode()
-    opening, escaped = _quoting(dialect)
+    opening, escaped = quoting(dialect)
     pending: list[bytes] = []
     size = number = 0
     inside = False
@@ -159,7 +160,7 @@ def _joined(file: Any, dialect: Csv, *, cut: bool = False) -> Iterator[bytes]:
         pending.append(line)
         size += len(line)
         if quote and quote in line:
-            inside = _ends_inside(escaped.sub(b"\0\0", line) if escaped else line, opening, quote, inside)
+            inside = ends_inside(escaped.sub(b"\0\0", line) if escaped else line, opening, quote, inside)
         if size > LONGEST_ROW:
             raise LoadObjectError(f"row {number} does not end within {LONGEST_ROW >> 20} MB")
         if inside:
@@ -171,41 +172,9 @@ def _joined(file: Any, dialect: Csv, *, cut: bool = False) -> Iterator[bytes]:
         yield b"".join(pending)
 
 
-def is_open(row: bytes, dialect: Csv) -> bool:
-    """Return whether a row of CSV ends within quotes."""
-    opening, escaped = _quoting(dialect)
-    text = escaped.sub(b"\0\0", row) if escaped else row
-    return bool(dialect.quote) and _ends_inside(text, opening, dialect.quote.encode(), inside=False)
-
-
-def _quoting(dialect: Csv) -> tuple[re.Pattern[bytes], re.Pattern[bytes] | None]:
-    """Return the expressions for a quote that opens, and for an escaped character."""
-    quote = dialect.quote.encode()
-    opening = re.compile(rb"(?:^|%b)%b" % (re.escape(dialect.delimiter.encode()), re.escape(quote)))
-    escaped = re.compile(rb"%b." % re.escape(dialect.escape.encode()), re.DOTALL) if dialect.escape else None
-    return opening, escaped
-
-
 def _ended(record: bytes) -> bytes:
     """Return a record with a line feed in place of its line ending."""
     return record.removesuffix(b"\n").removesuffix(b"\r") + b"\n"
-
-
-def _ends_inside(line: bytes, opening: re.Pattern[bytes], quote: bytes, inside: bool) -> bool:
-    """Return whether a line ends within quotes. A quote opens only at the start of a field; elsewhere it is text."""
-    at = 0
-    while True:
-        if inside:
-            at = line.find(quote, at) + 1
-            if not at:
-                return True
-            inside = line[at : at + 1] == quote  # a doubled quote is text
-            at += inside
-        else:
-            found = opening.search(line, at)
-            if not found:
-                return False
-            at, inside = found.end(), True
 
 
 def lines(given: Iterable[bytes]) -> Iterator[bytes]:

@@ -18,11 +18,12 @@ from typing import Any, BinaryIO, Literal, cast
 
 from storeside.transfer.base.damage import broken
 from storeside.transfer.base.errors import LoadObjectError, TransferError, in_member
+from storeside.transfer.objects.csv_quotes import is_open
 from storeside.transfer.objects.json_array import peeked
 from storeside.transfer.objects.streams import CHUNK, Pieces, gathered, limited, opened, pieces
 from storeside.transfer.objects.strict_json import checked, objects
 from storeside.transfer.request.known_formats import KNOWN, has_kind, is_array
-from storeside.transfer.request.object_format import Csv, compression_of, format_by_name
+from storeside.transfer.request.object_format import Csv, compression_within, format_by_name
 from storeside.transformers.contract.tar_archive import TarArchive, TarError
 
 Kind = Literal["tar", "zip", ""]
@@ -85,7 +86,7 @@ class Archive:
         self._header: bytes | None = None
         for name, content in self._read():
             with _naming(name):
-                yield from _ended(self._rows(content, strict=strict, sampled=sampled))
+                yield from _ended(self._rows(name, content, strict=strict, sampled=sampled))
 
     def files(self) -> Iterator[tuple[str, Iterator[bytes]]]:
         """Yield the name and the content of each member. Reading both raises LoadObjectError, as `pieces` does."""
@@ -94,7 +95,7 @@ class Archive:
 
     def _file_of(self, name: str, content: Iterator[bytes]) -> Iterator[bytes]:
         with _naming(name):
-            yield from self._plain(content)
+            yield from self._plain(name, content)
 
     def _read(self) -> Iterator[tuple[str, Iterator[bytes]]]:
         """Yield the name and the bytes of each member that is read. Raises LoadObjectError."""
@@ -164,7 +165,7 @@ class Archive:
                 raise in_member(LoadObjectError(reason), info.filename)
             yield info.filename, _unpacked(archive, info)
 
-    def _rows(self, content: Iterator[bytes], *, strict: bool, sampled: bool) -> Iterator[bytes]:
+    def _rows(self, name: str, content: Iterator[bytes], *, strict: bool, sampled: bool) -> Iterator[bytes]:
         """Return the rows of one member, without its byte order mark and all headers but the first.
 
         The bytes of a member that is no text are returned as they are, for samples.
@@ -172,8 +173,8 @@ class Archive:
         if has_kind(self._format, "types"):
             if not sampled:
                 raise LoadObjectError(f"it is {self._format}, and the load reads text: set `format`, or move it")
-            return self._plain(content)
-        text = _unmarked(self._plain(content))
+            return self._plain(name, content)
+        text = _unmarked(self._plain(name, content))
         if has_kind(self._format, "documents"):
             if strict:
                 return checked(text)
@@ -181,10 +182,10 @@ class Archive:
             return gathered(objects(text)) if is_array(head) else text
         return self._without_header(text)
 
-    def _plain(self, content: Iterator[bytes]) -> Iterator[bytes]:
+    def _plain(self, name: str, content: Iterator[bytes]) -> Iterator[bytes]:
         """Return the content of one member, decompressed."""
         head, content = peeked(content)
-        return pieces(limited(opened(Pieces(content), compression_of(head)), self._most))
+        return pieces(limited(opened(Pieces(content), compression_within(head, name)), self._most))
 
     def _without_header(self, text: Iterator[bytes]) -> Iterator[bytes]:
         csv = self._members.csv
@@ -193,10 +194,12 @@ class Archive:
         buffer = bytearray()
         skipped = [_line(buffer, text) for _ in range(csv.skip_rows)]
         header = b"" if csv.names else _header(buffer, text, csv)
+        if not (all(skipped) and (header or csv.names)):
+            return  # an empty member
         if self._header is None:
             self._header = header.rstrip(b"\r\n")
             yield from (*skipped, header)
-        elif header and header.rstrip(b"\r\n") != self._header:
+        elif header.rstrip(b"\r\n") != self._header:
             raise LoadObjectError(f"its header differs from that of {self.first!r}: load them as separate objects")
         if buffer:
             yield bytes(buffer)
@@ -288,14 +291,17 @@ def _ended(text: Iterator[bytes]) -> Iterator[bytes]:
 
 def _header(buffer: bytearray, text: Iterator[bytes], csv: Csv) -> bytes:
     """Remove the header of CSV, and blank lines before it; return it."""
-    while (header := _line(buffer, text)) and not header.strip():
-        continue
-    quote = csv.quote.encode(csv.encoding)
-    while quote and header.count(quote) % 2 and (more := _line(buffer, text)):
-        header += more
+    header = bytearray()
+    inside = False
+    while line := _line(buffer, text):
+        if not header and not line.strip():
+            continue
+        header += line
+        if not (inside := is_open(line, csv, inside=inside)):
+            break
         if len(header) > _LONGEST_HEADER:
             raise LoadObjectError("its header does not end")
-    return header
+    return bytes(header)
 
 
 def _line(buffer: bytearray, text: Iterator[bytes]) -> bytes:

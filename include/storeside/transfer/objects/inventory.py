@@ -10,6 +10,7 @@ import json
 import logging
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from tempfile import TemporaryFile
@@ -99,9 +100,10 @@ class Inventory:
         for key, digest in self.files:
             with TemporaryFile() as file:
                 found = hashlib.md5(usedforsecurity=False)
-                for chunk in _body(client, self.place, key).iter_chunks(1 << 20):
-                    found.update(chunk)
-                    file.write(chunk)
+                with _body(client, self.place, key) as body:
+                    for chunk in body.iter_chunks(1 << 20):
+                        found.update(chunk)
+                        file.write(chunk)
                 if found.hexdigest() != digest:
                     raise self._error(key, "its MD5 digest is not that of the manifest: use another inventory")
                 file.seek(0)
@@ -158,22 +160,25 @@ def _newest(client: S3Client, bucket: str, folder: str) -> str:
 
 def _manifest(client: S3Client, bucket: str, key: str) -> dict[str, Any]:
     """Return a manifest. Raises TransferInputError if it is incomplete."""
-    body = _body(client, bucket, key).read(_LARGEST_MANIFEST)
-    checksum = _body(client, bucket, f"{key.removesuffix('.json')}.checksum").read(64)
-    if hashlib.md5(body, usedforsecurity=False).hexdigest() != checksum.decode("ascii", "replace").strip():
+    with _body(client, bucket, key) as body:
+        manifest = body.read(_LARGEST_MANIFEST)
+    with _body(client, bucket, f"{key.removesuffix('.json')}.checksum") as body:
+        checksum = body.read(64).decode("ascii", "replace").strip()
+    if hashlib.md5(manifest, usedforsecurity=False).hexdigest() != checksum:
         raise TransferInputError(f"inventory {uri_of(bucket, key)}: manifest.checksum differs: use another inventory")
-    found = json.loads(body)
+    found = json.loads(manifest)
     if not isinstance(found, dict):
         raise TypeError("it is no object")
     return found
 
 
-def _body(client: S3Client, bucket: str, key: str) -> Any:
-    """Return the open content of an object of the inventory. Raises TransferError."""
+@contextmanager
+def _body(client: S3Client, bucket: str, key: str) -> Iterator[Any]:
+    """Open the content of an object of the inventory. Raises TransferError, also when a read in the block fails."""
     from botocore.exceptions import BotoCoreError, ClientError
 
     try:
-        return client.get_object(Bucket=bucket, Key=key)["Body"]
+        yield client.get_object(Bucket=bucket, Key=key)["Body"]
     except (BotoCoreError, ClientError) as e:
         error = s3_error(e, bucket, key)
         if isinstance(error, LoadObjectError):

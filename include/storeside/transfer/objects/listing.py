@@ -128,7 +128,11 @@ def _take_objects(response_dict: dict[str, Any], customized_response_dict: dict[
     """Extract the objects from a response of ListObjectsV2, for botocore's event ``before-parse``."""
     if not _asking.here or response_dict["status_code"] != HTTPStatus.OK:
         return
-    root = ElementTree.fromstring(response_dict["body"])  # noqa: S314 - as botocore does
+    root = ElementTree.fromstring(response_dict["body"] or b"<empty/>")  # noqa: S314 - as botocore does
+    if not root.tag.endswith("ListBucketResult"):  # such as a proxy's page, which shows no bucket without objects
+        # botocore does the same with incomplete answers, and then sends the request again.
+        response_dict |= {"status_code": HTTPStatus.INTERNAL_SERVER_ERROR, "body": b""}
+        return
     space = root.tag.partition("}")[0] + "}" if root.tag.startswith("{") else ""
     decode = unquote_plus if root.findtext(f"{space}EncodingType") == "url" else str
     taken, keys = [], []

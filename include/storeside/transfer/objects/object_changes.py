@@ -143,7 +143,8 @@ class SourceChanges:
 
         The whole key follows the prefix. If another object has that name, such as an earlier version that was moved,
         the version is added to the name, so that no copy replaces another one. Both names are written only if no
-        object has them. Raises FileExistsError if other objects have both.
+        object has them; S3 checks this again, except for a copy in parts. Raises FileExistsError if other objects
+        have both.
         """
         whole = self._prefix + o.key
         for name in (whole, f"{whole}.{o.version}"):

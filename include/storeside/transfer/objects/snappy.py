@@ -16,7 +16,11 @@ _MOST = 64 << 20
 
 
 class Snappy:
-    """A snappy stream as a file that can be read once; `kind` is ``snappy`` or ``hadoop-snappy``."""
+    """A snappy stream as a file that can be read once; `kind` is ``snappy`` or ``hadoop-snappy``.
+
+    A read of `file` returns fewer bytes than asked for only at the end. The checksums of the framing format are not
+    compared, because only compiled code computes CRC-32C fast enough.
+    """
 
     closed = False  # pyarrow reads this attribute
 
@@ -43,7 +47,7 @@ class Snappy:
 
     def _framed(self) -> Iterator[bytes]:
         while head := self._file.read(4):
-            body = self._exactly(int.from_bytes(head[1:], "little"))
+            body = self._exactly(int.from_bytes(_whole(head, 4)[1:], "little"))
             if head[0] == 0:
                 yield unsnapped(body[4:])
             elif head[0] == 1:
@@ -53,17 +57,20 @@ class Snappy:
 
     def _hadoop(self) -> Iterator[bytes]:
         while head := self._file.read(4):
-            left = int.from_bytes(head, "big")
+            left = int.from_bytes(_whole(head, 4), "big")
             while left > 0:
                 piece = unsnapped(self._exactly(int.from_bytes(self._exactly(4), "big")))
                 left -= len(piece)
                 yield piece
 
     def _exactly(self, size: int) -> bytes:
-        content = self._file.read(size) if size <= _MOST else b""
-        if len(content) < size:
-            raise OSError("snappy stream is truncated, or the content is not snappy")
-        return bytes(content)
+        return _whole(self._file.read(size) if size <= _MOST else b"", size)
+
+
+def _whole(content: Any, size: int) -> bytes:
+    if len(content) < size:
+        raise OSError("snappy stream is truncated, or the content is not snappy")
+    return bytes(content)
 
 
 def unsnapped(block: bytes) -> bytes:

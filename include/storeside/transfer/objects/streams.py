@@ -23,18 +23,19 @@ _XZ_MEMORY = 128 << 20
 def opened(file: Any, kind: str) -> Any:
     """Return a readable file that decompresses `file` by `kind`, including concatenated members.
 
-    A read raises OSError if the content is corrupt or truncated.
+    A read raises OSError if the content is corrupt or truncated, as far as its format shows it.
     """
     if not kind:
         return file
     if kind == "xz":
         return _Decompressed(_Xz(file))
+    filled: Any = _Filled(file)
     if kind == "gzip":  # pyarrow refuses zeros after the last member, which gzip leaves out
-        return _Decompressed(gzip.open(file))
+        return _Decompressed(gzip.open(filled))
     if kind == "bz2":  # pyarrow fails if the second member is empty
         return _Decompressed(bz2.open(file))
     if kind in ("snappy", "hadoop-snappy"):
-        return Snappy(file, kind)
+        return Snappy(filled, kind)
     import pyarrow as pa
 
     return _Decompressed(pa.CompressedInputStream(pa.PythonFile(file, mode="r"), kind), pa.ArrowException)
@@ -66,6 +67,23 @@ class _Readable:
     def close(self) -> None:
         """Close the file that it reads."""
         self._file.close()
+
+
+class _Filled(_Readable):
+    """A file whose reads return fewer bytes than asked for only at its end.
+
+    The decoders of gzip and snappy expect this, but a member of an archive arrives in pieces.
+    """
+
+    def __init__(self, file: Any) -> None:
+        self._file = file
+
+    def read(self, size: int) -> bytes:
+        """Return `size` bytes, fewer only at the end."""
+        found = bytearray()
+        while len(found) < size and (piece := self._file.read(size - len(found))):
+            found += piece
+        return bytes(found)
 
 
 class _Decompressed(_Readable):

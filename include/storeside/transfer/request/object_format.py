@@ -251,6 +251,14 @@ def is_hadoop_snappy(key: str, head: bytes) -> bool:
     return key.lower().endswith(".snappy") and len(head) >= 8 and 0 < blocks[1] <= 2 * blocks[0] + 32 < 1 << 28
 
 
+def compression_within(head: bytes, name: str) -> str:
+    """Return the compression of content that has this beginning and name, also after skippable frames."""
+    at = 0
+    while skipped := skippable(head[at : at + 8]):
+        at += skipped
+    return compression_of(head[at:]) or ("hadoop-snappy" if is_hadoop_snappy(name, head[at:]) else "")
+
+
 # Compressions of text, and archives, that ClickHouse cannot read, or in which it does not detect a truncated stream.
 BY_WORKER = frozenset({"zstd", "lz4", "bz2", "snappy", "archive"})
 

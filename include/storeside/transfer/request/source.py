@@ -270,11 +270,11 @@ def source_of(extra: Mapping[str, Any], bucket: str, keys: str = "") -> Source:
     if in_aistore(bucket):
         return Source(bucket, keys)
     given = extra.get("clickhouse_endpoint") or extra.get("endpoint_url")
-    endpoint = str(given or f"https://s3.{extra.get('region_name', 'us-east-1')}.amazonaws.com")
+    endpoint = str(given or f"https://s3.{extra.get('region_name') or 'us-east-1'}.amazonaws.com")
     access = Access.of(extra)
     return Source(
-        bucket, keys, extra.get("clickhouse_collection", ""), endpoint, extra.get("clickhouse_cluster", ""),
-        role_arn=extra.get("clickhouse_role_arn", ""), public=access.public, requester_pays=access.requester_pays,
+        bucket, keys, extra.get("clickhouse_collection") or "", endpoint, extra.get("clickhouse_cluster") or "",
+        role_arn=extra.get("clickhouse_role_arn") or "", public=access.public, requester_pays=access.requester_pays,
     )  # fmt: skip
 
 
