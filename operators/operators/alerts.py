@@ -31,7 +31,7 @@ Notifier = Callable[[Any], None]
 # The fields of Airflow's notifiers that get the message if a DAG leaves them out. They are templates, not texts:
 # notifiers render their fields, and the name of an object must not become a template.
 _FIELDS = {"subject": "{{ alert.subject }}", "html_content": "{{ alert.html }}", "title": "{{ alert.subject }}"}
-# The states of failed tasks, and what is known of their errors: Airflow does not pass the errors on.
+# The states of failed tasks, and the errors that are known of them: Airflow does not pass the errors on.
 _FAILED = {"failed": "", "upstream_failed": "it did not run, because a task before it failed"}
 
 
@@ -152,7 +152,7 @@ def _facts(context: Any, clickhouse_conn_id: str, aws_conn_id: str, failed: Mapp
 
 
 def _failed_tasks(context: Any) -> dict[str, str]:
-    """Return the failed tasks of the run, except this one, with what is known of their errors."""
+    """Return the failed tasks of the run, except this one, with the known errors of each."""
     instance = context["ti"]
     run = instance.run_id
     states = instance.get_task_states(dag_id=instance.dag_id, run_ids=[run]).get(run, {})
