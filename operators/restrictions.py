@@ -15,12 +15,13 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
-from airflow.sdk import BaseOperator, Param, Variable
+from airflow.sdk import BaseOperator, Param
 from airflow.sdk.definitions.param import ParamsDict
 
 from storeside.errors import BadInput
 from storeside.operators import entries
 from storeside.operators.errors import OperatorInputError, airflow_errors
+from storeside.operators.variables import variable
 from storeside.transfer.request.after_load import AfterLoad
 
 if TYPE_CHECKING:
@@ -237,7 +238,7 @@ def _with_defaults(value: Mapping[str, list[str]]) -> dict[str, tuple[str, ...]]
 
 def _variable() -> dict[str, list[str]]:
     """Return the content of the Variable. Raises OperatorInputError; see `listed`."""
-    text = Variable.get(VARIABLE, default=None)
+    text = variable(VARIABLE)
     try:
         given = json.loads(text) if text else {}
     except ValueError:
