@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from storeside.transfer.publish import publishing
-from storeside.transfer.publish.publishing import publish
+from storeside.transfer.publish.publishing import publish, settle
 from storeside.transfer.state.loads import Loaded, Planned
 from storeside.transfer.tables.table import LOAD_ID, Destination, look_up
 
@@ -102,3 +103,18 @@ def test_what_an_earlier_try_still_publishes_is_waited_for(monkeypatch: pytest.M
     assert ledger.states_of == ["publishing", "loaded"]
     (settings,) = [settings for statement, settings in client.done if "ATTACH PARTITION ALL" in statement]
     assert settings["query_id"].startswith(f"storeside-{STAGING}-")
+
+
+@pytest.mark.parametrize(("found", "said"), [({}, ""), ({7: 1}, "an earlier publication was interrupted: 0 objects")])
+def test_only_rows_of_an_earlier_run_are_told(
+    caplog: pytest.LogCaptureFixture, found: dict[int, int], said: str
+) -> None:
+    """A retry of objects that failed finds no rows of them: nothing was interrupted."""
+    destination, loads = Mock(replaces_at_once=False), Mock(replaces=False)
+    destination.count.return_value = found
+    loads.after.return_value = "none"
+    with caplog.at_level("INFO"):
+        assert settle(destination, loads, [Loaded(Planned("a.csv", "1", 9, 0.0, 7), rows=2)], Mock(), Mock()) == set()
+    assert said in caplog.text
+    assert bool(said) == ("interrupted" in caplog.text)
+    assert destination.remove.called == bool(said)
