@@ -117,8 +117,8 @@ def test_the_documented_suite_leaves_segments_out_of_shards_and_manifests(
         task.execute(task_context(name, first["dag_run"]))
     counts = {reason: (count, round(hours * 3600, 3)) for reason, count, hours in clickhouse.query(query).result_rows}
     assert counts == {
-        None: (1, 1.5), "not met: duration is 1 to 20 s": (2, 1.0), "not met: language is German or English": (1, 2.0),
-        "not met: 0.5 to 6 words per second": (1, 1.0),
+        None: (1, 1.5), "not met: duration is 1 to 20 s": (2, 1.0),
+        "not met: language is German or English": (1, 2.0), "not met: 0.5 to 6 words per second": (1, 1.0),
     }  # fmt: skip
     shards = Bucket("ais", f"lecture-segments-{own}")
     (funnel,) = corpus.funnels(Tables(clickhouse), shards.name)

@@ -162,7 +162,11 @@ def test_segments_that_are_left_out_keep_only_their_facts_in_the_shard(monkeypat
     assert isinstance(made, WithFacts)
     assert made.facts == {
         "kept": (2, 4.0),
-        "left_out": {"not met: at least 1 s": (1, 0.5), "not met: at most 4 words/s": (1, 1.0), "not met: German or English": (1, 2.0)},
+        "left_out": {
+            "not met: at least 1 s": (1, 0.5),
+            "not met: at most 4 words/s": (1, 1.0),
+            "not met: German or English": (1, 2.0),
+        },
     }
     shard = bytes(made.result)  # type: ignore[arg-type]
     with tarfile.open(fileobj=io.BytesIO(shard)) as archive:
