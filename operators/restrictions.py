@@ -21,7 +21,7 @@ from airflow.sdk.definitions.param import ParamsDict
 from storeside.errors import BadInput
 from storeside.operators import entries
 from storeside.operators.errors import OperatorInputError, airflow_errors
-from storeside.operators.variables import variable
+from storeside.operators.settings import variable
 from storeside.transfer.request.after_load import AfterLoad
 
 if TYPE_CHECKING:
