@@ -9,10 +9,15 @@ from unittest.mock import Mock
 
 import pytest
 
+from storeside.transfer.base.errors import TransferInputError
+from storeside.transfer.base.schema import Column
 from storeside.transfer.publish import publishing
 from storeside.transfer.publish.publishing import publish, settle
+from storeside.transfer.request.options import TableOptions
 from storeside.transfer.state.loads import Loaded, Planned
+from storeside.transfer.tables.creation import create
 from storeside.transfer.tables.table import LOAD_ID, Destination, look_up
+from tests.statements import Engine
 
 STAGING = "load_0_1_token_1"
 
@@ -118,3 +123,10 @@ def test_only_rows_of_an_earlier_run_are_told(
     assert said in caplog.text
     assert bool(said) == ("interrupted" in caplog.text)
     assert destination.remove.called == bool(said)
+
+
+@pytest.mark.parametrize("options", [TableOptions(order_by="n, nope"), TableOptions(partition_by="nope")])
+def test_a_key_of_an_absent_column_is_refused_with_the_columns(engine: Engine, options: TableOptions) -> None:
+    columns = [Column("n", "Int64"), Column("at", "Date")]
+    with pytest.raises(TransferInputError, match=r"has no column 'nope', which order_by, .* choose from at, n$"):
+        create(engine, "default.absent", columns, options, 100)
