@@ -21,7 +21,6 @@ from airflow.sdk.definitions.param import ParamsDict
 from storeside.errors import BadInput
 from storeside.operators import entries
 from storeside.operators.errors import OperatorInputError, airflow_errors
-from storeside.operators.settings import variable
 from storeside.transfer.request.after_load import AfterLoad
 
 if TYPE_CHECKING:
@@ -238,6 +237,8 @@ def _with_defaults(value: Mapping[str, list[str]]) -> dict[str, tuple[str, ...]]
 
 def _variable() -> dict[str, list[str]]:
     """Return the content of the Variable. Raises OperatorInputError; see `listed`."""
+    from storeside.operators.shared import variable
+
     text = variable(VARIABLE)
     try:
         given = json.loads(text) if text else {}

@@ -3,34 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import sys
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
-from airflow.sdk import Asset, AssetWatcher, Variable
+from airflow.sdk import Asset, AssetWatcher
 
 from storeside.operators.errors import OperatorInputError
-
-
-def variable(name: str) -> str | None:
-    """Return the text of an Airflow Variable, or None if there is none.
-
-    In the process of a command, such as ``airflow dags test``, the SDK reads only the environment and secrets
-    backends. But the command stores the DAGs of all files as it parsed them: a DAG without its settings would lose
-    its schedule, its queue and the tasks of active runs. So such a process reads Airflow's database.
-    """
-    text = cast("str | None", Variable.get(name, default=None))
-    if text is None and not _has_supervisor():
-        from airflow.models import Variable as StoredVariable
-
-        text = StoredVariable.get(name, None)
-    return text
-
-
-def _has_supervisor() -> bool:
-    runner = sys.modules.get("airflow.sdk.execution_time.task_runner")
-    return hasattr(runner, "SUPERVISOR_COMMS") or "_AIRFLOW_PROCESS_CONTEXT" in os.environ
+from storeside.operators.shared import variable
 
 
 def dag_settings(dag_id: str, needs: Mapping[str, Sequence[str]] | None = None, /, **defaults: Any) -> dict[str, Any]:
