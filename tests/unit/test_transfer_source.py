@@ -217,7 +217,7 @@ def test_clickhouse_reads_aistore_with_an_endpoint() -> None:
         ("s3://trips/2026/", ""),
         (
             "s3://trips/s3://trips/2026/",
-            ": the keys begin with a bucket, which has an argument or a field of its own",
+            ": the keys begin with a bucket, which has a separate argument or field",
         ),
         ("s3://trips//2026/", ": the keys begin with a slash; write them without it"),
         ("s3://trips/2026/*.csv ", ": the keys begin or end with a space"),

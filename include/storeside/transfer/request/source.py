@@ -294,11 +294,11 @@ def uri_of(bucket: str, keys: str = "") -> str:
 
 
 def unmatched(uri: str) -> str:
-    """Return that no object matches the URI, and what is unusual in its keys."""
+    """Return the text that no object matches the URI, with the likely mistake in its keys."""
     keys = uri.partition("://")[2].partition("/")[2]
     hint = ""
     if re.match(r"\w+://", keys):
-        hint = ": the keys begin with a bucket, which has an argument or a field of its own"
+        hint = ": the keys begin with a bucket, which has a separate argument or field"
     elif keys.startswith("/"):
         hint = ": the keys begin with a slash; write them without it"
     elif keys != keys.strip():

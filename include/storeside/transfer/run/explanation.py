@@ -128,5 +128,5 @@ class Explanation:
         begins = wanted.facts.begins if wanted.facts.kind == "types" else None
         if found != (wanted.name if begins else None):
             kind = f"is {KNOWN[found].title} file" if found else f"does not begin like {wanted.facts.title} file"
-            return f" (the object {kind}: load it with keys of its own, or move it to a separate prefix)"
+            return f" (the object {kind}: load it with other keys, or move it to a separate prefix)"
         return ""

@@ -26,8 +26,8 @@ from storeside.transfer.staging.json_places import (
 )
 from storeside.transfer.types.conversion import CLEAR_MOMENT, WITHOUT_CLOCK_CHANGES, skipped, zone_of
 
-# How most times begin in JSON, such as 2026-01-02T10:00:00: the pattern of each part, and its characters by the pattern
-# before them in the part.
+# How most times begin in JSON, such as 2026-01-02T10:00:00: the pattern of each part, and its characters by the
+# pattern before them in the part.
 _DIGITS = "0123456789"
 _DIGIT, _DASH, _COLON = ("[0-9]", {"": _DIGITS}), ("-", {"": "-"}), (":", {"": ":"})
 _MONTH = ("(?:0[1-9]|1[0-2])", {"": "01", "0": "123456789", "1": "012"})

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# ClickHouse's error about a key or a TTL of columns that the table lacks; it goes on with all hidden columns.
+# ClickHouse's error about a key or a TTL of columns that the table lacks; a list of all hidden columns follows.
 _ABSENT = re.compile(r"Missing columns: (?P<names>'[^:]{1,2000}?') while processing")
 
 

@@ -53,7 +53,7 @@ class Suite:
     def reason(self, facts: Mapping[str, Any]) -> str:
         """Return the description of the first expectation that these facts do not meet; empty if they meet all.
 
-        A description says what is expected, such as "duration is 1 to 20 s": alone it would read as a fact.
+        Alone, a description such as "duration is 1 to 20 s" would read as a fact about the audio.
         """
         return next((f"not met: {e['description']}" for e in self._expectations if not _meets(facts, e)), "")
 
