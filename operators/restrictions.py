@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
-from airflow.sdk import BaseOperator, Param, Variable
+from airflow.sdk import BaseOperator, Param
 from airflow.sdk.definitions.param import ParamsDict
 
 from storeside.errors import BadInput
@@ -237,7 +237,9 @@ def _with_defaults(value: Mapping[str, list[str]]) -> dict[str, tuple[str, ...]]
 
 def _variable() -> dict[str, list[str]]:
     """Return the content of the Variable. Raises OperatorInputError; see `listed`."""
-    text = Variable.get(VARIABLE, default=None)
+    from storeside.operators.shared import variable
+
+    text = variable(VARIABLE)
     try:
         given = json.loads(text) if text else {}
     except ValueError:

@@ -6,9 +6,10 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from airflow.sdk import Asset, AssetWatcher, Variable
+from airflow.sdk import Asset, AssetWatcher
 
 from storeside.operators.errors import OperatorInputError
+from storeside.operators.shared import variable
 
 
 def dag_settings(dag_id: str, needs: Mapping[str, Sequence[str]] | None = None, /, **defaults: Any) -> dict[str, Any]:
@@ -26,7 +27,7 @@ def dag_settings(dag_id: str, needs: Mapping[str, Sequence[str]] | None = None, 
         too small, or a setting that another one needs is empty
     """
     name = f"storeside_{dag_id}"
-    text = Variable.get(name, default=None)
+    text = variable(name)
     try:
         given = json.loads(text) if text else {}
     except ValueError:

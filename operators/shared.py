@@ -1,13 +1,15 @@
-"""Helpers of the operators: the run's identity, the ledger, and parsing of arguments rendered as text."""
+"""Helpers of the operators: the run's identity, the ledger, Variables, and arguments rendered as text."""
 
 from __future__ import annotations
 
 import json
+import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from airflow.sdk import BaseHook
+from airflow.sdk import BaseHook, Variable
 from airflow.sdk.exceptions import AirflowSkipException
 
 from storeside.operators.errors import OperatorInputError
@@ -141,3 +143,23 @@ def only_when(param: str, value: str) -> Callable[[Context], None]:
             raise AirflowSkipException(f"{param} is {chosen!r}")
 
     return check
+
+
+def variable(name: str) -> str | None:
+    """Return the text of an Airflow Variable, or None if there is none.
+
+    In the process of a command, such as ``airflow dags test``, the SDK reads only the environment and secrets
+    backends. But the command stores the DAGs of all files as it parsed them: a DAG without its settings would lose
+    its schedule, its queue and the tasks of active runs. So such a process reads Airflow's database.
+    """
+    text = cast("str | None", Variable.get(name, default=None))
+    if text is None and not _has_supervisor():
+        from airflow.models import Variable as StoredVariable
+
+        text = StoredVariable.get(name, None)
+    return text
+
+
+def _has_supervisor() -> bool:
+    runner = sys.modules.get("airflow.sdk.execution_time.task_runner")
+    return hasattr(runner, "SUPERVISOR_COMMS") or "_AIRFLOW_PROCESS_CONTEXT" in os.environ

@@ -19,7 +19,7 @@ from storeside.operators.hooks.transfer import source
 from storeside.operators.outcome import TableRuns, check_policy, fail_for_tables, transfer_of
 from storeside.operators.shared import as_object, ledger, plain, record_running, run_columns, run_key
 from storeside.transfer.request.options import Batches, LoadLimits
-from storeside.transfer.request.source import uri_of
+from storeside.transfer.request.source import unmatched, uri_of
 from storeside.transfer.request.upsert import Upsert
 
 if TYPE_CHECKING:
@@ -231,7 +231,7 @@ class LoadOperator(FlatLoadArguments, WaitingOperator, SelectingOperator):
         runs.log(self.log, report)
         fail_for_tables(report, run_key(context), must_be_complete=self.on_failed_objects == "fail")
         if not report.listed:
-            self.end_without(f"no object matches {self.origin}")
+            self.end_without(unmatched(self.origin))
         return dict(plain(asdict(report)))
 
     def finish(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:

@@ -115,7 +115,7 @@ TABLE: Final = {
         maxLength=1,
         title="Delimiter",
         section="Objects",
-        description="Delimiter of CSV fields",
+        description="Delimiter of CSV fields, one character; for tabs choose the format tsv",
     ),
     "schema": Param(
         None,

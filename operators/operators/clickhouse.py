@@ -34,7 +34,7 @@ from storeside.operators.shared import as_bool, ledger, plain, run_columns, run_
 from storeside.transfer.base.errors import ExpectationsError
 from storeside.transfer.request.after_load import AfterLoad
 from storeside.transfer.request.options import Expectations
-from storeside.transfer.request.source import Source, in_aistore, in_catalogue, place_of, table_of
+from storeside.transfer.request.source import Source, in_aistore, in_catalogue, place_of, table_of, unmatched
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection, Context
@@ -291,5 +291,5 @@ class S3ToClickHouseOperator(LoadOperator):
             fail_for_objects(report, run_key(context))
         # an earlier try may have deleted or moved all objects that it loaded
         if not (report["listed"] or report["loaded"] or report["handled"]):
-            self.end_without(f"no object matches {self.origin}")
+            self.end_without(unmatched(self.origin))
         return dict(plain(with_short_verdict(report)))

@@ -62,14 +62,14 @@ def test_a_transcode_records_the_facts_of_what_it_keeps_and_leaves_out(
         )
 
     summary = drive(job("dag/first", keep_etl=True))
-    assert (summary.done, summary.failed, summary.left_out_reasons) == (1, 1, {"at least 1 s": 2})
+    assert (summary.done, summary.failed, summary.left_out_reasons) == (1, 1, {"not met: at least 1 s": 2})
     assert sizes(aistore, destination).keys() == {"long.wav"}
     for _ in range(2):
         found = recorded(clickhouse, destination)
         assert found["long.wav"] == ("done", "", {"duration_seconds": 1.5})
         assert found["bad.wav"][::2] == ("failed", {})
         left = {name: found[name] for name in ("short.wav", "other.wav")}
-        assert {one[:2] for one in left.values()} == {("left_out", "at least 1 s")}
+        assert {one[:2] for one in left.values()} == {("left_out", "not met: at least 1 s")}
         assert {name: one[2]["duration_seconds"] for name, one in left.items()} == {
             "short.wav": 0.25,
             "other.wav": 0.5,
@@ -79,10 +79,10 @@ def test_a_transcode_records_the_facts_of_what_it_keeps_and_leaves_out(
         assert (summary.done, summary.failed, summary.left_out) == (0, 0, 2), "nothing is judged again"
     (funnel,) = corpus.funnels(Tables(clickhouse), destination.name)
     assert [(name, step.objects, round(step.hours * 3600, 3)) for name, step, _ in funnel.rows()] == [
-        ("at least 1 s", 2, 0.75), ("failed", 1, 0), ("kept", 1, 1.5)
+        ("not met: at least 1 s", 2, 0.75), ("failed", 1, 0), ("kept", 1, 1.5)
     ]  # fmt: skip
     assert funnel.unknown == 1
-    wanted = Search(source=str(source), destination=str(destination), reason="at least 1 s")
+    wanted = Search(source=str(source), destination=str(destination), reason="not met: at least 1 s")
     assert [row["object"] for row in objects.search(Tables(clickhouse), wanted).rows] == ["other.wav", "short.wav"]
 
 
@@ -117,17 +117,17 @@ def test_the_documented_suite_leaves_segments_out_of_shards_and_manifests(
         task.execute(task_context(name, first["dag_run"]))
     counts = {reason: (count, round(hours * 3600, 3)) for reason, count, hours in clickhouse.query(query).result_rows}
     assert counts == {
-        None: (1, 1.5), "duration is 1 to 20 s": (2, 1.0), "language is German or English": (1, 2.0),
-        "0.5 to 6 words per second": (1, 1.0),
+        None: (1, 1.5), "not met: duration is 1 to 20 s": (2, 1.0),
+        "not met: language is German or English": (1, 2.0), "not met: 0.5 to 6 words per second": (1, 1.0),
     }  # fmt: skip
     shards = Bucket("ais", f"lecture-segments-{own}")
     (funnel,) = corpus.funnels(Tables(clickhouse), shards.name)
     steps = {name: (step.objects, step.parts, round(step.hours * 3600, 3)) for name, step, _ in funnel.rows()}
     assert steps == {
-        "language is German or English": (1, 1, 2.0), "duration is 1 to 20 s": (2, 2, 1.0),
-        "0.5 to 6 words per second": (1, 1, 1.0), "no segments are given": (1, 1, 0.0), "kept": (1, 1, 1.5),
+        "not met: language is German or English": (1, 1, 2.0), "not met: duration is 1 to 20 s": (2, 2, 1.0),
+        "not met: 0.5 to 6 words per second": (1, 1, 1.0), "no segments are given": (1, 1, 0.0), "kept": (1, 1, 1.5),
     }  # fmt: skip
-    wanted = Search(destination=str(shards), reason="duration is 1 to 20 s")
+    wanted = Search(destination=str(shards), reason="not met: duration is 1 to 20 s")
     found = [row["object"] for row in objects.search(Tables(clickhouse), wanted).rows]
     assert found == ["2026/rest.wav", "2026/talk.wav"]
     target = Source(f"datasets-{own}", "talks.jsonl", "storeside_s3")

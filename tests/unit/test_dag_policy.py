@@ -8,6 +8,7 @@ import sys
 import tomllib
 from typing import Any
 
+import airflow.models
 import pytest
 from airflow.dag_processing.dagbag import DagBag
 from airflow.sdk import Asset
@@ -266,6 +267,19 @@ def test_a_variable_sets_schedule_and_defaults(bag: DagBag, monkeypatch: pytest.
     }
     task = dag.get_task("transform")
     assert (task.image, task.environment) == ("registry.example.com/papers:2", {"LANGUAGE": "en"})
+
+
+def test_a_command_reads_settings_from_the_database(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`airflow dags test` stores the DAGs of all files as it parses them, and the SDK finds no Variable in it."""
+    settings = {"schedule": "0 4 * * *", "source": "s3://papers", "destination": "ais://words"}
+    stored = {"storeside_transform_bucket": json.dumps(settings)}
+    monkeypatch.delenv("_AIRFLOW_PROCESS_CONTEXT", raising=False)
+    monkeypatch.setattr(airflow.models.Variable, "get", stored.get)
+    dag = DagBag(CHECKOUT / "dags" / "transform_bucket.py").dags["transform_bucket"]
+    assert dag.timetable.expression == "0 4 * * *"
+    monkeypatch.setenv("_AIRFLOW_PROCESS_CONTEXT", "client")
+    dag = DagBag(CHECKOUT / "dags" / "transform_bucket.py").dags["transform_bucket"]
+    assert type(dag.timetable).__name__ == "NullTimetable"
 
 
 @pytest.mark.parametrize(("given", "runs"), [({}, 1), ({"parallel_runs": 4}, 4)])

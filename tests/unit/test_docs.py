@@ -141,6 +141,9 @@ def check_one(command: str) -> str:
 
 
 def check_airflow(words: list[str]) -> str:
+    if words[:2] == ["connections", "add"]:
+        wrong = {word for word in words if word.startswith("--") and not word.startswith("--conn-")}
+        return f"no options: {sorted(wrong)}" if wrong else ""
     if words[:1] != ["dags"] or words[1] not in ("test", "trigger", "unpause"):
         return "a command of Airflow that this test does not know"
     defined = any(f'DAG("{words[2]}"' in page.read_text() for page in PAGES)  # by the reader

@@ -57,13 +57,13 @@ def test_expectations_mean_what_great_expectations_means(
 ) -> None:
     checked = Suite([expectation(kind, "x", "why", **kwargs)])
     assert {value: checked.reason({"x": value}) for value in met} == dict.fromkeys(met, "")
-    assert {value: checked.reason({"x": value}) for value in broken} == dict.fromkeys(broken, "why")
+    assert {value: checked.reason({"x": value}) for value in broken} == dict.fromkeys(broken, "not met: why")
 
 
 def test_the_first_expectation_that_is_not_met_is_the_reason() -> None:
     checked = Suite([LONG, expectation(BETWEEN, "snr_db", "20 dB", min_value=20)])
-    assert checked.reason({"duration_seconds": 0.5, "snr_db": 3}) == "at least 1 s"
-    assert checked.reason({"duration_seconds": 5, "snr_db": 3}) == "20 dB"
+    assert checked.reason({"duration_seconds": 0.5, "snr_db": 3}) == "not met: at least 1 s"
+    assert checked.reason({"duration_seconds": 5, "snr_db": 3}) == "not met: 20 dB"
     assert checked.reason({"duration_seconds": 5, "snr_db": 30}) == ""
 
 
@@ -137,7 +137,7 @@ def test_a_transcode_leaves_recordings_out_and_states_the_facts_of_all(
     data = found.result.data if isinstance(found.result, WithSidecar) else found.result
     assert bytes(data) == bytes(plain.transform(long, "a.wav", ""))  # type: ignore[arg-type]
     for content, reason, seconds in ((short, "at least 1 s", 0.5), (narrow, "telephone or wider", 2.0)):
-        with pytest.raises(LeaveOut, match=f"^{reason}$") as left:
+        with pytest.raises(LeaveOut, match=f"^not met: {reason}$") as left:
             made.transform(content, "b.wav", "")
         assert left.value.facts is not None
         assert left.value.facts["duration_seconds"] == seconds
@@ -162,7 +162,11 @@ def test_segments_that_are_left_out_keep_only_their_facts_in_the_shard(monkeypat
     assert isinstance(made, WithFacts)
     assert made.facts == {
         "kept": (2, 4.0),
-        "left_out": {"at least 1 s": (1, 0.5), "at most 4 words/s": (1, 1.0), "German or English": (1, 2.0)},
+        "left_out": {
+            "not met: at least 1 s": (1, 0.5),
+            "not met: at most 4 words/s": (1, 1.0),
+            "not met: German or English": (1, 2.0),
+        },
     }
     shard = bytes(made.result)  # type: ignore[arg-type]
     with tarfile.open(fileobj=io.BytesIO(shard)) as archive:
@@ -171,7 +175,7 @@ def test_segments_that_are_left_out_keep_only_their_facts_in_the_shard(monkeypat
     left = [f"__left_out__/in/t-{n:05d}.json" for n in (2, 3, 4)]
     assert sorted(files) == sorted(kept + left)
     facts = {name: json.loads(files[name]) for name in files if name.endswith(".json")}
-    assert [facts[name]["left_out"] for name in left] == ["at least 1 s", "at most 4 words/s", "German or English"]
+    assert [facts[name]["left_out"] for name in left] == list(made.facts["left_out"])
     assert {facts[name]["member"] for name in left} == {""}
     assert (facts["in/t-00001.json"]["left_out"], facts["in/t-00001.json"]["words_per_second"]) == (None, 2.0)
     assert (facts["in/t-00005.json"]["words_per_second"], facts[left[1]]["words_per_second"]) == (None, 5.0)

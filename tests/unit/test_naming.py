@@ -257,3 +257,8 @@ def test_a_bucket_with_a_prefix_is_refused(uri: str) -> None:
     with pytest.raises(ValueError, match="set a prefix as a separate argument") as caught:
         Bucket.parse(uri)
     assert repr(uri) in str(caught.value)
+
+
+def test_an_extension_has_no_dot_before_it() -> None:
+    with pytest.raises(AIStoreInputError, match=r"extension '\.txt': write it without the dot before it, as 'txt'"):
+        Naming({".txt": "json"})

@@ -150,7 +150,9 @@ def test_truncated_and_strange_objects_are_refused_by_name(reading: Statements, 
     reading.put(wrong | {"good": whole})
     reading.load(loader=loader, format=form)
     assert set(reading.reasons()) == set(wrong)
-    assert "is a Parquet file: move it to a separate prefix" in reading.reasons()["parquet"]
+    hint = "is a Parquet file: load it with other keys, or move it to a separate prefix"
+    assert hint in reading.reasons()["parquet"]
+    assert "upload it again" not in reading.reasons()["json"]
     assert reading.rows("count(), sum(n)", "1") == [(1000, 499_500)]
 
 

@@ -12,10 +12,12 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 from urllib.parse import urlparse
 
 import pytest
 from clickhouse_connect.driver.binding import bind_query
+from clickhouse_connect.driver.exceptions import DatabaseError
 
 from storeside import sql
 from storeside.aistore.buckets import Bucket
@@ -30,7 +32,7 @@ from storeside.ledger.objects import Ledger
 from storeside.ledger.scope import Pending, Scope
 from storeside.ledger.unproven import make_again, unproven
 from storeside.speech.columns import RECORDING_COLUMNS, SEGMENT_COLUMNS, UTTERANCE_COLUMNS
-from storeside.speech.export import FORMATS, unreadable_query, whole_query
+from storeside.speech.export import FORMATS, ExportError, export, unreadable_query, whole_query
 from storeside.speech.manifest import facts_naming
 from storeside.speech.suites import NOT_EMPTY_COLUMNS
 from storeside.sql.migrate import RECORD, migrations
@@ -1584,3 +1586,26 @@ def test_the_plan_of_a_small_listing_is_that_of_the_statement(engine: Engine, se
         )  # fmt: skip
         assert made.is_small is not stores
     assert found[0] == found[1]
+
+
+@pytest.mark.parametrize(
+    ("code", "said", "remedy"),
+    [
+        (497, "necessary to have the grant WRITE ON S3", "choose a clickhouse_conn_id whose user may export"),
+        (499, "The specified bucket does not exist, bucket datasets", "create the bucket, or correct its name"),
+    ],
+)
+def test_an_export_that_clickhouse_refuses_states_the_remedy(code: int, said: str, remedy: str) -> None:
+    client = Mock()
+    client.query.side_effect = error = DatabaseError(said)
+    error.code = code
+    with pytest.raises(ExportError, match=f"{said}.*: {remedy}"):
+        export(client, Source("datasets", "a.jsonl"), "nemo", "ais://speech")
+
+
+def test_an_export_is_retried_after_a_passing_error() -> None:
+    client = Mock()
+    client.query.side_effect = error = DatabaseError("memory limit exceeded")
+    error.code = 241
+    with pytest.raises(DatabaseError):
+        export(client, Source("datasets", "a.jsonl"), "nemo", "ais://speech")

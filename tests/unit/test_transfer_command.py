@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 from dataclasses import replace
+from unittest.mock import Mock
 
 import pytest
 from clickhouse_connect.driver.exceptions import DatabaseError
@@ -119,6 +121,19 @@ def test_a_collection_without_a_right_is_refused_too() -> None:
     assert is_without_collection(coded(497, said))
     assert not is_without_collection(coded(497, "necessary to have the grant SELECT(a) ON data.t"))
     assert not is_without_collection(coded(499, "There is no named collection"))
+
+
+@pytest.mark.parametrize(
+    ("collection", "way"), [("", " (a named collection may give ClickHouse the endpoint and the keys)"), ("c", "")]
+)
+def test_a_push_for_want_of_access_states_what_gives_it(
+    caplog: pytest.LogCaptureFixture, collection: str, way: str
+) -> None:
+    client = Mock()
+    client.query.side_effect = coded(499, "Access Denied")
+    with caplog.at_level(logging.INFO):
+        assert not clickhouse_reads(client, request_of(Source("trips", "2026/", collection), "data.t", "csv"))
+    assert f"ClickHouse cannot read the bucket, so the worker pushes{way}: Access Denied" in caplog.text
 
 
 def coded(code: int, text: str) -> DatabaseError:

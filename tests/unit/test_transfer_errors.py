@@ -6,11 +6,14 @@ import re
 from datetime import UTC, datetime
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.csv
 import pytest
 from botocore.exceptions import ClientError
 from clickhouse_connect.driver.exceptions import DatabaseError, OperationalError
 
 from storeside.events.current import look_at
+from storeside.transfer.base import damage
 from storeside.transfer.base.errors import (
     BusyObjectError,
     DriftError,
@@ -23,6 +26,7 @@ from storeside.transfer.base.errors import (
     by_size,
     classify,
     kind_of,
+    lacks,
     named_file,
     plain,
 )
@@ -237,3 +241,25 @@ def test_errors_of_aistore_that_clickhouse_reads(status: int, kind: type[Transfe
     assert "Aa0_-" not in str(found) + plain(error)
     source = Source("ais://results", endpoint="http://proxy:51080")
     assert source.key_named(named_file(error)) == "a b.csv"
+
+
+def test_columns_that_the_table_lacks_come_with_the_options_that_accept_them() -> None:
+    assert str(lacks("data.trips", ["tip", "toll"])) == (
+        "columns 'tip', 'toll' are not in data.trips: set `on_drift` to \"add\" or \"rest\", or leave them out with"
+        " `columns.drop`"
+    )
+
+
+@pytest.mark.parametrize(
+    ("rows", "reason"),
+    [
+        (b"2\n", "a row has 1 instead of 2 fields: 2: correct its rows; `on_bad_rows` cannot leave them out"),
+        (b"2,\xf6\n", "column number 2 has invalid UTF-8: set csv.encoding"),
+        (b"x,y\n", "column number 1 has 'x', which is no int64"),
+    ],
+)
+def test_errors_of_pyarrow_about_csv_name_column_and_remedy(rows: bytes, reason: str) -> None:
+    types = pa.csv.ConvertOptions(column_types={"a": pa.int64(), "b": pa.string()})
+    with pytest.raises(pa.ArrowInvalid) as error:
+        pa.csv.read_csv(pa.BufferReader(b"a,b\n1,z\n" + rows), convert_options=types)
+    assert damage.words(error.value).startswith(reason)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from storeside.transfer.base.errors import TransferInputError
 from storeside.transfer.request.aistore_urls import objects_url
 from storeside.transfer.request.request import Request
-from storeside.transfer.request.source import Source, pattern, place_of, wild
+from storeside.transfer.request.source import Source, pattern, place_of, unmatched, wild
 
 NAMES = st.text(st.sampled_from("ab01/.{},*?[]()|^$+\\ \nü"), max_size=8)
 
@@ -209,3 +209,19 @@ def test_clickhouse_reads_aistore_with_an_endpoint() -> None:
         " structure = 'n Int8', compression = 'auto')"
     )
     assert Request(source, "d.t", loader="pull").source.by_url
+
+
+@pytest.mark.parametrize(
+    ("uri", "hint"),
+    [
+        ("s3://trips/2026/", ""),
+        (
+            "s3://trips/s3://trips/2026/",
+            ": the keys begin with a bucket, which has a separate argument or field",
+        ),
+        ("s3://trips//2026/", ": the keys begin with a slash; write them without it"),
+        ("s3://trips/2026/*.csv ", ": the keys begin or end with a space"),
+    ],
+)
+def test_keys_that_match_nothing_come_with_their_likely_mistake(uri: str, hint: str) -> None:
+    assert unmatched(uri) == f"no object matches {uri}{hint}"

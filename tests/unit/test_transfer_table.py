@@ -5,13 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
+from storeside.transfer.base.errors import TransferInputError
+from storeside.transfer.base.schema import Column
 from storeside.transfer.publish import publishing
-from storeside.transfer.publish.publishing import publish
+from storeside.transfer.publish.publishing import publish, settle
+from storeside.transfer.request.options import TableOptions
 from storeside.transfer.state.loads import Loaded, Planned
+from storeside.transfer.tables.creation import create
 from storeside.transfer.tables.table import LOAD_ID, Destination, look_up
+from tests.statements import Engine
 
 STAGING = "load_0_1_token_1"
 
@@ -102,3 +108,25 @@ def test_what_an_earlier_try_still_publishes_is_waited_for(monkeypatch: pytest.M
     assert ledger.states_of == ["publishing", "loaded"]
     (settings,) = [settings for statement, settings in client.done if "ATTACH PARTITION ALL" in statement]
     assert settings["query_id"].startswith(f"storeside-{STAGING}-")
+
+
+@pytest.mark.parametrize(("found", "said"), [({}, ""), ({7: 1}, "an earlier publication was interrupted: 0 objects")])
+def test_only_rows_of_an_earlier_run_are_told(
+    caplog: pytest.LogCaptureFixture, found: dict[int, int], said: str
+) -> None:
+    """A retry of objects that failed finds no rows of them: nothing was interrupted."""
+    destination, loads = Mock(replaces_at_once=False), Mock(replaces=False)
+    destination.count.return_value = found
+    loads.after.return_value = "none"
+    with caplog.at_level("INFO"):
+        assert settle(destination, loads, [Loaded(Planned("a.csv", "1", 9, 0.0, 7), rows=2)], Mock(), Mock()) == set()
+    assert said in caplog.text
+    assert bool(said) == ("interrupted" in caplog.text)
+    assert destination.remove.called == bool(said)
+
+
+@pytest.mark.parametrize("options", [TableOptions(order_by="n, nope"), TableOptions(partition_by="nope")])
+def test_a_key_of_an_absent_column_is_refused_with_the_columns(engine: Engine, options: TableOptions) -> None:
+    columns = [Column("n", "Int64"), Column("at", "Date")]
+    with pytest.raises(TransferInputError, match=r"has no column 'nope', which order_by, .* choose from at, n$"):
+        create(engine, "default.absent", columns, options, 100)

@@ -60,10 +60,10 @@ def test_results_have_the_extension_that_is_wished_and_are_told_as_json(files: P
     assert "must differ: upper.loud" in run(TOLD, files / "upper", files / "upper.txt", "--extension", "loud").stderr
 
 
-def test_failures_read_as_in_the_journal_and_the_others_go_on(files: Path, tmp_path: Path) -> None:
+def test_failures_as_json_read_as_in_the_journal_and_the_others_go_on(files: Path, tmp_path: Path) -> None:
     names = ("bad", "segv", "hang", "memory", "echo")
     limits = {"OBJECT_TIMEOUT": "1", "WORKER_MEMORY_LIMIT": "512Mi", "HANGING": str(tmp_path / "hanging")}
-    found = run(TOLD, *(files / name for name in names), files / "missing", **limits)
+    found = run(TOLD, *(files / name for name in names), files / "missing", "--json", **limits)
     assert found.returncode == 1
     failed = {f.object: (f.reason, f.final) for f in parse(found.stdout)}
     assert failed == {
@@ -72,8 +72,16 @@ def test_failures_read_as_in_the_journal_and_the_others_go_on(files: Path, tmp_p
         "hang": ("it took longer than 1 s (OBJECT_TIMEOUT) and was ended", False),
         "memory": ("the object needs more memory than WORKER_MEMORY_LIMIT allows (512 MiB)", True),
     }
-    assert f"{files / 'echo'}: 12 bytes in" in found.stdout
+    assert json.loads(found.stdout.splitlines()[-2])["file"] == str(files / "echo")
     assert f"{files / 'missing'}: No such file or directory" in found.stdout
+
+
+def test_failures_are_told_by_file(files: Path) -> None:
+    found = run(TOLD, files / "bad", files / "segv", files / "echo")
+    assert found.stdout.splitlines()[:2] == [
+        f'{files / "bad"}: failed: no "good" object at all',
+        f"{files / 'segv'}: failed, and a job would try again: the worker process died: signal 11 (SIGSEGV)",
+    ]
 
 
 def test_path_and_content_must_give_the_same(files: Path) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
@@ -10,6 +12,7 @@ from storeside import sql
 from storeside.errors import BadInput, StoresideError
 from storeside.speech.columns import TEXTS
 from storeside.sql.answers import first_row
+from storeside.transfer.base.errors import ACCESS_DENIED, code_of, is_transient, plain
 from storeside.transfer.request.request import require_table
 from storeside.transfer.request.source import Source, wild
 
@@ -53,6 +56,29 @@ def export(client: HttpClient, target: Source, form: str, bucket: str, run_id: s
     they see the previous one. Without rows, nothing is written. Raises ExportError, also for rows that the readers of
     the format would not find, and TransferInputError for a table without a database.
     """
+    with _with_remedies():
+        return _export(client, target, form, bucket, run_id, table)
+
+
+@contextlib.contextmanager
+def _with_remedies() -> Iterator[None]:
+    """Turn ClickHouse's errors that no retry cures into ExportError, with the remedy."""
+    from clickhouse_connect.driver.exceptions import DatabaseError
+
+    try:
+        yield
+    except DatabaseError as e:
+        if is_transient(e):
+            raise
+        remedy = ""
+        if code_of(e) == ACCESS_DENIED:
+            remedy = ": choose a clickhouse_conn_id whose user may export; docs/audio.md has its grants"
+        elif "bucket does not exist" in str(e):
+            remedy = ": create the bucket, or correct its name"
+        raise ExportError(f"{plain(e)}{remedy}") from e
+
+
+def _export(client: HttpClient, target: Source, form: str, bucket: str, run_id: str, table: str) -> int:
     key = target.keys
     check_target(key)
     compression = "gzip" if key.endswith(".gz") else "none"

@@ -35,6 +35,7 @@ from storeside.transfer.cli import (
     transfer_arguments,
 )
 from storeside.transfer.printing import Lines, report_text, say_objects
+from storeside.transfer.request.source import unmatched
 
 if TYPE_CHECKING:
     from storeside.transfer.request.request import Request
@@ -135,7 +136,7 @@ def status(report: Report, given: argparse.Namespace) -> int:
     # An earlier try of the run may have deleted or moved all objects that it loaded.
     if not (report.listed or report.loaded or report.handled):
         ignored = "".join(f"; {counted(n, 'marker')} {kind} ignored" for kind, n in report.ignored.items())
-        return end_without(f"no object matches {given.source}{ignored}", given.on_nothing)
+        return end_without(f"{unmatched(given.source)}{ignored}", given.on_nothing)
     return 1 if report.failed or report.known_bad or report.left else 0
 
 
@@ -167,7 +168,7 @@ def _tables(wanted: Request, given: argparse.Namespace) -> int:
             if outcome.reason:
                 print(f"{outcome.table or shown(outcome.name)}: {outcome.reason}", file=sys.stderr)
     if not report.listed:
-        return end_without(f"no object matches {given.source}", given.on_nothing)
+        return end_without(unmatched(given.source), given.on_nothing)
     return 1 if report.failed_tables else 0
 
 

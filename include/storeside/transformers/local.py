@@ -87,7 +87,7 @@ async def _try_file(pool: Pool, file: Path, options: argparse.Namespace) -> bool
     by_content = await _measured(pool, Job(file.name, arguments=arguments), content)
     for trial in (by_path, by_content):
         if isinstance(trial.outcome, Failure):
-            print(trial.outcome.line())
+            print(trial.outcome.line() if options.json else f"{file}: {_why(trial.outcome)}")
             return False
     results = [_told(trial.outcome) for trial in (by_path, by_content)]
     if results[0] != results[1]:
@@ -108,6 +108,11 @@ async def _try_file(pool: Pool, file: Path, options: argparse.Namespace) -> bool
         options.output.mkdir(parents=True, exist_ok=True)
         (options.output / _named(file, options.extension)).write_bytes(results[0])
     return True
+
+
+def _why(failure: Failure) -> str:
+    """Return the reason of a failure on one line, and whether a job tries the object again."""
+    return f"failed{'' if failure.final else ', and a job would try again'}: {' '.join(failure.reason.split())}"
 
 
 def _told(outcome: Outcome) -> bytes | str:

@@ -160,7 +160,7 @@ async function showError(place) {
   let last = "";
   for await (const line of linesOf(answer)) last = errorOf(line) ?? last;
   const lines = last.replace(INVISIBLE, "�").split("\n").slice(-MOST_ERROR_LINES);
-  place.textContent = last ? lines.join("\n") : "Its log has no error: it was stopped from outside, or set to failed.";
+  place.textContent = last ? lines.join("\n") : "Its log has no error here: it was stopped from outside or set to failed, or ran in a shell (airflow dags test), whose terminal has its log.";
 }
 
 document.querySelectorAll("pre[data-error]").forEach((place) => {

@@ -28,6 +28,14 @@ _UNPACKING = re.compile(r"inflate failed|lzma_stream_decoder|ZSTD|LZ4|brotli|bzi
 _WIDE = re.compile(r"Integers with (?:more|less) than \d+ bits")
 AGAIN = "upload it again, or write it again"
 _UPLOAD = "upload it again"
+# pyarrow's errors about CSV; it counts columns from 0, and its streaming reader does not state the row.
+_FIELDS = re.compile(
+    r"CSV parse error: (?:Row #\d+: )?Expected (?P<names>\d+) columns, got (?P<fields>\d+)(?P<row>.*)"
+)
+_VALUE = re.compile(
+    r"In CSV column #(?P<column>\d+): (?:Row #\d+: )?CSV conversion error to (?P<kind>[^:]+): "
+    r"invalid (?:UTF8 data|value (?P<value>.*))"
+)
 _IS_DAMAGED = re.compile(r"it(?:s compressed content)? is (?:damaged|cut off)")
 
 
@@ -59,8 +67,19 @@ def broken(what: str, error: BaseException) -> str:
 
 
 def words(error: BaseException) -> str:
-    """Return the text of a library's error on one line, without its stack."""
-    return " ".join(_STACK.sub("", str(error)).split()).rstrip(" .:")
+    """Return the text of a library's error on one line, without its stack; what is wrong with a CSV as a sentence."""
+    said = " ".join(_STACK.sub("", str(error)).split()).rstrip(" .:")
+    if found := _FIELDS.match(said):
+        return (
+            f"a row has {found['fields']} instead of {found['names']} fields{found['row']}: correct its rows;"
+            " `on_bad_rows` cannot leave them out, because pyarrow parses this dialect"
+        )
+    if found := _VALUE.match(said):
+        column = f"column number {int(found['column']) + 1}"
+        if not found["value"]:
+            return f"{column} has invalid UTF-8: set csv.encoding to the object's"
+        return f"{column} has {found['value']}, which is no {found['kind']}"
+    return said
 
 
 def unreadable(error: BaseException, kind: str) -> str:

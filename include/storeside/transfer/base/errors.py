@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import Any, NamedTuple
 
@@ -547,6 +547,14 @@ def classify(error: Any) -> TransferError:
         return drift(text)
     kind = GoneError if code_of(error) == OBJECT_CHANGED else LoadObjectError
     return kind(remedy(text, error))
+
+
+def lacks(table: str, names: Iterable[str]) -> DriftError:
+    """Return the error for columns of an object that the table lacks."""
+    return DriftError(
+        f'columns {", ".join(map(repr, names))} are not in {table}: set `on_drift` to "add" or "rest", or leave'
+        " them out with `columns.drop`"
+    )
 
 
 def drift(text: str) -> DriftError:

@@ -119,10 +119,11 @@ def settle(destination: Destination, loads: Loads, doubtful: Sequence[Loaded], h
     hold.check()
     whole = [o for o in doubtful if _is_whole(o, found, destination)]
     other = [o for o in doubtful if not _is_whole(o, found, destination)]
-    log.info(
-        "an earlier publication was interrupted: %s in the table, %d not", counted(len(whole), "object"), len(other)
-    )
-    if partial := [o.planned for o in other if o.planned.load_id in found]:
+    partial = [o.planned for o in other if o.planned.load_id in found]
+    if whole or partial:
+        number = counted(len(whole), "object")
+        log.info("an earlier publication was interrupted: %s in the table, %d not", number, len(other))
+    if partial:
         destination.remove(partial, hold)
     destination.quarantine.remove([o.planned for o in other if o.planned.load_id not in found], hold)
     older, outdated = _versions(loads, [o.planned for o in whole if o.replaces], s3)

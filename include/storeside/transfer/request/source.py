@@ -293,6 +293,19 @@ def uri_of(bucket: str, keys: str = "") -> str:
     return f"{bucket_uri(bucket)}/{keys}"
 
 
+def unmatched(uri: str) -> str:
+    """Return the text that no object matches the URI, with the likely mistake in its keys."""
+    keys = uri.partition("://")[2].partition("/")[2]
+    hint = ""
+    if re.match(r"\w+://", keys):
+        hint = ": the keys begin with a bucket, which has a separate argument or field"
+    elif keys.startswith("/"):
+        hint = ": the keys begin with a slash; write them without it"
+    elif keys != keys.strip():
+        hint = ": the keys begin or end with a space"
+    return f"no object matches {uri}{hint}"
+
+
 def place_of(uri: str, name: str = "source") -> tuple[str, str]:
     """Return bucket and keys of the URI in the argument `name`, as `Source` takes them; the opposite of `uri_of`.
 

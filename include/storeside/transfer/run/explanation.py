@@ -7,6 +7,7 @@ import re
 
 from clickhouse_connect.driver.exceptions import DatabaseError, OperationalError
 
+from storeside.transfer.base.damage import AGAIN
 from storeside.transfer.base.errors import (
     LoadObjectError,
     TransferError,
@@ -46,7 +47,10 @@ class Explanation:
 
     def of(self, o: Planned, reason: str) -> str:
         """Return a reason with its place in the object, a likely cause, and a remedy."""
-        return f"{self._with_place(o, reason)}{self._hint(o)}{self._remedy(reason)}"
+        hint = self._hint(o)
+        # Another upload of an object of another format changes nothing.
+        place = self._with_place(o, reason.removesuffix(f": {AGAIN}") if hint else reason)
+        return f"{place}{hint}{self._remedy(reason)}"
 
     def _with_place(self, o: Planned, reason: str) -> str:
         """Add the row to a reason that states a column, and the line to one that states a row.
@@ -124,5 +128,5 @@ class Explanation:
         begins = wanted.facts.begins if wanted.facts.kind == "types" else None
         if found != (wanted.name if begins else None):
             kind = f"is {KNOWN[found].title} file" if found else f"does not begin like {wanted.facts.title} file"
-            return f" (the object {kind}: move it to a separate prefix)"
+            return f" (the object {kind}: load it with other keys, or move it to a separate prefix)"
         return ""

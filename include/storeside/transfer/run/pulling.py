@@ -49,6 +49,7 @@ def clickhouse_reads(client: Client, request: Request) -> bool:
             ) from e
         if request.loader == "pull":
             raise TransferInputError(f"ClickHouse cannot read {bucket_uri(source.bucket)}: {plain(e)}") from e
-        log.info("ClickHouse cannot read the bucket, so the worker pushes: %s", plain(e))
+        how = "" if source.collection else " (a named collection may give ClickHouse the endpoint and the keys)"
+        log.info("ClickHouse cannot read the bucket, so the worker pushes%s: %s", how, plain(e))
         return False
     return True

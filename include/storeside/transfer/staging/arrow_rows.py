@@ -6,7 +6,7 @@ import io
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from storeside.transfer.base.errors import DriftError
+from storeside.transfer.base.errors import lacks
 from storeside.transfer.base.schema import UNNAMED, bare
 from storeside.transfer.formats.nulls import emptied, wrapped
 from storeside.transfer.formats.parquet import batches_of, faults, renamed
@@ -95,7 +95,7 @@ def csv_batches(content: Content, reading: Reading) -> tuple[Any, Iterator[Any]]
                 content.plain(), dialect, types | dict.fromkeys(unknown, pa.string()), has_one=has_one
             )
         elif unknown:
-            raise DriftError(f"columns {', '.join(map(repr, unknown))} are not in the table")
+            raise lacks("the table", unknown)
 
     schema = reader.schema.with_metadata(None)
     named = schema if "" not in schema.names else schema_of([name or UNNAMED for name in schema.names], schema)

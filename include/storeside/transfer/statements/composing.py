@@ -12,6 +12,7 @@ from storeside.transfer.base.errors import (
     NO_COLUMNS,
     DriftError,
     LoadObjectError,
+    lacks,
     no_number,
     not_kept,
     out_of_range,
@@ -182,7 +183,7 @@ def _named(
     """Return the columns of CSV without a header in the order of its `names`. Raises DriftError."""
     by_name = {c.name: c for c in data}
     if unknown := [name for name in names if name not in by_name and name not in others]:
-        raise DriftError(f"columns {', '.join(unknown)} are not in {destination.name}")
+        raise lacks(destination.name, unknown)
     return [by_name[name] for name in names if name in by_name]
 
 
@@ -346,7 +347,7 @@ def check_columns(destination: Destination, names: Sequence[str], unknown: Seque
         raise LoadObjectError(NO_COLUMNS)
     refuse_own(names, destination.own)
     if unknown:
-        raise DriftError(f"columns {', '.join(map(repr, unknown))} are not in {destination.name}")
+        raise lacks(destination.name, unknown)
     for column in destination.columns:
         is_empty = is_nested(column.type) or nullable(column.type) == column.type
         is_ours = column.name in (*SYSTEM_COLUMNS, REST, *destination.defaults, *destination.partitions)

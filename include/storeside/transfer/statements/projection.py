@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from clickhouse_connect.driver.exceptions import DatabaseError
 
 from storeside.sql.quoting import identifier, literal
-from storeside.transfer.base.errors import DriftError, LoadObjectError
+from storeside.transfer.base.errors import LoadObjectError, lacks
 from storeside.transfer.base.schema import Column, bare, nullable, resolved, structure
 from storeside.transfer.formats.avro_schema import AvroShape
 from storeside.transfer.formats.parquet import Nested, Shape
@@ -210,7 +210,7 @@ class Readings:
             if (target := options.target(name)) and destination.type_of(target) is None and name not in self.used
         ]  # fmt: skip
         if unknown:
-            raise DriftError(f"columns {', '.join(map(repr, unknown))} are not in {destination.name}")
+            raise lacks(destination.name, unknown)
         scope = [*(Column(name, kind) for name, kind in kinds.items()), *reading.partitions]
         types = self.types(scope)
         where = f"ifNull(({options.where.text}), 0)" if options.where else ""

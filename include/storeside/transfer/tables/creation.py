@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING
 from clickhouse_connect.driver.exceptions import DatabaseError
 
 from storeside.sql.quoting import identifier, literal
-from storeside.transfer.base.errors import UNKNOWN_DATABASE, TransferInputError, code_of
+from storeside.transfer.base.errors import UNKNOWN_DATABASE, UNKNOWN_IDENTIFIER, TransferInputError, code_of
 from storeside.transfer.base.schema import Column, bare
 from storeside.transfer.request.options import TableOptions
 from storeside.transfer.request.upsert import DELETED
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     from clickhouse_connect.driver.client import Client
 
 log = logging.getLogger(__name__)
+
+# ClickHouse's error about a key or a TTL of columns that the table lacks; a list of all hidden columns follows.
+_ABSENT = re.compile(r"Missing columns: (?P<names>'[^:]{1,2000}?') while processing")
 
 
 def ddl(name: str, columns: Sequence[Column], options: TableOptions, inferred: Collection[str] = ()) -> str:
@@ -96,6 +100,22 @@ def create(
     """
     if len(columns) > most_columns:
         raise TransferInputError(too_many(name, len(columns), most_columns))
+    try:
+        return _created(client, name, columns, options, servers, with_database, inferred)
+    except DatabaseError as e:
+        absent = _ABSENT.search(str(e)) if code_of(e) == UNKNOWN_IDENTIFIER else None
+        if absent is None:
+            raise
+        raise TransferInputError(
+            f"{name} has no column {absent['names']}, which order_by, partition_by or another option of the table"
+            f" names: choose from {', '.join(sorted(c.name for c in columns))}"
+        ) from e
+
+
+def _created(
+    client: Client, name: str, columns: Sequence[Column], options: TableOptions, servers: Servers,
+    with_database: bool, inferred: Collection[str],
+) -> Destination:  # fmt: skip
     if not options.cluster:
         _execute(client, name, ddl(name, columns, options, inferred), with_database)
         return existing(client, name)

@@ -51,8 +51,11 @@ class Suite:
         return bool(self._expectations)
 
     def reason(self, facts: Mapping[str, Any]) -> str:
-        """Return the description of the first expectation that these facts do not meet; empty if they meet all."""
-        return next((str(e["description"]) for e in self._expectations if not _meets(facts, e)), "")
+        """Return the description of the first expectation that these facts do not meet; empty if they meet all.
+
+        Alone, a description such as "duration is 1 to 20 s" would read as a fact about the audio.
+        """
+        return next((f"not met: {e['description']}" for e in self._expectations if not _meets(facts, e)), "")
 
 
 def _meets(facts: Mapping[str, Any], expectation: Mapping[str, Any]) -> bool:

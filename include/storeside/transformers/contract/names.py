@@ -53,4 +53,7 @@ def unfit_extensions(extensions: Mapping[str, str]) -> str | None:
                 f"extension {text!r}: write letters, digits, '_' and '-', with single dots between them, such as flac"
                 " or json.gz, so that results stay in the folders of their objects"
             )
+    for text in extensions:
+        if text.startswith("."):
+            return f"extension {text!r}: write it without the dot before it, as {text[1:]!r}"
     return None
