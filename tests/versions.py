@@ -23,8 +23,8 @@ from storeside.stack.settings import CHECKOUT, SOURCES, StackError, default_fold
 SETS: Mapping[str, str] = {"oldest": "lowest-direct", "newest": "highest"}
 # The unit tests import these packages, too. ministack and tools of `make lint` need exact versions of others.
 TEST_PACKAGES = (
-    "aiofiles", "allpairspy", "chdb-core", "flask", "hypothesis", "import-linter", "lz4", "pillow", "protobuf",
-    "psutil", "pytest", "pytest-timeout", "pytest-xdist", "supervisor", "trustme", "types-boto3[s3,sqs]",
+    "aiofiles", "allpairspy", "chdb-core", "flask", "gunicorn", "hypothesis", "import-linter", "lz4", "pillow",
+    "protobuf", "psutil", "pytest", "pytest-timeout", "pytest-xdist", "supervisor", "trustme", "types-boto3[s3,sqs]",
     "webdataset", "zstandard",
 )  # fmt: skip
 _PIN = re.compile(r"^([\w.-]+)==([^\s;]+)", re.MULTILINE)
