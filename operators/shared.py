@@ -150,10 +150,10 @@ def variable(name: str) -> str | None:
 
     In the process of a command, such as ``airflow dags test``, the SDK reads only the environment and secrets
     backends. But the command stores the DAGs of all files as it parsed them: a DAG without its settings would lose
-    its schedule, its queue and the tasks of active runs. So such a process reads Airflow's database.
+    its schedule, its queue and the tasks of active runs. So a command of Airflow reads the database.
     """
     text = cast("str | None", Variable.get(name, default=None))
-    if text is None and not _has_supervisor():
+    if text is None and "airflow.cli.cli_parser" in sys.modules and not _has_supervisor():
         from airflow.models import Variable as StoredVariable
 
         text = StoredVariable.get(name, None)

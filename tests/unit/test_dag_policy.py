@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from types import ModuleType
 from typing import Any
 
 import airflow.models
@@ -274,6 +275,7 @@ def test_a_command_reads_settings_from_the_database(monkeypatch: pytest.MonkeyPa
     settings = {"schedule": "0 4 * * *", "source": "s3://papers", "destination": "ais://words"}
     stored = {"storeside_transform_bucket": json.dumps(settings)}
     monkeypatch.delenv("_AIRFLOW_PROCESS_CONTEXT", raising=False)
+    monkeypatch.setitem(sys.modules, "airflow.cli.cli_parser", ModuleType("airflow.cli.cli_parser"))
     monkeypatch.setattr(airflow.models.Variable, "get", stored.get)
     dag = DagBag(CHECKOUT / "dags" / "transform_bucket.py").dags["transform_bucket"]
     assert dag.timetable.expression == "0 4 * * *"
