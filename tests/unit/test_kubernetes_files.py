@@ -53,14 +53,14 @@ def documents(name: str) -> list[dict[str, Any]]:
 
 
 def unknown(value: Any, kind: str, path: str = "") -> Iterator[str]:
-    """Yield the keys that are missing in Kubernetes' own model of an object."""
-    if kind.startswith("list["):
+    """Yield the keys that are missing in Kubernetes' own model of an object; client 37 writes types differently."""
+    if kind.startswith(("list[", "List[")):
         for item in value:
             yield from unknown(item, kind[5:-1], path)
         return
-    if isinstance(value, dict) and (inner := re.fullmatch(r"dict\(str, (.*)\)", kind)):
+    if isinstance(value, dict) and (inner := re.fullmatch(r"dict\(str, (.*)\)|Dict\[str, (.*)\]", kind)):
         for key, item in value.items():
-            yield from unknown(item, inner[1], f"{path}.{key}")
+            yield from unknown(item, inner[1] or inner[2], f"{path}.{key}")
         return
     model = getattr(client, kind, None)
     if model is None:
