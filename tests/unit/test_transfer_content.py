@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from botocore.response import StreamingBody
-from clickhouse_connect.driver.exceptions import OperationalError
+from clickhouse_connect.driver.exceptions import DatabaseError, OperationalError
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -370,6 +370,35 @@ def test_rows_that_may_have_arrived_are_not_sent_again_into_the_same_table() -> 
     (body,) = client.arrived
     assert body.startswith(b"INSERT INTO ")
     assert body.endswith(b" FORMAT CSVWithNames\nn\n1\n2\n")
+    assert rejected == []
+
+
+class Refusing(Resetting):
+    """ClickHouse that answers each INSERT with an error."""
+
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__()
+        self.error = DatabaseError(f"Code: {code}. DB::Exception: {text}", code=code)
+
+    def raw_insert(self, *_: Any, **__: Any) -> Any:
+        raise self.error
+
+
+@pytest.mark.parametrize(
+    ("code", "text", "raised"),
+    [
+        (60, "Table storeside_staging.x does not exist. (UNKNOWN_TABLE)", TransferTransientError),
+        (497, "loader: Not enough privileges. (ACCESS_DENIED)", TransferInputError),
+        (241, "(total) memory limit exceeded. (MEMORY_LIMIT_EXCEEDED)", TransferTransientError),
+    ],
+)
+def test_no_row_is_rejected_for_an_error_that_no_row_causes(code: int, text: str, raised: type[Exception]) -> None:
+    client, rejected = Refusing(code, text), list[Any]()
+    content = stored(b"n\n1\n2\n")
+    planned = Planned("k", "e", content.size, 0.0, 7)
+    reading = Reading(Format("csv"), (Column("n", "Int64"),), (("n", "n"),))
+    with pytest.raises(raised):
+        salvage(client, content, reading, planned, "staging", (), "id", rejected.append)
     assert rejected == []
 
 

@@ -11,10 +11,12 @@ from clickhouse_connect.driver.exceptions import DatabaseError
 from storeside.sql.answers import first_row
 from storeside.sql.quoting import identifier
 from storeside.transfer.base.errors import (
+    UNKNOWN_TABLE,
     LoadObjectError,
     TransferTransientError,
+    classify,
+    code_of,
     drift,
-    is_transient,
     names_unknown_column,
     plain,
 )
@@ -79,8 +81,7 @@ def salvage(
                 staging, system, f"{query_id}-{count}", first_row=first,
             )  # fmt: skip
         except DatabaseError as e:
-            if is_transient(e):
-                raise TransferTransientError(plain(e)) from e
+            _raise_without_a_row(e)
             if len(block) == 1:
                 if TOGETHER in str(e):
                     return send(block, together=False)
@@ -98,6 +99,14 @@ def salvage(
     if strict:
         rows = filter(is_json, rows)
     return sum(map(send, _blocks(rows)))
+
+
+def _raise_without_a_row(error: DatabaseError) -> None:
+    """Raise the error that no row has caused. Raises TransferError."""
+    if code_of(error) == UNKNOWN_TABLE:  # a later try has dropped the staging table
+        raise TransferTransientError(plain(error)) from error
+    if not isinstance(ours := classify(error), LoadObjectError):
+        raise ours from error
 
 
 def _refused(error: DatabaseError, row: int, raw: bytes) -> Rejected:
