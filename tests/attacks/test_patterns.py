@@ -46,10 +46,10 @@ AT_RUN_TIME: dict[tuple[str, str], list[re.Pattern[Any]]] = {
         re.compile(_token(Csv(escape="\\")), re.DOTALL),
     ],
     (
-        "include/storeside/transfer/formats/text_rows.py",
+        "include/storeside/transfer/objects/csv_quotes.py",
         "b'(?:^|%b)%b' % (re.escape(dialect.delimiter.encode()), re.escape(quote))",
     ): [re.compile(rb'(?:^|,)"')],
-    ("include/storeside/transfer/formats/text_rows.py", "b'%b.' % re.escape(dialect.escape.encode())"): [
+    ("include/storeside/transfer/objects/csv_quotes.py", "b'%b.' % re.escape(dialect.escape.encode())"): [
         re.compile(rb"\\.", re.DOTALL)
     ],
     ("include/storeside/transfer/tables/table.py", "f'(?<!\\\\w){re.escape(column)}(?!\\\\w)'"): [

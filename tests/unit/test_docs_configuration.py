@@ -18,7 +18,7 @@ PACKAGES = (
 )  # fmt: skip
 CODE = [path for package in PACKAGES for path in sorted((SOURCES / "storeside" / package).resolve().rglob("*.py"))]
 # Upper-case words that are no variables, and two of the system's own.
-NO_VARIABLES = {"RAW_URI", "REMOTE_ADDR", "LD_LIBRARY_PATH"}
+NO_VARIABLES = {"RAW_URI", "REMOTE_ADDR", "LD_LIBRARY_PATH", "SUPERVISOR_COMMS"}
 VARIABLE = re.compile(r"[A-Z][A-Z0-9]+(_[A-Z0-9]+)+")
 
 
