@@ -83,7 +83,7 @@ def test_an_object_is_complete_or_listed_with_its_reason(
     reasons = dict(found.examples)
     assert reasons.keys() == FAILING.keys() | PASSING.keys()
     for name, reason in {**FAILING, **PASSING}.items():
-        assert reason in reasons[name], reasons  # some come with the words of AIStore before them
+        assert reasons[name].startswith(reason), reasons
     for name in GENERATED:
         assert hashlib.sha256(read(aistore, run.destination, name)).hexdigest() == sha256(9)
     whole = b"".join(PARTS)
@@ -147,7 +147,7 @@ def test_a_server_that_is_killed_leaves_no_half_result(aistore: Any, clickhouse:
 
     def kill() -> None:
         server = until(lambda: servers(TOLD), 60, "a server")[0]
-        until(lambda: any(p.cpu_times().user > 0.03 for p in decoders(server)), 60, "work on an object")
+        until(lambda: any(p.cpu_times().user > 0.2 for p in decoders(server)), 60, "work on an object")
         server.kill()
         until(lambda: server.pid not in {p.pid for p in servers(TOLD)}, 60, "end of the server")
         found.append(dict(sizes(aistore, run.destination)))

@@ -13,8 +13,10 @@ from hypothesis import strategies as st
 
 from storeside.aistore import jobs
 from storeside.aistore.errors import AIStoreInputError
+from storeside.transform import reasons
 from storeside.transform.journal import failures, readable
-from storeside.transformers.contract.failures import Failure, Unlisted, parse
+from storeside.transform.state import Phase
+from storeside.transformers.contract.failures import Facts, Failure, Unlisted, parse
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=60)
 
@@ -88,3 +90,22 @@ def test_a_journal_that_leaves_out_failures_of_this_job_is_incomplete(
     if not complete:
         with pytest.raises(AIStoreInputError, match="do not list all objects of b that failed"):
             list(failures(client, ["etl-1"], "job", "b"))
+
+
+def test_aistores_error_of_an_object_does_not_replace_the_reason_of_its_transformer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The ledger's clock has seconds, and the latest reason counts: with both, it would depend on the second."""
+    told = [Failure(1.0, "in", "a", "KeyError: 'x'", final=False), Facts(1.0, "in", "b", "{}")]
+    errors = {"a": "ETL error: KeyError: 'x' (words.py, line 3)", "b": "unexpected EOF"}
+    monkeypatch.setattr(reasons, "reported", lambda *_: iter(told))
+    monkeypatch.setattr(reasons, "object_errors", lambda *_: iter(errors.items()))
+    recorded: list[Any] = []
+    ledger: Any = SimpleNamespace(
+        record_outcomes=lambda _, found: recorded.extend((name, why) for name, why, *_ in found),
+        record_reasons=lambda _, found: recorded.extend((name, why) for name, why, _ in found),
+    )
+    anything: Any = SimpleNamespace(name="in", in_shards=False, communication="hpush")
+    state: Any = SimpleNamespace(phase=Phase.BUCKET, job_id="job", etl_names=["etl"])
+    reasons.record_reasons(anything, ledger, anything, anything, anything, state)
+    assert recorded == [("a", "KeyError: 'x'"), ("b", ""), ("b", "unexpected EOF")]

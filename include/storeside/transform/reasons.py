@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+Entry = Failure | LeftOut | Facts
+
 # The maximum number of failed copies whose reasons are requested from AIStore; others get the common reason.
 REASONS = 200
 # The maximum number of failed objects that AIStore lists per target and job (MaxObjErr in ext/etl/runtime_api.go).
@@ -41,14 +43,23 @@ def record_reasons(
         return
     if spec.in_shards:
         record_members(client, ledger, scope, source, state.etl_names, state.job_id)
-    journal = readable(state.job_id, reported(client, state.etl_names, state.job_id, source.name))
-    ledger.record_outcomes(scope, map(_outcome, journal))
+    known: dict[str, str] = {}
     if state.phase == Phase.RETRY or spec.communication != "ws":
-        known = readable(state.job_id, object_errors(client, state.etl_names, state.job_id, source))
-        ledger.record_reasons(scope, ((name, reason, False) for name, reason in known))
+        known = dict(readable(state.job_id, object_errors(client, state.etl_names, state.job_id, source)))
+    journal = readable(state.job_id, reported(client, state.etl_names, state.job_id, source.name))
+    ledger.record_outcomes(scope, map(_outcome, _explained(journal, known)))
+    ledger.record_reasons(scope, ((name, reason, False) for name, reason in known.items()))
 
 
-def _outcome(entry: Failure | LeftOut | Facts) -> tuple[str, str, Reported, str]:
+def _explained(journal: Iterable[Entry], known: dict[str, str]) -> Iterator[Entry]:
+    """Yield what transformers report, and remove AIStore's errors about these objects, which say less."""
+    for entry in journal:
+        if not isinstance(entry, Facts):
+            known.pop(entry.object, None)
+        yield entry
+
+
+def _outcome(entry: Entry) -> tuple[str, str, Reported, str]:
     if isinstance(entry, Facts):
         return entry.object, "", "facts", entry.facts
     if isinstance(entry, LeftOut):
