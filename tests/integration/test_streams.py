@@ -141,7 +141,7 @@ def test_one_object(aistore: Any, source: Bucket, tmp_path: Path) -> None:
 
 def test_a_server_that_is_killed_leaves_no_half_result(aistore: Any, clickhouse: Any, drive: Drive) -> None:
     source = Bucket("ais", unique("in"))
-    put(aistore, source, {f"{n}/generate-300": b"content" for n in range(4)})
+    put(aistore, source, {f"{n}/generate-900": b"content" for n in range(4)})
     run = job(aistore, clickhouse, source, spec())
     found: list[dict[str, int]] = []
 
@@ -157,9 +157,9 @@ def test_a_server_that_is_killed_leaves_no_half_result(aistore: Any, clickhouse:
     done = drive(run)
     killing.join()
     assert found
-    assert set(found[0].values()) <= {300 * MIB}
+    assert set(found[0].values()) <= {900 * MIB}
     assert (done.done, done.failed) == (4, 0), done
-    assert sizes(aistore, run.destination) == {f"{n}/generate-300": 300 * MIB for n in range(4)}
+    assert sizes(aistore, run.destination) == {f"{n}/generate-900": 900 * MIB for n in range(4)}
 
 
 def decoders(server: psutil.Process) -> list[psutil.Process]:
