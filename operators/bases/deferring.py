@@ -14,6 +14,7 @@ from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import TaskDeferralTimeout
 
 from storeside.operators.bases.task import TaskArguments
+from storeside.operators.errors import airflow_errors
 from storeside.operators.restrictions import FormOperator
 from storeside.transfer.request.table_keys import Expression
 
@@ -40,14 +41,18 @@ class DeferringOperator(FormOperator):
     def render_template(
         self, content: Any, context: Context, jinja_env: Any = None, seen_oids: set[int] | None = None
     ) -> Any:
-        """Render a template; for an options object, which is a frozen dataclass, render every field."""
+        """Render a template; for an options object, which is a frozen dataclass, render every field.
+
+        Raises AirflowFailException if rendered values do not fit the options.
+        """
         if isinstance(content, Expression):  # SQL of the DAG's author: a template would let a form write SQL
             return content
         if not is_dataclass(content) or isinstance(content, type):
             return super().render_template(content, context, jinja_env, seen_oids)
         values = {f.name: getattr(content, f.name) for f in fields(content)}
         rendered = {name: self.render_template(v, context, jinja_env, seen_oids) for name, v in values.items()}
-        return replace(content, **rendered)
+        with airflow_errors():
+            return replace(content, **rendered)
 
     def defer(
         self,

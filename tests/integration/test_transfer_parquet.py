@@ -27,7 +27,7 @@ def uuids(values: list[bytes]) -> pa.Array:
 VALUES: dict[str, tuple[pa.Array, str, list[Any] | str]] = {
     "time": (pa.array([3_661_123, None], pa.time32("ms")), "Nullable(Time64(3))", ["01:01:01.123", None]),
     "day": (pa.array([DAY], pa.int32()).view(pa.time32("ms")), "Nullable(Time64(3))", "column 'day'"),
-    "cut": (pa.array([1001], pa.time64("us")), "Nullable(Time64(3))", "cannot hold whole"),
+    "cut": (pa.array([1001], pa.time64("us")), "Nullable(Time64(3))", "cannot hold"),
     "uuid": (uuids([UUID.bytes]), "Nullable(UUID)", [str(UUID)]),
     "uuid_list": (pa.ListArray.from_arrays([0, 1], uuids([UUID.bytes])), "Array(UUID)", [f"['{UUID}']"]),
     "json": (pa.array(['{"b": 1.50}'], pa.json_()), "Nullable(String)", ['{"b": 1.50}']),

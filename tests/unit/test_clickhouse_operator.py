@@ -224,6 +224,12 @@ def test_templates_within_options_are_rendered() -> None:
     assert task.table_options == TableOptions(columns={"a": "UInt8"}, order_by="a")
 
 
+def test_rendered_values_that_fit_no_option_are_not_tried_again() -> None:
+    task = operator(read=ReadOptions(columns=Columns(rename="{{ names }}")))  # type: ignore[arg-type]
+    with pytest.raises(AirflowFailException, match="rename 'ts': write column=new name"):
+        task.render_template_fields({"names": "ts"})  # type: ignore[arg-type]
+
+
 def test_the_form_has_the_schema_of_protobuf() -> None:
     text = 'syntax = "proto3";\nmessage Trip { string s = 1; } // {{ ds }} \''
     fields = {name: field.resolve() for name, field in params.TABLE.items() if name not in ("table", "schema")}

@@ -160,9 +160,9 @@ def test_plain_objects_are_read_without_checks_and_others_with(proved: Statement
 @pytest.mark.parametrize(
     ("row", "reason"),
     [
-        (b"300,1,a", "row 1, column 'n' has a value that Nullable(Int8) cannot hold whole"),
-        (b"x,1,a", "row 1, column 'n' has a value that Nullable(Int8) cannot hold whole"),
-        (b"1,1.5.5,a", "row 1, column 'f' has a value that Nullable(Float64) cannot hold whole"),
+        (b"300,1,a", "row 1, column 'n' has a value that Nullable(Int8) cannot hold"),
+        (b"x,1,a", "row 1, column 'n' has a value that Nullable(Int8) cannot hold"),
+        (b"1,1.5.5,a", "row 1, column 'f' has a value that Nullable(Float64) cannot hold"),
         (b"1,1,\xff", "row 1, column 't' has invalid UTF-8: set csv.encoding to the object's"),
         (b"1,1e999,a", "row 1, column 'f' has a number beyond the range of Float64"),
         (b"1,1", "expected"),

@@ -34,7 +34,7 @@ WRONG = {
     "i": {"100000000000000000000": "'i'", "1e20": "'i'", "9223372036854775808": "'i'"},
     "t": {
         "2200-01-02 03:04:05": "out of bounds", "1950-01-02 03:04:05": "out of bounds", "2020-13-45 00:00:00": "'t'",
-        "2020-01-02 03:04:05.5": "whole",
+        "2020-01-02 03:04:05.5": "'t' has a value that DateTime('UTC') cannot hold",
     },
     "d": {"2200-01-02": "out of bounds", "1066-01-02": "out of bounds", "2020-02-31": "'d'", "2021-02-29": "'d'"},
     "dec": {"1.239": "'dec'", "123456789.01": "too big", "1e50": "too big"},
@@ -64,7 +64,7 @@ def test_values_that_a_column_cannot_hold(reading: Statements, loader: str, form
     for column, wrong in WRONG.items():
         for n, (value, word) in enumerate(wrong.items()):
             is_moment = form == "csv" and column == "t"
-            reason = "'t' has a value that DateTime('UTC') cannot hold whole" if is_moment else word
+            reason = "'t' has a value that DateTime('UTC') cannot hold" if is_moment else word
             cases[f"{column}{n}"] = Refused(write({**GOOD, column: value}), reason)
     if form == "jsonl":
         # The check for JSON comes first.

@@ -90,7 +90,7 @@ def test_texts_after_a_sample_of_numbers_make_text_of_an_empty_table(reading: St
 @pytest.mark.parametrize("loader", LOADERS)
 def test_columns_of_integers_take_numbers_without_a_fraction(reading: Statements, loader: str) -> None:
     reading.create("n Nullable(Int64), u UInt8 DEFAULT 9, s String, h Nullable(Int128)")
-    fraction = "row 1, column 'n' has a value that Nullable(Int64) cannot hold whole (line 2): change the column to a"
+    fraction = "row 1, column 'n' has a value that Nullable(Int64) cannot hold (line 2): change the column to a"
     reading.cases({
         "exact": Loaded(
             b'{"n": 5.0, "s": "1.0"}\n{"n": 1e3, "u": 7.00}\n{"n": "7"}\n'

@@ -15,7 +15,7 @@ COUNT = 36
 REFUSED = {
     "int": ("7", "007", "has a code, or a number that Int64 does not keep"),
     "float": ("1.5", "1e999", "has a number beyond the range of Float64"),
-    "date": ("2024-01-02", "2024-02-30", "has a value that Nullable(Date32) cannot hold whole"),
+    "date": ("2024-01-02", "2024-02-30", "has a value that Nullable(Date32) cannot hold"),
     "time": ("2024-01-02 03:04:05.25", "03-04-05", "has a date without a year"),
 }
 

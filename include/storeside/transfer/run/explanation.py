@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 # Reasons of the checks in `statement`, which state a column and no row.
 OF_A_VALUE = re.compile(r"column .* has (an?|invalid) ")
-_NOT_HELD = " cannot hold whole"
+_NOT_HELD = " cannot hold"
 # How ClickHouse says that a JSON value is no object, or no list.
 _OTHER_KIND = re.compile(
     r"^(column .*?(expected '\{' before|JSON object should start with|(?P<list>Array does not start with))"

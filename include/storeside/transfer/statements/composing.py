@@ -204,7 +204,7 @@ def whole_value(
         checks.append(Check(never, skipped_time(name), name))
     if not (kept := whole(value, source, target, padded=padded)):
         return checks
-    lost = f"column {name!r} has a value that {target} cannot hold whole"
+    lost = f"column {name!r} has a value that {target} cannot hold"
     return [*checks, Check(f"NOT ({kept})", lost, name)]
 
 
@@ -234,7 +234,7 @@ def _is_list(column: Column) -> Check:
     """Return the check for a text that is no list or map of the column's numbers."""
     value, name = _text_of_list(column), column.name
     fault = f"notEmpty({value}) AND NOT {is_list(value, column.type)}"
-    return Check(fault, f"column {name!r} has a value that {column.type} cannot hold whole", name)
+    return Check(fault, f"column {name!r} has a value that {column.type} cannot hold", name)
 
 
 def _code(column: Column) -> Check:

@@ -326,6 +326,6 @@ def _cast(name: str, value: str, source: str, target: str) -> tuple[str, list[Ch
     checks = whole_value(name, value, source, target)
     if not fits(source, target) and bare(source) != "String":
         back = f"CAST({converted(value, source, nullable(target))}, {literal(nullable(source))})"
-        lost = f"column {name!r} has a value that {target} cannot hold whole"
+        lost = f"column {name!r} has a value that {target} cannot hold"
         checks.append(Check(f"NOT ifNull({back} = {value}, isNull({value}))", lost))
     return made, checks
