@@ -8,6 +8,8 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from storeside import __version__
+
 
 @dataclass(frozen=True)
 class Command:
@@ -55,7 +57,8 @@ def usage() -> str:
     return "\n\n".join([
         "usage: storeside COMMAND [OPTION ...]",
         *groups,
-        "storeside COMMAND --help shows the options, an example and the exit codes of a command.",
+        "storeside COMMAND --help shows the options, an example and the exit codes of a command;"
+        " storeside --version shows the version.",
     ])  # fmt: skip
 
 
@@ -64,6 +67,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     name, *given = (sys.argv[1:] if arguments is None else arguments) or ["--help"]
     if name in ("-h", "--help", "help"):
         print(usage())
+        return 0
+    if name == "--version":
+        print(f"storeside {__version__}")
         return 0
     if name not in _ALL:
         close = difflib.get_close_matches(name, _ALL, 1)

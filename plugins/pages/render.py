@@ -15,6 +15,7 @@ from fastapi.responses import HTMLResponse
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
+from storeside import __version__
 from storeside.pages import downloads
 from storeside.plugins.pages.instances import instance
 
@@ -141,7 +142,7 @@ _environment.filters |= {
     "utc": utc,
 }
 _environment.filters |= {"instance": instance, "prose": prose, "run_name": run_name, "shortened": shortened}
-_environment.globals |= {"query": query, "most_lines": downloads.MOST}
+_environment.globals |= {"query": query, "most_lines": downloads.MOST, "version": __version__}
 
 
 def render(request: Request, template: str, code: int = 200, **values: Any) -> HTMLResponse:

@@ -16,6 +16,8 @@ from typing import Any
 import pytest
 import yaml
 
+from storeside import __version__
+from storeside.aistore.spec import TRANSFORMER_IMAGE
 from storeside.stack import demo, speech_corpus
 from storeside.stack.airflow.api import AirflowApi
 from storeside.stack.servers import s3
@@ -107,7 +109,7 @@ def upload(project: Project, prefix: str, files: list[Path]) -> None:
 @pytest.fixture(scope="module")
 def transformer(stack: Project) -> str:
     """Build the image for ETLs on Kubernetes, and return its name."""
-    name = "storeside/transformer-audio:0.1.0"
+    name = TRANSFORMER_IMAGE
     stack.engine.docker(
         "buildx", "build", "--load", "--target", "transformer", "--tag", name, str(CHECKOUT), seconds=BUILD_SECONDS
     )
@@ -118,7 +120,7 @@ def transformer(stack: Project) -> str:
 def test_images_have_a_reasonable_size(stack: Project, figures: Figures) -> None:
     engine = stack.engine
     for name, most in (("airflow", 900), ("aistore", 900), ("transformer-audio", 900), ("s3", 300), ("hsds", 400)):
-        size = json.loads(engine.docker("image", "inspect", f"storeside/{name}:0.1.0").stdout)[0]["Size"] / MB
+        size = json.loads(engine.docker("image", "inspect", f"storeside/{name}:{__version__}").stdout)[0]["Size"] / MB
         figures[f"compose.{name.partition('-')[0]}_mb"] = (size, "MB")
         assert size < most, name
 
@@ -169,7 +171,7 @@ LATE = {
 
 @pytest.mark.parametrize("image", LATE)
 def test_everything_in_an_image_can_be_imported(stack: Project, transformer: str, image: str) -> None:
-    name = transformer if image == "transformer-audio" else f"storeside/{image}:0.1.0"
+    name = transformer if image == "transformer-audio" else f"storeside/{image}:{__version__}"
     done = stack.engine.docker(
         "run", "--rm", "--network", "none", "--entrypoint", "python", name, "-c", IMPORTS, *LATE[image],
         seconds=RUN_SECONDS, check=False,

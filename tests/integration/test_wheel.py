@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from storeside import __version__
 from storeside.stack.airflow import airflow as stack_airflow
 from storeside.stack.settings import CHECKOUT, Stack, default_folder
 from tests.support import unique
@@ -93,7 +94,7 @@ def test_the_wheel_has_engine_operators_and_pages_but_not_the_embedded_stack(whe
     with zipfile.ZipFile(wheel) as opened:
         names = set(opened.namelist())
         (entry_points,) = (opened.read(n).decode() for n in names if n.endswith("entry_points.txt"))
-    assert {name.split("/")[0] for name in names} == {"storeside", "storeside-0.1.0.dist-info"}
+    assert {name.split("/")[0] for name in names} == {"storeside", f"storeside-{__version__}.dist-info"}
     for name in (
         "py.typed", "operators/__init__.py", "operators/triggers/aistore.py", "plugins/storeside_plugin.py",
         "plugins/pages/templates/run.html", "plugins/pages/static/pages.css", "transfer/run/engine.py",
@@ -179,7 +180,7 @@ def test_a_dag_of_another_project_loads_a_table(found: dict[str, Any]) -> None:
 
 
 def test_airflow_knows_the_provider_and_the_plugin(found: dict[str, Any]) -> None:
-    assert found["version"] == "0.1.0"
+    assert found["version"] == __version__
     assert found["hooks"] == {
         "aistore": "storeside.operators.hooks.aistore.AIStoreHook",
         "hsds": "storeside.operators.hooks.hsds.HSDSHook",

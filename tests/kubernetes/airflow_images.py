@@ -11,14 +11,15 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+from storeside import __version__
 from storeside.stack.building.packages import uv
 from storeside.stack.servers.clickhouse_server import PINNED
 from storeside.stack.settings import CHECKOUT
 from tests.containers.base_images import STAND_INS, postgres_server
 from tests.kubernetes.images import Store, copy_files, image_config, inputs_of, packages, run, tree
 
-AIRFLOW = "storeside/airflow:0.1.0"
-S3 = "storeside/s3:0.1.0"
+AIRFLOW = f"storeside/airflow:{__version__}"
+S3 = f"storeside/s3:{__version__}"
 CLICKHOUSE = "clickhouse/clickhouse-server:26.9"
 POSTGRES = "library/postgres:17.6-bookworm"
 _CODE = tuple(CHECKOUT / name for name in ("dags", "include", "operators", "plugins"))

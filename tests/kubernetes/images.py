@@ -18,6 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from storeside.aistore.spec import TRANSFORMER_IMAGE
 from storeside.stack.building import aisloader
 from storeside.stack.building.packages import uv
 from storeside.stack.settings import CHECKOUT, StackError
@@ -33,7 +34,7 @@ NODE, INIT, TRANSFORMER, LOADER = (
     f"{name}:{TAG}" for name in ("aisnode", "ais-init", "transformer-tests", "aisloader")
 )
 # The transformers' name in docs/kubernetes.
-DOCUMENTED = "storeside/transformer-audio:0.1.0"
+DOCUMENTED = TRANSFORMER_IMAGE
 PAUSE = "pause:3.10"
 _SERVER = "runtime_python"
 _SERVES_CLASS = (

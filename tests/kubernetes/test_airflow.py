@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from storeside import __version__
 from storeside.aistore.buckets import Bucket
 from storeside.stack import demo
 from storeside.stack.servers import s3
@@ -62,7 +63,7 @@ def test_the_speech_pipeline_runs_in_pods_of_our_image(airflow: Installation, ru
     assert {pod["metadata"]["annotations"]["task_id"] for pod in mine} == tasks
     assert {pod["spec"]["serviceAccountName"] for pod in mine} == {"airflow-worker"}
     assert {c["image"] for pod in mine for c in pod["spec"]["containers"]} == {
-        "registry.example.com/storeside/airflow:0.1.0"
+        f"registry.example.com/storeside/airflow:{__version__}"
     }
 
 

@@ -25,10 +25,11 @@ from storeside.stack.settings import CHECKOUT
 from storeside.transformers.audio.formats import CODECS, LAYOUTS, SAMPLE_RATES
 
 
-
 def own_dags() -> tuple[str, ...]:
     """Return the project's DAGs; a user's own DAG in the folder follows no policy of ours."""
-    tracked = subprocess.run(["git", "ls-files", "dags/*.py"], cwd=CHECKOUT, check=False, capture_output=True, text=True)
+    tracked = subprocess.run(
+        ["git", "ls-files", "dags/*.py"], cwd=CHECKOUT, check=False, capture_output=True, text=True
+    )
     paths = map(Path, tracked.stdout.split()) if tracked.stdout else (CHECKOUT / "dags").glob("*.py")
     return tuple(sorted(path.stem for path in paths))
 

@@ -11,12 +11,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from storeside import __version__
 from storeside.aistore.errors import AIStoreInputError
 from storeside.aistore.spec_file import read
 from storeside.transformers.contract.names import unfit_extensions
 
 Communication = Literal["ws", "hpush", "hpull"]
-TRANSFORMER_IMAGE = "storeside/transformer-audio:0.1.0"
+TRANSFORMER_IMAGE = f"storeside/transformer-audio:{__version__}"
 COMMUNICATION_TYPES: tuple[Communication, ...] = get_args(Communication)
 # Objects in flight per target, more than AIStore ever starts: its limit is the target's CPUs plus four (xact,
 # TuneNumWorkers).
