@@ -8,13 +8,10 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import tarfile
 import time
 import uuid
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,12 +24,12 @@ from storeside.stack.settings import CHECKOUT
 from tests.containers.conftest import Figures
 from tests.containers.project import BUILD_SECONDS, Project, prepare, remove
 from tests.containers.test_compose import DAG, RUN_SECONDS, STEP, clickhouse, run_of, s3_of, upload
+from tests.previous import unpack
 from tests.support import until
 
 pytestmark = pytest.mark.timeout(3600)
 
-# The last commit of 0.1.0, which has no tag. It has one ClickHouse user, no AuthN, and ETLs in AIStore's container.
-PREVIOUS = "602208ea1e74b5d97b871e13715b02be066d0676"
+# Version 0.1.0 has one ClickHouse user, no AuthN, and ETLs in AIStore's container.
 TAG = "previous"
 BUILT = ("airflow-init", "aistore", "s3")
 MANIFEST = "speech.manifest"
@@ -87,7 +84,7 @@ class Upgrade:
 @pytest.fixture(scope="module")
 def upgrade(stack: Project, tmp_path_factory: pytest.TempPathFactory, figures: Figures) -> Iterator[Upgrade]:
     """Let version 0.1.0 work on new volumes, remove its containers, and start this version."""
-    checkout = _checked_out(tmp_path_factory.mktemp("previous"))
+    checkout = unpack(tmp_path_factory.mktemp("previous") / "checkout")
     name = f"storeside-test-{uuid.uuid4().hex[:8]}"
     folders = [tmp_path_factory.mktemp(part) for part in ("before", "after")]
     previous = prepare(stack.engine, name, folders[0], checkout, stack.ports, TAG)
@@ -110,22 +107,6 @@ def upgrade(stack: Project, tmp_path_factory: pytest.TempPathFactory, figures: F
         images = stack.engine.docker("images", "--quiet", "--filter", f"reference=storeside/*:{TAG}").stdout.split()
         stack.engine.docker("image", "rm", "--force", *images, check=False)
         shutil.rmtree(checkout)
-
-
-def _checked_out(folder: Path) -> Path:
-    """Return the checkout of the previous version, or skip the tests."""
-    git = ["git", "-C", str(CHECKOUT)]
-    known = shutil.which("git") and not subprocess.run(
-        [*git, "cat-file", "-e", f"{PREVIOUS}^{{commit}}"], capture_output=True, check=False
-    ).returncode  # fmt: skip
-    if not known:
-        pytest.skip(f"the history has no commit {PREVIOUS[:7]}, version 0.1.0: run the tests in a clone with history")
-    archive = folder / "previous.tar"
-    subprocess.run([*git, "archive", "--output", str(archive), PREVIOUS], check=True, capture_output=True)
-    with tarfile.open(archive) as packed:
-        packed.extractall(folder / "checkout", filter="data")
-    archive.unlink()
-    return folder / "checkout"
 
 
 def _work(previous: Project) -> None:
