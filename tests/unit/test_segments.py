@@ -259,7 +259,7 @@ def test_a_listed_file_that_aistore_does_not_return_is_not_left_out(monkeypatch:
     monkeypatch.setattr(files, "list_aistore", lambda *_: iter(listed))
     monkeypatch.setattr(files, "read_many", lambda *_: iter([[("d/a.txt", b"hello"), ("d/b.txt", None)]]))
     with (
-        pytest.raises(AIStoreTransientError, match="ais://c/d/b[.]txt: AIStore lists this file and does not return"),
+        pytest.raises(AIStoreTransientError, match=r"ais://c/d/b\.txt: AIStore lists this file and does not return"),
         files.segments_at(cast("Any", None), "ais://c/d/"),
     ):
         pytest.fail("the segments are incomplete")
