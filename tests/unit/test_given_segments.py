@@ -95,7 +95,7 @@ def test_segments_outside_the_recording_refuse_it(entry: Any, reason: str) -> No
 def test_a_segment_that_begins_after_the_last_sample_of_a_slower_recording_is_outside() -> None:
     # at 8 kHz it has no sample, and one at 16 kHz
     content = wav(NOISE[:8_000], rate=8_000)
-    with pytest.raises(AudioError, match="from 0.99996 to 1.2 s is outside the recording, which has 1 s"):
+    with pytest.raises(AudioError, match=r"from 0\.99996 to 1\.2 s is outside the recording"):
         cut(segments((0.99996, 1.2)), content)
 
 
