@@ -37,7 +37,7 @@ def test_a_load_ends_after_the_job_that_deletes_its_facts(
     monkeypatch.setattr(manifest, "acknowledge", lambda *_: None)
     monkeypatch.setattr(manifest, "list_aistore", lambda _, __, p: iter([StoredObject(f"{p}a.json", 1, "1/x")]))
     monkeypatch.setattr(manifest, "Follower", Follower)
-    monkeypatch.setattr(manifest.time, "sleep", lambda _: None)
+    monkeypatch.setattr("time.sleep", lambda _: None)
     monkeypatch.setattr(Bucket, "objects", deleting)
     facts = Bucket("ais", "facts")
     SpeechManifest(cast("Any", None), Bucket("ais", "audio"), facts, "dag/run").finish(
