@@ -638,6 +638,26 @@ def test_a_retry_follows_another_tasks_job_as_one_that_waits(pair: Pair, drive: 
     assert drive(pair.job("run", slow)).done == 30
 
 
+@pytest.mark.parametrize("settled", [True, False])
+def test_a_retry_does_not_take_the_results_of_another_transformer_for_its_own(
+    pair: Pair, drive: Drive, settled: bool
+) -> None:
+    names = [f"{n}.txt" for n in range(4)]
+    put(pair.client, pair.source, dict.fromkeys(names, b"1"))
+    ours, others = (small_spec("upper", environment={"SUFFIX": suffix}) for suffix in ("ours", "others"))
+    assert pair.job("run", ours).begin().pending == 4  # and then its worker dies
+    other = pair.job("other", others)
+    if settled:
+        assert drive(other).done == 4
+    else:
+        follower = other.follower(other.submit(other.begin()), 60)
+        until(lambda: follower.poll().finished, 60, "end of the job")
+    assert read(pair.client, pair.destination, "0.txt") == b"1others"
+    found = drive(pair.job("run", ours))
+    assert (found.listed, found.done, found.skipped) == (4, 4, 0), found
+    assert {read(pair.client, pair.destination, name) for name in names} == {b"1ours"}
+
+
 def test_tasks_of_one_run_share_the_buckets_and_not_the_objects(
     pair: Pair, corpus: dict[str, bytes], drive: Drive
 ) -> None:

@@ -92,6 +92,13 @@ def test_segments_outside_the_recording_refuse_it(entry: Any, reason: str) -> No
         cut(entry)
 
 
+def test_a_segment_that_begins_after_the_last_sample_of_a_slower_recording_is_outside() -> None:
+    # at 8 kHz it has no sample, and one at 16 kHz
+    content = wav(NOISE[:8_000], rate=8_000)
+    with pytest.raises(AudioError, match=r"from 0\.99996 to 1\.2 s is outside the recording"):
+        cut(segments((0.99996, 1.2)), content)
+
+
 def test_a_recording_without_segments_is_left_out() -> None:
     with pytest.raises(LeaveOut, match="no segments are given"):
         cut(None)

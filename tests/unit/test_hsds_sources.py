@@ -100,6 +100,26 @@ def test_only_the_index_of_exports_is_left_out(tmp_path: Path) -> None:
     assert values(source_of(tmp_path, {"v": [5, 6], "i0": [1, 2]}, "wide")) == [[5, 1], [6, 2]]
 
 
+@pytest.mark.parametrize("indexes", [[[0, 1, 2], [3]], [[5], [7], [9, 11]], [[0, 1], [], [2]], [[4]]])
+def test_the_files_of_an_export_continue_its_index(tmp_path: Path, indexes: list[list[int]]) -> None:
+    for n, rows in enumerate(indexes):
+        columns = {"i0": pa.array(rows, pa.uint64()), "v": pa.array(rows, INT)}
+        pq.write_table(indexed(columns), tmp_path / f"{n}.parquet", row_group_size=2)
+    assert values(local_parquet(tmp_path, "table")) == [row for rows in indexes for row in rows]
+
+
+@pytest.mark.parametrize(
+    "indexes",
+    [[[0, 1], [4, 5]], [[0, 1], [0, 1]], [[0], [1], [3]], [[2, 3], [0, 1]], [[0, 1], [3, 9]], [[0], [1, 1]]],
+)
+def test_a_missing_file_of_an_export_and_one_of_another_are_refused(tmp_path: Path, indexes: Any) -> None:
+    for n, rows in enumerate(indexes):
+        pq.write_table(indexed({"i0": rows, "v": rows}), tmp_path / f"{n}.parquet")
+    last = len(indexes) - 1
+    with pytest.raises(HsdsInputError, match=rf"{last}\.parquet: its index i0 does not continue that of the rows"):
+        local_parquet(tmp_path, "table")
+
+
 def test_the_layout_long_is_refused(tmp_path: Path) -> None:
     pq.write_table(indexed({"i0": [0, 0], "i1": [0, 1], "value": [5, 6]}), tmp_path / "x.parquet")
     with pytest.raises(HsdsInputError, match=r"x\.parquet: has the layout 'long' of exports"):

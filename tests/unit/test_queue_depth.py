@@ -125,8 +125,18 @@ def test_a_watcher_notes_the_depth_now_and_then_and_does_not_end_when_it_cannot(
     assert client.noted == []
 
 
-@pytest.mark.parametrize("wrong", [{"bytes": -1}, {"messages": 0}])
-def test_limits_that_make_no_sense_are_refused(wrong: dict[str, int]) -> None:
+@pytest.mark.parametrize(
+    ("wrong", "least"),
+    [
+        ({"bytes": -1}, "1 or more"),
+        ({"messages": 0}, "1 or more"),
+        ({"seconds": -1.0}, "0 or more"),
+        ({"seconds": float("nan")}, "0 or more"),
+        ({"idle_seconds": -1.0}, "0 or more"),
+        ({"idle_seconds": float("nan")}, "0 or more"),
+    ],
+)
+def test_limits_that_make_no_sense_are_refused(wrong: dict[str, float], least: str) -> None:
     ((name, value),) = wrong.items()
-    with pytest.raises(EventInputError, match=f"{name} {value}: needs to be 1 or more"):
+    with pytest.raises(EventInputError, match=f"^{name} {value}: needs to be {least}"):
         Limits(**wrong)  # type: ignore[arg-type]

@@ -5,10 +5,13 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from storeside.aistore.errors import AIStoreTransientError
+from storeside.aistore.stored_objects import StoredObject
+from storeside.speech.segments import files
 from storeside.speech.segments.entries import MOST_SEGMENTS, Entry, Found, SegmentsError
 from storeside.speech.segments.files import LONGEST_LINE, lines, read, whole
 from storeside.speech.segments.matched import matched
@@ -157,6 +160,7 @@ def entry(recording: str, start: float | None = 0, end: float | None = 1, **fiel
         ("../../a.wav", ["a.wav"], ["a.wav"]),
         ("a\udcff", ["a\udcff.wav"], ["a\udcff.wav"]),
         ("other", ["a.wav"], []),
+        ("v1", ["v1.5/talk", "in/v1.wav"], ["in/v1.wav"]),  # the dot of a folder begins no extension
     ],
 )
 def test_a_name_in_a_file_is_that_of_a_recording(name: str, objects: list[str], matches: list[str]) -> None:
@@ -219,6 +223,46 @@ def test_the_files_of_a_kaldi_folder_belong_together() -> None:
         "b.wav": {"segments": [{"id": "b", "text": "whole text"}]},
     }  # fmt: skip
     assert strays == {"u3": 1}
+
+
+@pytest.mark.parametrize(
+    ("files", "reason"),
+    [
+        ({"d/text": "u1 hello\nu2 yes\nu1 bye\n"}, "the files in ais://c/d have several texts"),
+        ({"d/text": "u1 hello\nu2 yes\n", "d/utt2spk": "u1 ada\nu1 bob\n"}, "of the utterance u1: keep one of each"),
+        (
+            {"d/text": "u1 hello\nu2 yes\n", "d/wav.scp": "u1 in/u1.wav\nu1 in/other.wav\n"},
+            "wav.scp in ais://c/d has several paths of the recording u1: keep one",
+        ),
+    ],
+)
+def test_files_of_kaldi_that_contradict_themselves_refuse_their_recording_alone(
+    files: dict[str, str], reason: str
+) -> None:
+    entries, _ = given(
+        [one for name, content in files.items() for one in found(name, content)], "in/u1.wav", "in/u2.wav"
+    )
+    assert reason in entries["in/u1.wav"]["refused"]
+    assert entries["in/u2.wav"] == {"segments": [{"id": "u2", "text": "yes"}]}
+
+
+def test_the_name_of_a_file_need_not_be_unicode() -> None:
+    entries, _ = given(found("d\udcff/text", "a yes\n"), "a.wav")
+    assert entries["a.wav"] == {"segments": [{"id": "a", "text": "yes"}]}
+    wrong = '{"recording": "a", "start": 2, "end": 1, "channel": "\\ud800"}'
+    entries, _ = given(found("\udcff.jsonl", wrong), "a.wav")
+    assert entries["a.wav"]["refused"].startswith("the segment in ais://c/\\udcff.jsonl:1 from 2 to 1 s is shorter")
+
+
+def test_a_listed_file_that_aistore_does_not_return_is_not_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    listed = [StoredObject("d/a.txt", 5, "1/x"), StoredObject("d/b.txt", 3, "1/y")]
+    monkeypatch.setattr(files, "list_aistore", lambda *_: iter(listed))
+    monkeypatch.setattr(files, "read_many", lambda *_: iter([[("d/a.txt", b"hello"), ("d/b.txt", None)]]))
+    with (
+        pytest.raises(AIStoreTransientError, match=r"ais://c/d/b\.txt: AIStore lists this file and does not return"),
+        files.segments_at(cast("Any", None), "ais://c/d/"),
+    ):
+        pytest.fail("the segments are incomplete")
 
 
 def test_names_of_files_tell_their_formats() -> None:

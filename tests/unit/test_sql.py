@@ -117,6 +117,7 @@ NOTHING: dict[str, Any] = {
     "alerts_new_failures": [[0]],
     "alerts_totals": [[0, 0, 0, 0, []]],
     "events_so_far": [[0] * 8],
+    "overtaken": [[0]],
     "start_after": [[""]],
     "totals": [[0, 0, 0, 0, 0]],
     "outcomes_of_others": [[0, 0, []]],
@@ -664,6 +665,39 @@ def test_an_object_that_changed_while_it_was_left_out_is_tried_again(engine: Eng
     list_(engine, "changed", "a", "")
     engine.run(sql.query("settle"), {**PARAMETERS, "remote": True})
     assert engine.run("SELECT status, version FROM storeside.objects") == [["failed", ""]]
+
+
+@pytest.mark.parametrize(
+    ("effect", "result", "second", "overtaken"),
+    [
+        ("other", "a.wav", 0, True),
+        ("other", "a.wav", -9, False),  # before the plan
+        ("other", "b.wav", 0, False),  # of another object
+        (SCOPE.effect, "a.wav", 0, False),
+    ],
+)
+@pytest.mark.parametrize("settled", [True, False])
+def test_a_plan_is_overtaken_by_results_of_another_effect(
+    engine: Engine, effect: str, result: str, second: int, overtaken: bool, settled: bool
+) -> None:
+    list_(engine, "listing", "", "")
+    list_(engine, "pending", "a", "a.wav")
+    if settled:
+        engine.run(
+            "INSERT INTO storeside.objects"
+            " (source, destination, object, effect, destination_object, status, recorded_at) VALUES"
+            " ({source:String}, {destination:String}, 'a', {e:String}, {r:String}, 'done', now64(3) + {n:Int32})",
+            {**SCOPE.parameters, "e": effect, "r": result, "n": second},
+        )
+    else:
+        engine.run(
+            "INSERT INTO storeside.listings (job, side, object, destination_object, reason, listed_at) VALUES"
+            " ('other', 'planned', {source:String}, {destination:String}, {e:String}, now()),"
+            " ('other', 'pending', 'a', {r:String}, '', now()),"
+            " ('other', 'submitted', 'job', '', '', now() + {n:Int32})",
+            {**SCOPE.parameters, "e": effect, "r": result, "n": second},
+        )
+    assert Ledger(Client(engine)).is_overtaken(SCOPE) == overtaken  # type: ignore[arg-type]
 
 
 @pytest.mark.guarantee("left-out")

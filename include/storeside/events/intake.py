@@ -44,6 +44,9 @@ class Limits:
                 raise EventInputError(f"{name} {getattr(self, name)}: needs to be 1 or more")
         if self.bytes < 0:
             raise EventInputError(f"bytes {self.bytes}: needs to be 1 or more, or 0 for no limit")
+        for name in ("seconds", "idle_seconds"):
+            if not getattr(self, name) >= 0:  # also for NaN, with which a run would receive nothing
+                raise EventInputError(f"{name} {getattr(self, name)}: needs to be 0 or more")
         if not 3 <= self.lease_seconds <= 3600:
             raise EventInputError(f"lease_seconds {self.lease_seconds}: needs to be from 3 to 3600")
 

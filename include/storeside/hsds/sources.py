@@ -88,10 +88,13 @@ class ParquetSource:
         self.layout, self.identity = layout, f"{identity}|{layout}"
         self._files = files
         self._groups: list[tuple[int, int, int]] = []  # first row, file, row group
+        self._ends: list[tuple[str, int, Any]] = []  # file, rows and statistics of the first column of a row group
         self._lock = threading.Lock()
         self._held: tuple[int, pa.Table] | None = None
         rows, self._schema = self._look()
         columns = self._without_index()
+        if len(columns) < len(self._schema.names):
+            self._check_index()
         self._columns = columns
         self._kinds = [element_type(self._schema.field(name)) for name in columns]
         self.dtype, inner = self._element()
@@ -123,8 +126,10 @@ class ParquetSource:
                     raise HsdsInputError(f"{name}: its columns differ from {self._files[0][0]}: import it separately")
                 schema = schema or file.schema_arrow
                 for group in range(file.num_row_groups):
+                    found = file.metadata.row_group(group)
                     self._groups.append((rows, number, group))
-                    rows += file.metadata.row_group(group).num_rows
+                    self._ends.append((name, found.num_rows, found.column(0).statistics))
+                    rows += found.num_rows
         return rows, schema
 
     def _without_index(self) -> list[str]:
@@ -137,6 +142,25 @@ class ParquetSource:
                 " or 'array', or rename the columns i0 and i1 to import them as values"
             )
         return names[1:] if indexes[:1] == names[:1] and len(names) > 1 else names
+
+    def _check_index(self) -> None:
+        """Raise HsdsInputError if ``i0`` does not continue: a file is missing, or is of another export."""
+        last: int | None = None
+        steps: set[float] = set()
+        for name, rows, ends in self._ends:
+            if not rows:
+                continue
+            if not ends or not ends.has_min_max:
+                last = None
+                continue
+            steps |= {ends.min - last} if last is not None else set()
+            steps |= {(ends.max - ends.min) / (rows - 1)} if rows > 1 else set()
+            if len(steps) > 1 or min(steps, default=1) <= 0:
+                raise HsdsInputError(
+                    f"{name}: its index i0 does not continue that of the rows before: import all files of one export,"
+                    " and no others, or rename the column i0 to import it as values"
+                )
+            last = ends.max
 
     @contextmanager
     def _opened(self, number: int) -> Iterator[pq.ParquetFile]:

@@ -164,6 +164,10 @@ class Ledger:
         counts = self._sides(scope)
         return self._plan(counts) if "planned" in counts else None
 
+    def is_overtaken(self, scope: Scope) -> bool:
+        """Return whether another transformer has made some of the planned results since the plan, or may have."""
+        return self._count(sql.query("overtaken"), scope) > 0
+
     def record_submitted(self, scope: Scope, job_id: str) -> None:
         """Record that AIStore's job `job_id` belongs to this job, for a later try of its task."""
         self.insert_listing([(scope.job, "submitted", job_id, "", 0, "", "")])

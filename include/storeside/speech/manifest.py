@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import time
 from filecmp import cmp
 from itertools import islice
 from pathlib import Path
@@ -15,6 +16,7 @@ from tempfile import NamedTemporaryFile
 from typing import TYPE_CHECKING, Any
 
 from storeside.aistore.buckets import Bucket, objects_url
+from storeside.aistore.jobs import Follower
 from storeside.aistore.stored_objects import list_aistore
 from storeside.ledger.objects import Ledger
 from storeside.ledger.scope import Scope
@@ -30,6 +32,9 @@ if TYPE_CHECKING:
     from clickhouse_connect.driver.httpclient import HttpClient
 
 log = logging.getLogger(__name__)
+
+# Seconds without progress after which the deletion of facts is aborted.
+_STALL_SECONDS = 120.0
 
 
 class ManifestRequest(Request):
@@ -137,7 +142,12 @@ class SpeechManifest:
         for prefix in (self.prefix, self.key):
             names = (o.name for o in list_aistore(aistore, self.facts, prefix))
             while window := list(islice(names, 10_000)):
-                self.facts.objects(aistore, window).delete()
+                # a job that still ran could delete facts that the run stores again after it was cleared
+                follower = Follower(aistore, self.facts.objects(aistore, window).delete(), _STALL_SECONDS)
+                while not (ended := follower.poll()).finished:
+                    time.sleep(0.1)
+                if ended.error:
+                    log.warning("%s: not all facts of this run are deleted: %s", self.facts, ended.error)
 
     def _fail_invalid(self, scope: Scope) -> None:
         if Quarantine(self.clickhouse, "speech", "manifest").exists():

@@ -66,12 +66,21 @@ class Planner:
         return self._decide(record=False)
 
     def resume(self) -> State | None:
-        """Return the state that continues with the plan of a killed try; None when there is no plan."""
+        """Return the state that continues with the plan of a killed try; None when there is no plan.
+
+        A plan is also void if another transformer wrote to the destination since: its results are not this job's.
+        """
         plan = self._ledger.planned(self._scope)
         if plan is None or not plan.pending:
             return None
-        log.info("continuing with the plan of an earlier try of this run")
         self._listings.destination("after")
+        if self._ledger.is_overtaken(self._scope):
+            log.warning(
+                "planning again: another transformer has made results of the same objects since an earlier try"
+            )
+            self._ledger.drop(self._scope, "after")
+            return None
+        log.info("continuing with the plan of an earlier try of this run")
         self._listings.planned()
         self._held.check()
         self._held.evict_stale()

@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from storeside.aistore.buckets import Bucket
+from storeside.aistore.errors import AIStoreTransientError
 from storeside.aistore.many import BATCH_OBJECTS, read_many
 from storeside.aistore.stored_objects import StoredObject, find_aistore, list_aistore
 
@@ -47,7 +48,8 @@ _BY_LINES: dict[str, _OfLines] = {
 def segments_at(client: Client, uri: str) -> AbstractContextManager[Matched]:
     """Return the segments in the files at a URI, an object or a folder of objects in a bucket of AIStore.
 
-    Raises SegmentsError for a file that cannot be read, and if there is none.
+    Raises SegmentsError for a file that cannot be read, and if there is none. Raises AIStoreTransientError for a file
+    that AIStore lists and does not return.
     """
     bucket, name = place_of(uri)
     return matched(_found(client, bucket, name, uri))
@@ -95,8 +97,12 @@ def read(name: str, pieces: Pieces, place: str) -> Iterator[Found]:
 def _read_small(client: Client, bucket: Bucket, files: list[StoredObject]) -> Iterator[Found]:
     for batch in read_many(client, bucket, ((one.name, one.size) for one in files)):
         for name, content in batch:
-            if content is not None:
-                yield from whole(content, f"{bucket}/{name}", name)
+            if content is None:  # without its segments, a recording would count as one that has none
+                raise AIStoreTransientError(
+                    f"{bucket}/{name}: AIStore lists this file and does not return it, because it was deleted"
+                    " meanwhile or its target is gone: a retry lists the files again"
+                )
+            yield from whole(content, f"{bucket}/{name}", name)
 
 
 def whole(content: bytes, place: str, name: str) -> Iterator[Found]:

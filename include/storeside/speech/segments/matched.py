@@ -13,6 +13,7 @@ from itertools import islice
 from typing import Any
 
 from storeside.transformers.contract.given_index import slot
+from storeside.transformers.transformer import utf8
 
 from .entries import MOST_SEGMENTS, Detail, Entry, Found, Place, SegmentsError
 
@@ -31,14 +32,20 @@ _DETAILS = ("text", "speaker", "language")
 _JOINED = (
     "CREATE INDEX by_id ON detail (folder, id, field)",
     "INSERT INTO segment (key, folder, place, channel, id, text, speaker, language, fault)"
-    " SELECT DISTINCT CAST(id AS BLOB), folder, CAST(folder AS TEXT), '', id, '', '', '', '' FROM detail"
+    " SELECT DISTINCT CAST(id AS BLOB), folder, shown(folder), '', id, '', '', '', '' FROM detail"
     " WHERE field = 'text' AND folder NOT IN (SELECT folder FROM segment WHERE folder IS NOT NULL)",
     *(
         f"UPDATE segment SET {field} = coalesce((SELECT value FROM detail AS d WHERE d.folder = segment.folder"
         f" AND d.id = segment.id AND d.field = '{field}'), {field})"
         for field in _DETAILS
     ),
+    "UPDATE segment SET fault = 'the files in ' || shown(folder) || ' have several texts, speakers or languages of"
+    " the utterance ' || id || ': keep one of each' WHERE (folder, id) IN"
+    " (SELECT folder, id FROM detail GROUP BY folder, id, field HAVING count(DISTINCT value) > 1)",
     "CREATE INDEX by_place ON place (folder, id)",
+    "UPDATE segment SET fault = 'wav.scp in ' || shown(folder) || ' has several paths of the recording '"
+    " || shown(key) || ': keep one' WHERE (folder, key) IN"
+    " (SELECT folder, id FROM place GROUP BY folder, id HAVING count(DISTINCT path) > 1)",
     "UPDATE segment SET key = coalesce((SELECT path FROM place AS p WHERE p.folder = segment.folder"
     " AND p.id = segment.key), key)",
     "CREATE INDEX by_key ON segment (key)",
@@ -151,7 +158,8 @@ def _row(entry: Entry) -> tuple[Any, ...]:
     texts = (entry.id, entry.text, entry.speaker, entry.language) if not fault else ("", "", "", "")
     times = (entry.start, entry.end) if not fault else (None, None)
     folder = os.fsencode(posixpath.dirname(entry.place)) if entry.is_kaldi else None
-    return _key(entry.recording, entry.place), folder, entry.place, *times, entry.channel, *texts, fault
+    key, place = _key(entry.recording, entry.place), utf8(entry.place)
+    return key, folder, place, *times, utf8(entry.channel), *texts, utf8(fault)
 
 
 def _key(name: str, place: str) -> bytes:
@@ -169,8 +177,8 @@ def _candidates(name: bytes) -> Iterator[tuple[str, bytes]]:
     last = name.rpartition(b"/")[2]
     for column, found in (("key", name), ("key", last), ("last", last)):
         yield column, found
-        stem, dot, _ = found.rpartition(b".")
-        if dot:
+        stem, dot, extension = found.rpartition(b".")
+        if dot and b"/" not in extension:
             yield column, stem
 
 
@@ -221,6 +229,7 @@ def matched(found: Iterable[Found]) -> Iterator[Matched]:
     database = sqlite3.connect("", isolation_level=None)  # on disk, without a name
     try:
         database.create_function("slot", 1, lambda name: slot(os.fsdecode(name)), deterministic=True)
+        database.create_function("shown", 1, lambda name: utf8(os.fsdecode(name)), deterministic=True)
         database.create_function("last_part", 1, lambda name: name.rpartition(b"/")[2], deterministic=True)
         database.executescript(_TABLES)
         database.execute("PRAGMA journal_mode = OFF")

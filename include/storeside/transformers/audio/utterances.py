@@ -182,7 +182,7 @@ class _Cut:
     def end_at(self, seconds: float) -> None:
         """End it with its recording, which has these `seconds`. Raises AudioError for a segment that is not in it."""
         if isinstance(self.utterance, Segment):
-            require_within(self.utterance, seconds, len(self.samples))
+            require_within(self.utterance, seconds, len(self.samples) if self.signal else 0)
             self.end_seconds = min(self.end_seconds, seconds)
 
     @property
@@ -241,7 +241,7 @@ def _cuts(source: Source, found: Sequence[Part], target: AudioFormat, limits: Li
             opened.append(_Cut(ahead.popleft(), target))
         for cut in opened:
             start, end = (round(s * rate) - heard for s in (cut.utterance.start_seconds, cut.utterance.end_seconds))
-            if end <= 0:
+            if end <= 0 or start >= frame.samples:
                 continue
             cut.signal = cut.signal or Signal(start / rate, end / rate)
             cut.layout = filters.layout(target, frame.layout)
