@@ -35,7 +35,7 @@ _OTHERS = ("STORESIDE_HOME", "PYTEST_ADDOPTS", "PYTHONDONTWRITEBYTECODE")
 
 @dataclass(frozen=True)
 class Copy:
-    """A copy of the checkout with uncommitted changes, its own stack, and the caches of the checkout."""
+    """A copy of the checkout with uncommitted changes, its own stack, and the cache and uv of the checkout."""
 
     folder: Path
 
@@ -52,10 +52,11 @@ class Copy:
             if source.is_symlink() or source.exists():  # a deleted file is still in the index
                 target.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(source, target, follow_symlinks=False)
-        cache = default_folder() / "cache"
-        cache.mkdir(parents=True, exist_ok=True)
         (folder / ".storeside").mkdir()
-        (folder / ".storeside" / "cache").symlink_to(cache, target_is_directory=True)
+        for name in ("cache", "uv"):  # tests may install what the cache lacks
+            shared = default_folder() / name
+            shared.mkdir(parents=True, exist_ok=True)
+            (folder / ".storeside" / name).symlink_to(shared, target_is_directory=True)
         return cls(folder)
 
     @contextmanager
