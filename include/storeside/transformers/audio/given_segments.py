@@ -41,8 +41,8 @@ class Segment:
 def segments(arguments: str, limits: Limits) -> list[Segment] | None:
     """Return the segments in a job's entry of a recording, by their starts; None if it has no entry.
 
-    A segment without times is the whole recording, and one without an end its rest. Raises AudioError if the job refuses the recording, and ValueError
-    for anything but an entry.
+    A segment without times is the whole recording, and one without an end its rest. Raises AudioError if the job
+    refuses the recording, and ValueError for anything but an entry.
     """
     entry = json.loads(arguments or "null")
     if entry is None:
