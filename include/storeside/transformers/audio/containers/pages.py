@@ -75,8 +75,8 @@ class _Stream:
     """One logical stream: `start` and `position` are those of its first sample and after its last audio page.
 
     A stream that was cut out of another one may start anywhere. Before position 0 are samples that decoding yields,
-    but that are no part of the recording: those of a packet in which the cut is. `start` is None if it is unknown. The
-    positions are wrong (`is_wrong`) if they begin earlier than that.
+    but that are no part of the recording: those of a packet in which the cut is. If the positions begin earlier than
+    that, they are wrong. `start` is None if it is unknown.
 
     `longest` is the maximum number of samples in a packet, `number` is the number of its last page, and `end` the
     offset after that page; `identification` is the beginning of its first packet.
