@@ -164,6 +164,20 @@ def test_a_column_without_a_name(reading: Statements, loader: str) -> None:
     assert reading.rows("_unnamed, b") == [(1, "x"), (2, "y")]
 
 
+@pytest.mark.parametrize("version", ["1.0", "2.0"])
+def test_a_page_with_another_checksum_is_damaged(reading: Statements, loader: str, version: str) -> None:
+    content = parquet(
+        pa.table({"n": range(1_000)}), compression="none", use_dictionary=False, write_page_checksum=True,
+        data_page_version=version,
+    )  # fmt: skip
+    at = content.index((500).to_bytes(8, "little") + (501).to_bytes(8, "little"))
+    reading.put({"a.parquet": content[:at] + b"\xff" + content[at + 1 :]})
+    reading.load(loader=loader)
+    assert re.fullmatch(
+        "it is damaged.* CRC checksum verification .*: upload it again, or .*", reading.reasons()["a.parquet"]
+    )
+
+
 STRUCT_TYPE = pa.struct([pa.field("x", pa.int32()), pa.field("y", pa.list_(pa.int32()))])
 NULLS: dict[str, tuple[pa.DataType, list[Any], list[Any]]] = {
     "list": (pa.list_(pa.int32()), [[1], [], None, [None]], [[1], [], [], [None]]),
