@@ -178,6 +178,27 @@ def test_a_page_with_another_checksum_is_damaged(reading: Statements, loader: st
     )
 
 
+def said_to_be_compressed(content: bytes) -> bytes:
+    """Return Parquet whose first page, of version 2, has levels only, and is compressed, as parquet-mr writes it."""
+    before, flag, after = content.partition(b"\x15\x00\x12")  # no repetition levels; not compressed
+    assert len(before) < 40
+    return before + flag[:2] + b"\x11" + after
+
+
+@pytest.mark.parametrize("table", [True, False])
+def test_a_page_of_nulls_without_values_is_not_damaged(reading: Statements, loader: str, table: bool) -> None:
+    if table:
+        reading.create("v Nullable(Float32), n Int64")
+    content = parquet(
+        pa.table({"v": pa.array([None] * 3, pa.float32()), "n": range(3)}),
+        data_page_version="2.0", compression="snappy", use_dictionary=False, write_statistics=False,
+    )  # fmt: skip
+    reading.put({"a.parquet": said_to_be_compressed(content), "b.parquet": content})
+    reading.load(loader=loader)
+    assert reading.reasons() == {}
+    assert reading.rows("v, n") == [(None, n) for n in (0, 0, 1, 1, 2, 2)]
+
+
 STRUCT_TYPE = pa.struct([pa.field("x", pa.int32()), pa.field("y", pa.list_(pa.int32()))])
 NULLS: dict[str, tuple[pa.DataType, list[Any], list[Any]]] = {
     "list": (pa.list_(pa.int32()), [[1], [], None, [None]], [[1], [], [], [None]]),

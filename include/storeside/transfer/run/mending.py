@@ -7,6 +7,7 @@ import re
 
 from clickhouse_connect.driver.exceptions import DatabaseError
 
+from storeside.transfer.base.damage import remedy_of
 from storeside.transfer.base.errors import (
     BusyObjectError,
     DriftError,
@@ -21,6 +22,8 @@ from storeside.transfer.base.errors import (
     kind_of,
 )
 from storeside.transfer.formats.encoding import refuse_encoding
+from storeside.transfer.formats.parquet import ParquetObject
+from storeside.transfer.formats.parquet_pages import has_empty
 from storeside.transfer.formats.registry import TEXTS
 from storeside.transfer.objects import strict_json
 from storeside.transfer.request.options import refuse_own
@@ -59,6 +62,7 @@ class Mending:
         """Load an object in each way that the request's options allow; record it as failed if none succeeds."""
         remedies = (
             self._by_its_compression,
+            self._by_arrow,
             self._check_beginning,
             self._by_names,
             self._by_tidying,
@@ -113,6 +117,18 @@ class Mending:
         if compression == "auto":
             return None
         return self.staging.stage([o], How(compression=compression) if compression else How(push=True))
+
+    def _by_arrow(self, o: Planned, error: LoadObjectError) -> Staged | None:
+        """Let the worker read Parquet with a page that ClickHouse takes for damaged although it is not."""
+        if self.work.form.name != "parquet" or not remedy_of(str(error)):
+            return None
+        content = self.work.content(o)
+        try:
+            if not has_empty(content, ParquetObject(content).footer):
+                return None
+        except LoadObjectError:  # `error` tells more
+            return None
+        return self.staging.stage([o], How(by_arrow=True))
 
     def _by_names(self, o: Planned, error: LoadObjectError) -> Staged | None:
         """Load an object that only seemed to have a name twice: a name with a point is no object in another one.
