@@ -18,7 +18,7 @@ from .entries import Detail, Entry, Found, Lines, Place, SegmentsError, seconds
 
 _NOTHING = "<NA>"
 _NO_CONFIDENCE = ("NA", _NOTHING)
-# What divides fields. Python's `split` also divides at characters of names and words, such as U+00A0 and U+3000.
+# These characters divide fields. Python's `split` also divides names and words, such as at U+00A0 and U+3000.
 _BLANKS = " \t\r\n\f\v"
 # Names of fields in lines of JSON, the first that a line has: NeMo's, Lhotse's supervisions, and other common ones.
 _RECORDING = ("audio_filepath", "recording_id", "recording", "audio", "file_name", "file")

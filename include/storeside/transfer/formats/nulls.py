@@ -107,8 +107,8 @@ def _by_levels(parquet: ParquetObject, among: Sequence[Nested]) -> set[Nested]:
 def null_paths(array: Any, path: tuple[str, ...], whole: Any = None) -> set[tuple[str, ...]]:
     """Return the paths of lists, maps and structs that are NULL somewhere in an array.
 
-    `whole` is the array's type with all columns below it. Of a map of which only some columns are read, pyarrow makes
-    a list of structs.
+    `whole` is the array's type with all columns below it. If only some columns of a map are read, pyarrow makes a
+    list of structs.
     """
     import pyarrow.types as of
 

@@ -1,4 +1,4 @@
-"""What the headers of a Parquet file's pages state: their size in memory, which a footer may understate; empty pages.
+"""Reads the headers of a Parquet file's pages: their size in memory, which a footer may understate, and empty pages.
 
 https://github.com/apache/parquet-format/blob/master/src/main/thrift/parquet.thrift, PageHeader
 """

@@ -7,7 +7,6 @@ import re
 
 from clickhouse_connect.driver.exceptions import DatabaseError
 
-from storeside.transfer.base.damage import remedy_of
 from storeside.transfer.base.errors import (
     BusyObjectError,
     DriftError,
@@ -22,8 +21,6 @@ from storeside.transfer.base.errors import (
     kind_of,
 )
 from storeside.transfer.formats.encoding import refuse_encoding
-from storeside.transfer.formats.parquet import ParquetObject
-from storeside.transfer.formats.parquet_pages import has_empty
 from storeside.transfer.formats.registry import TEXTS
 from storeside.transfer.objects import strict_json
 from storeside.transfer.request.options import refuse_own
@@ -120,15 +117,7 @@ class Mending:
 
     def _by_arrow(self, o: Planned, error: LoadObjectError) -> Staged | None:
         """Let the worker read Parquet with a page that ClickHouse takes for damaged although it is not."""
-        if self.work.form.name != "parquet" or not remedy_of(str(error)):
-            return None
-        content = self.work.content(o)
-        try:
-            if not has_empty(content, ParquetObject(content).footer):
-                return None
-        except LoadObjectError:  # `error` tells more
-            return None
-        return self.staging.stage([o], How(by_arrow=True))
+        return self.staging.stage([o], How(by_arrow=True)) if self.rereading.needs_arrow(o, str(error)) else None
 
     def _by_names(self, o: Planned, error: LoadObjectError) -> Staged | None:
         """Load an object that only seemed to have a name twice: a name with a point is no object in another one.

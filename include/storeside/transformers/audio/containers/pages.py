@@ -21,7 +21,7 @@ _MOST_PAGES, _MOST_BROKEN = 3_000_000, 4_096
 _AHEAD = 256 << 10
 # Maximum samples of a packet: Opus 120 ms at 48 kHz, Vorbis 8192, Speex 640 in 10 frames. FLAC states its own.
 _LONGEST_PACKET = {"opus": 5_760, "vorbis": 8_192, "speex": 6_400}
-# Packets of headers before the audio, which begins on a page of its own.
+# Packets of headers before the audio, which begins on another page.
 _HEADERS = {"opus": 2, "vorbis": 3}
 # Ogg's CRC-32 takes the bits of a byte in the other order than zlib's, and inverts nothing.
 _REVERSED = bytes(int(f"{value:08b}"[::-1], 2) for value in range(256))
@@ -71,33 +71,80 @@ class _Page:
 
 
 @dataclass
+class _Beginning:
+    """The headers of a stream, and its packets up to the first page that has a position.
+
+    `identification` is the beginning of the first header, and `longest` the maximum number of samples in a packet.
+    `headers` counts the headers so far, `setup` has their last bytes, and `heard` the samples of each packet. The
+    position `is_wrong` if it begins earlier than within the second packet.
+    """
+
+    codec: str
+    identification: bytes
+    longest: int
+    headers: int = 0
+    setup: bytes = b""
+    samples: packets.Samples | None = None
+    heard: list[int] = field(default_factory=list)
+    is_wrong: bool = False
+
+    def take(self, content: Buffered, page: _Page) -> None:
+        """Add a page."""
+        if self.codec not in _HEADERS:
+            return
+        if self.headers < _HEADERS[self.codec]:
+            self.headers += page.packets
+            last = content.at(max(page.body, page.end - packets.MODES), min(page.end - page.body, packets.MODES))
+            self.setup = (self.setup + last)[-packets.MODES :]
+            return
+        if not self.heard:
+            is_vorbis = self.codec == "vorbis"
+            self.samples = packets.vorbis(self.identification, self.setup) if is_vorbis else packets.opus
+        if self.samples:
+            self.heard += map(self.samples, page.beginnings(content))
+
+    def start(self, page: _Page) -> int | None:
+        """Return the position of the first sample, by the first page that has one; None if it is unknown."""
+        if not self.samples:
+            return 0 if page.position <= page.packets * self.longest else None
+        # the last packet may end on a later page
+        heard = self.heard if page.lacing[-1:] != b"\xff" else self.heard[:-1]
+        start = (page.position ^ _SIGN) - _SIGN - sum(heard)
+        if start >= 0 or page.kind & _LAST:  # the end may be within the last packet
+            return max(start, 0)
+        if self.codec == "opus":
+            return 0  # RFC 7845, section 4.5, allows none before it; libav reads the stream
+        self.is_wrong = -start > sum(heard[:2])
+        return None if self.is_wrong else start
+
+
+@dataclass
 class _Stream:
     """One logical stream: `start` and `position` are those of its first sample and after its last audio page.
 
     A stream that was cut out of another one may start anywhere. Before position 0 are samples that decoding yields,
-    but that are no part of the recording: those of a packet in which the cut is. If the positions begin earlier than
-    that, they are wrong. `start` is None if it is unknown.
-
-    `longest` is the maximum number of samples in a packet, `number` is the number of its last page, and `end` the
-    offset after that page; `identification` is the beginning of its first packet.
+    but that are no part of the recording: those of a packet in which the cut is. `start` is None if it is unknown. A
+    stream `is_placed` once an audio page has a position. `number` is the number of its last page, and `end` the offset
+    after that page.
     """
 
-    codec: str
     rate: int
     skip: int
-    longest: int
-    identification: bytes
+    beginning: _Beginning
     number: int = 0
     end: int = 0
     start: int | None = None
     position: int = 0
     is_ended: bool = False
-    is_placed: bool = False  # an audio page had a position
-    is_wrong: bool = False
-    _headers: int = 0
-    _setup: bytes = b""
-    _samples: packets.Samples | None = None
-    _heard: list[int] = field(default_factory=list)
+    is_placed: bool = False
+
+    @property
+    def codec(self) -> str:
+        return self.beginning.codec
+
+    @property
+    def longest(self) -> int:
+        return self.beginning.longest
 
     @property
     def samples(self) -> int:
@@ -120,42 +167,13 @@ class _Stream:
         """Add a page, which follows the one before."""
         self.number, self.end = page.number, page.end
         if not self.is_placed:
-            self._begin(content, page)
+            self.beginning.take(content, page)
         if page.position not in (0, _NO_POSITION):
             if not self.is_placed:
-                self.start = self._start_at(page)
+                self.start = self.beginning.start(page)
                 self.is_placed = True
             self.position = page.position
         self.is_ended = self.is_ended or bool(page.kind & _LAST)
-
-    def _begin(self, content: Buffered, page: _Page) -> None:
-        """Read the headers and the packets up to the first position."""
-        if self.codec not in _HEADERS:
-            return
-        if self._headers < _HEADERS[self.codec]:
-            self._headers += page.packets
-            last = content.at(max(page.body, page.end - packets.MODES), min(page.end - page.body, packets.MODES))
-            self._setup = (self._setup + last)[-packets.MODES :]
-        else:
-            if not self._heard:
-                vorbis = self.codec == "vorbis"
-                self._samples = packets.vorbis(self.identification, self._setup) if vorbis else packets.opus
-            if self._samples:
-                self._heard += map(self._samples, page.beginnings(content))
-
-    def _start_at(self, page: _Page) -> int | None:
-        """Return the position of the first sample, by the first page that has one; None if it is unknown."""
-        if not self._samples:
-            return 0 if page.position <= page.packets * self.longest else None
-        # the last packet may end on a later page
-        heard = self._heard if page.lacing[-1:] != b"\xff" else self._heard[:-1]
-        start = (page.position ^ _SIGN) - _SIGN - sum(heard)
-        if start >= 0 or page.kind & _LAST:  # the end may be within the last packet
-            return max(start, 0)
-        if self.codec == "opus":
-            return 0  # RFC 7845, section 4.5, allows none before it; libav reads the stream
-        self.is_wrong = -start > sum(heard[:2])
-        return None if self.is_wrong else start
 
 
 @dataclass
@@ -244,20 +262,20 @@ def ogg(content: Bytes, at: int) -> Stated:
 def _opened(head: bytes) -> _Stream | None:
     """Return the stream that starts with this packet; None if it is not audio."""
     if head[:8] == b"OpusHead":
-        return _Stream("opus", 48_000, little(head[10:12]), _LONGEST_PACKET["opus"], head)
+        return _Stream(48_000, little(head[10:12]), _Beginning("opus", head, _LONGEST_PACKET["opus"]))
     if head[:7] == b"\x01vorbis":
-        return _Stream("vorbis", little(head[12:16]), 0, _LONGEST_PACKET["vorbis"], head)
+        return _Stream(little(head[12:16]), 0, _Beginning("vorbis", head, _LONGEST_PACKET["vorbis"]))
     if head[:5] == b"\x7fFLAC":
-        return _Stream("flac", big(head[27:30]) >> 4, 0, big(head[19:21]), head)
+        return _Stream(big(head[27:30]) >> 4, 0, _Beginning("flac", head, big(head[19:21])))
     if head[:8] == b"Speex   ":
-        return _Stream("speex", little(head[36:40]), 0, _LONGEST_PACKET["speex"], head)
+        return _Stream(little(head[36:40]), 0, _Beginning("speex", head, _LONGEST_PACKET["speex"]))
     return None
 
 
 def _of_one(stream: _Stream, end: int, ignored: str) -> Stated:
     samples = stream.samples
     if not samples and not stream.is_empty:
-        return Stated(end, ignored, "unknown" if stream.is_wrong else "yes")
+        return Stated(end, ignored, "unknown" if stream.beginning.is_wrong else "yes")
     stated = exactly(end, ignored, samples, stream.rate, stream.longest)
     if stream.codec != "vorbis":
         return stated
