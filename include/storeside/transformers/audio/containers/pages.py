@@ -124,8 +124,8 @@ class _Stream:
 
     A stream that was cut out of another one may start anywhere. Before position 0 are samples that decoding yields,
     but that are no part of the recording: those of a packet in which the cut is. `start` is None if it is unknown. A
-    stream `is_placed` once an audio page has a position. `number` is the number of its last page, and `end` the offset
-    after that page.
+    stream `is_placed` once an audio page has a position. `number` is the number of its last page, and `end` the
+    offset after that page.
     """
 
     rate: int
