@@ -67,6 +67,18 @@ def made(content: object, channels: int = 1) -> np.ndarray:
     return np.frombuffer(result[result.index(b"data") + 8 :], "<i2")
 
 
+def extensible(width: int, valid: int, channels: int = 1) -> bytes:
+    """Return WAV with the bits that are valid, and a chunk before and after the samples."""
+    block, bits = channels * width, 8 * width
+    guid = bytes.fromhex("0100000000001000800000aa00389b71")
+    form = struct.pack("<HHIIHHHHI", 0xFFFE, channels, RATE, RATE * block, block, bits, 22, valid, 0) + guid
+    data = packed(width, channels=channels)
+    note = b"note\3\0\0\0abc\0"
+    body = b"WAVE" + note + b"fmt \x28\0\0\0" + form + b"data" + struct.pack("<I", len(data)) + data
+    body += bytes(len(data) % 2) + note
+    return b"RIFF" + struct.pack("<I", len(body)) + body
+
+
 LITTLE, BIG = "sample_n_bytes -i 2", "sample_byte_format -s2 10"
 KNOWN = {
     "sowt of 24 bits": aifc(b"sowt", 24, packed(3)),
@@ -83,6 +95,10 @@ KNOWN = {
         packed(3), "sample_n_bytes -i 3", "sample_byte_format -s2 01"
     ),
     "sphere of 32 bits": sphere(packed(4, ">"), "sample_n_bytes -i 4", "sample_byte_format -s4 3210"),
+    "24 bits in 32": extensible(4, 24),
+    "20 bits in 32": extensible(4, 20),
+    "16 bits in 24": extensible(3, 16),
+    "20 bits in 24": extensible(3, 20),
 }
 
 
@@ -162,6 +178,19 @@ def test_integers_that_do_not_fill_their_bytes_are_refused(read: Read, bits: int
     for name, content in (("CAF", caf), ("WAV", wav[:34] + struct.pack("<H", bits) + wav[36:])):
         with pytest.raises(AudioError, match=f"{name} with {bits} bits per sample in {width} bytes is not supported"):
             read(content)
+
+
+def test_bits_that_do_not_fill_their_bytes_may_be_of_several_channels_or_an_unknown_number() -> None:
+    content = extensible(4, 24, channels=3)
+    assert (probe(content).samples, probe(content).channels) == (COUNT, 3)
+    of_all = AudioFormat(sample_rate=RATE, channels=3)
+    found = made(transcoding.transcode(content, of_all)).reshape(-1, 3)
+    assert np.abs(found.astype(int) - S16[:, np.newaxis]).max() <= 1
+    at = content.index(b"data") + 4
+    piped = content[:at] + b"\xff" * 4 + content[at + 4 : -12]
+    assert (probe(piped).samples, probe(piped).complete) == (COUNT, "unknown")
+    with pytest.raises(AudioError, match="truncated"):
+        probe(content[:-100])
 
 
 @every_reader

@@ -11,8 +11,11 @@ from typing import Any
 import av
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from storeside.transformers.audio import libav_engine, native_engine, transcoding
+from storeside.transformers.audio.containers import packets
 from storeside.transformers.audio.formats import AudioFormat
 from storeside.transformers.audio.limits import Limits
 from storeside.transformers.audio.transcoding import AudioError
@@ -26,9 +29,13 @@ def tone(samples: int, hz: float, rate: int, channels: int = 1) -> np.ndarray[An
     return np.stack([wave] * channels, axis=1)
 
 
-def vorbis(samples: int, rate: int, hz: float = 440, channels: int = 1) -> bytes:
+def opus(samples: int, rate: int) -> bytes:
+    return vorbis(samples, rate, codec="libopus")
+
+
+def vorbis(samples: int, rate: int, hz: float = 440, channels: int = 1, codec: str = "libvorbis") -> bytes:
     form = ["-f", "s16le", "-ar", str(rate), "-ac", str(channels), "-i", "-"]
-    command = ["ffmpeg", "-v", "error", *form, "-c:a", "libvorbis", "-f", "ogg", "-"]
+    command = ["ffmpeg", "-v", "error", *form, "-c:a", codec, "-f", "ogg", "-"]
     wave = tone(samples, hz, rate, channels).tobytes()
     return subprocess.run(command, input=wave, capture_output=True, check=True).stdout
 
@@ -50,6 +57,68 @@ def test_vorbis_has_all_samples_and_no_padding(transcode: Callable[..., Any], ra
     assert facts.declared_seconds == pytest.approx(samples / rate)
     difference = found[200:-200].astype(int) - tone(samples, 440, rate)[200:-200, 0]
     assert not len(difference) or np.abs(difference).mean() < 600
+
+
+def moved(content: bytes, by: int) -> bytes:
+    """Return a stream whose audio has other positions, as that of a stream which was cut out of a longer one."""
+    pages = [bytearray(b"OggS" + page) for page in content.split(b"OggS")[1:]]
+    for page in pages:
+        position = int.from_bytes(page[6:14], "little")
+        if position and position + 1 < 1 << 64:
+            page[6:14] = ((position + by) % (1 << 64)).to_bytes(8, "little")
+            page[22:26] = bytes(4)
+            page[22:26] = checksum(page).to_bytes(4, "little")
+    return b"".join(bytes(page) for page in pages)
+
+
+@pytest.mark.parametrize("transcode", [transcoding.transcode, *ENGINES[:1]])
+def test_samples_of_vorbis_before_its_start_are_left_out(transcode: Callable[..., Any]) -> None:
+    whole, cut = vorbis(100_000, 44_100, 330), moved(vorbis(100_000, 44_100, 330), -100)
+    expected = decoded(transcode, whole, 44_100)[100:]
+    found = decoded(transcode, cut, 44_100)
+    assert len(found) == 99_900
+    assert np.abs(found.astype(int) - expected).max() <= 1  # another engine than that of the whole one
+    facts = transcoding.probe(cut)
+    assert (facts.samples, facts.complete, facts.declared_seconds) == (99_900, "yes", 99_900 / 44_100)
+    chain = decoded(transcoding.transcode, whole + cut, 44_100)
+    assert len(chain) == 199_900
+    assert np.abs(chain[100_000:].astype(int) - expected)[1_000:].max() <= 1
+
+
+def test_positions_of_vorbis_that_are_wrong_lose_nothing() -> None:
+    """A packet is at most 8192 samples, so the first position cannot be before them."""
+    content = moved(vorbis(300_000, 44_100), -40_000)
+    for read in (decoded(transcoding.transcode, content, 44_100), decoded(ENGINES[0], content, 44_100)):
+        assert len(read) >= 300_000
+    facts = transcoding.probe(content)
+    assert (facts.complete, facts.declared_seconds) == ("unknown", None)
+
+
+@pytest.mark.parametrize("by", [8_000, 100_000, 170_000_000])
+def test_positions_may_begin_after_0(by: int) -> None:
+    """As in a recording of a live stream (RFC 7845, section 4.5, and Vorbis I, A.2)."""
+    for content, rate in ((vorbis(100_000, 44_100), 44_100), (opus(100_000, 48_000), 48_000)):
+        facts = transcoding.probe(moved(content, by))
+        assert (facts.samples, facts.complete, facts.declared_seconds) == (100_000, "yes", 100_000 / rate)
+        whole, cut = (decoded(transcoding.transcode, one, rate) for one in (content, moved(content, by)))
+        assert np.array_equal(whole, cut)
+
+
+@pytest.mark.parametrize(
+    ("packet", "samples"),
+    [(b"\x18", 2_880), (b"\x61", 960), (b"\x82", 240), (b"\x7b\x83", 2_880), (b"\xfc", 960), (b"\xff", 0), (b"", 0)],
+)
+def test_packets_of_opus_state_their_samples(packet: bytes, samples: int) -> None:
+    """Configurations 3, 12, 16, 15 and 31; of one or two frames, or of the number in the second byte (RFC 6716)."""
+    assert packets.opus(packet) == samples
+
+
+@given(st.binary(max_size=40), st.binary(max_size=200), st.lists(st.binary(max_size=2)))
+def test_headers_of_vorbis_that_are_damaged_state_nothing_or_some_samples(
+    identification: bytes, setup: bytes, begun: list[bytes]
+) -> None:
+    if samples := packets.vorbis(identification, setup):
+        assert all(0 <= samples(one) <= 1 << 14 for one in begun)
 
 
 def test_each_link_of_a_vorbis_chain_has_its_length() -> None:

@@ -146,6 +146,7 @@ def test_integers_of_128_bits_are_named(reading: Statements) -> None:
     reading.cases({"a": Refused(content, "a column has integers of 128 bits")}, ".parquet")
     assert "Decimal(38, 0)" in reading.reasons()["a.parquet"]
     assert "whole" not in unreadable(pa.ArrowNotImplementedError("Half floats not implemented"), "ORC")
+    assert "whole" not in unreadable(pa.ArrowInvalid("Map keys must be annotated as required."), "Parquet")
 
 
 @pytest.mark.parametrize("loader", LOADERS)

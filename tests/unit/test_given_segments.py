@@ -64,6 +64,13 @@ def test_a_text_without_times_is_that_of_the_whole_recording() -> None:
     assert (facts["start_seconds"], facts["end_seconds"], facts["duration_seconds"]) == (0, 4, 4)
 
 
+def test_a_segment_without_an_end_ends_with_its_recording() -> None:
+    shard = cut({"segments": [{"start": 1.0, "end": 2.0}, {"start": 1.5}, {"start": 3.0, "end": 3.5}]})
+    facts = facts_in(shard)
+    assert [(one["start_seconds"], one["end_seconds"]) for one in facts] == [(1, 2), (1.5, 4), (3, 3.5)]
+    assert np.array_equal(samples_of(members(shard)["in/a-00002.flac"]), NOISE[24_000:])
+
+
 @pytest.mark.parametrize("rate", [8_000, 44_100])
 def test_other_rates(rate: int) -> None:
     (facts, last) = facts_in(cut(segments((0.1, 1.3), (3.0, 4.0)), target=utterance_format({"sample_rate": rate})))
@@ -84,6 +91,7 @@ def test_a_last_segment_that_is_a_little_too_long_ends_with_its_recording() -> N
         (segments((0, 1), (4, 4.3)), "from 4 to 4.3 s is outside"),
         (segments((0, 1), (7, 8), (9, 10)), "from 7 to 8 s is outside"),
         (segments((3.99999, 4.3)), "from 3.99999 to 4.3 s is outside"),
+        ({"segments": [{"start": 5.0, "id": "u1"}]}, "the segment 'u1' from 5 to its end is outside"),
         ({"refused": "repeats"}, "repeats"),
     ],
 )

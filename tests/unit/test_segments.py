@@ -47,6 +47,11 @@ NEMO = (
     '{"audio_filepath": "in/b.wav", "offset": 1.5, "duration": 2, "text": "two\\u0007\\u2028", "speaker": 7}\n'
     '{"recording_id": "c", "start": 0, "end": 1, "id": "c-1"}\n'
 )
+LHOTSE = (
+    '{"id": "u1", "recording_id": "talk", "start": 0, "duration": 1, "channel": 0, "text": "one", "speaker": "ada"}\n'
+    '{"id": "u2", "recording_id": "talk", "start": 1, "duration": 1, "channel": [0, 1], "text": "two"}\n'
+)
+WHOLE = (None, None, "", "", "", "")
 
 
 @pytest.mark.parametrize(
@@ -75,7 +80,23 @@ NEMO = (
             ("ais://c/84/1/84-1-0", None, None, "", "", "", "", "HE SAID"),
             ("ais://c/84/1/84-1-1", None, None, "", "", "", "", ""),
         ]),
-        ("data/segments", "u1 talk 0.5 2\n", [("talk", 0.5, 2.0, "", "u1", "", "", "")]),
+        ("data/segments", "u1\ttalk 0.5 2\nu2 talk 2 -1 1\n", [
+            ("talk", 0.5, 2.0, "", "u1", "", "", ""), ("talk", 2.0, None, "1", "u2", "", "", ""),
+        ]),
+        ("a.rttm", "SPEAKER \u4f1a\u8b70\u3000\u4e00 1 0.5 2 <NA> <NA> anne\u00a0b <NA> <NA>\n", [
+            ("\u4f1a\u8b70\u3000\u4e00", 0.5, 2.5, "1", "", "anne\u00a0b", "", ""),
+        ]),
+        ("a.ctm", "talk 1 0.5 0.25 10\u202f000 NA\n", [("talk", 0.5, 0.75, "1", "", "", "", "10\u202f000")]),
+        ("a.stm", "talk\u00a01 1 ada 0.5 2 \u00a0Quoi\u202f?\n", [
+            ("talk\u00a01", 0.5, 2.0, "1", "", "ada", "", "\u00a0Quoi\u202f?"),
+        ]),
+        ("84/1/84-1.trans.txt", "84-1-0 \u3000\u4e00\n", [("ais://c/84/1/84-1-0", *WHOLE, "\u3000\u4e00")]),
+        ("lhotse.jsonl", LHOTSE, [
+            ("talk", 0.0, 1.0, "0", "u1", "ada", "", "one"), ("talk", 1.0, 2.0, "0+1", "u2", "", "", "two"),
+        ]),
+        ("diarize.json", '{"audio_filepath": "a.wav", "offset": 0.5, "duration": null, "text": "-"}', [
+            ("a.wav", 0.5, None, "", "", "", "", "-"),
+        ]),
     ],
 )  # fmt: skip
 def test_a_format(name: str, content: str | bytes, expected: list[tuple[Any, ...]]) -> None:
@@ -87,6 +108,9 @@ def test_a_format(name: str, content: str | bytes, expected: list[tuple[Any, ...
     [
         ("a.rttm", RTTM + "SPEAKER talk 1 x 2 <NA> <NA> ada\n", "a.rttm:4: 'x' is not a time in seconds"),
         ("a.rttm", "SPEAKER talk 1\n", "a.rttm:1: the line has 3 fields, and 8 are needed"),
+        ("a.rttm", "SPEAKER talk 2 1 0.5 1 <NA> <NA> ada <NA> <NA>\n", "has 11 fields, and at most 10 are possible"),
+        ("a.ctm", "talk 2 1 0.5 0.25 hello 0.9\n", "a.ctm:1: 'hello' is not the confidence of a word"),
+        ("data/segments", "u1 talk 2 0.5 2 1\n", "has 6 fields, and at most 5 are possible"),
         ("a.stm", "talk 1 ada 0.5\n", "a.stm:1: the line has 4 fields"),
         ("a.ctm", b"talk 1 0 1 caf\xe9\n", "a.ctm:1: this is not UTF-8"),
         ("a.txt", b"caf\xe9\n", "a.txt: this is not UTF-8"),
@@ -186,6 +210,7 @@ def test_a_name_of_several_recordings_is_refused_for_each() -> None:
         ([entry("a", 1, 1, id="u1")], "segment 'u1' in ais://c/x.jsonl:1 from 1 to 1 s is shorter than 0.01 s"),
         ([entry("a", 2, 1)], "from 2 to 1 s is shorter"),
         ([entry("a", 2, None)], "has one time only"),
+        ([entry("a", -1, None, is_open=True)], "begins at -1 s, before its recording"),
         ([entry("a", text="x" * 1_000_001)], "1000001 characters"),
         ([entry("a", text="\ud800")], "is not Unicode"),
         ([entry("a"), entry("a", line=2)], "x.jsonl:2 repeats the segment in ais://c/x.jsonl:1"),
@@ -208,7 +233,7 @@ def test_speakers_may_overlap_and_segments_are_in_the_order_of_their_starts() ->
 
 def test_the_files_of_a_kaldi_folder_belong_together() -> None:
     files = {
-        "d/segments": "u1 talk 0.5 2\nu2 talk 3 4\n", "d/text": "u1 hello there\nu3 lost\n", "d/utt2spk": "u2 ada\n",
+        "d/segments": "u1 talk 0.5 2\nu2 talk 3 -1\n", "d/text": "u1 hello there\nu3 lost\n", "d/utt2spk": "u2 ada\n",
         "d/utt2lang": "u1 en\n", "d/wav.scp": "talk /mnt/corpus/2026/talk.flac\nother sph2pipe x.sph |\n",
         "e/text": "b whole text\n", "e/wav.scp": "b cat b.wav |\n",
     }  # fmt: skip
@@ -218,7 +243,7 @@ def test_the_files_of_a_kaldi_folder_belong_together() -> None:
     assert entries == {
         "2026/talk.flac": {"segments": [
             {"start": 0.5, "end": 2.0, "id": "u1", "text": "hello there", "language": "en"},
-            {"start": 3.0, "end": 4.0, "id": "u2", "speaker": "ada"},
+            {"start": 3.0, "id": "u2", "speaker": "ada"},
         ]},
         "b.wav": {"segments": [{"id": "b", "text": "whole text"}]},
     }  # fmt: skip

@@ -167,7 +167,7 @@ class ParquetSource:
         name, opening = self._files[number]
         try:
             with opening() as raw:
-                yield pq.ParquetFile(raw)
+                yield pq.ParquetFile(raw, page_checksum_verification=True)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as e:
             raise HsdsInputError(f"{name}: is not a Parquet file that can be read: {e}") from e
         except transfer.TransferTransientError as e:

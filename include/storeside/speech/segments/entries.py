@@ -21,7 +21,7 @@ class SegmentsError(StoresideError, BadInput):
 
 @dataclass(frozen=True)
 class Entry:
-    """A segment of a recording, in seconds; without `end`, it is the whole recording.
+    """A segment of a recording, in seconds; without `start` and `end`, it is the whole recording.
 
     Unknown texts are empty.
 
@@ -35,6 +35,7 @@ class Entry:
     :param speaker: name of the person
     :param language: code or name
     :param is_kaldi: other files of the same folder describe it
+    :param is_open: it has no `end`, because it ends with its recording
     """
 
     recording: str
@@ -47,12 +48,13 @@ class Entry:
     speaker: str = ""
     language: str = ""
     is_kaldi: bool = False
+    is_open: bool = False
 
     @property
     def fault(self) -> str:
         """Why its recording cannot be cut; empty if it can."""
         where = f"segment {self.id!r} in {self.place}" if self.id else f"the segment in {self.place}"
-        if reason := _wrong_times(self.start, self.end):
+        if reason := _wrong_times(self.start, math.inf if self.is_open else self.end, self.is_open):
             return f"{where} {reason}"
         if len(self.text) > LONGEST_TEXT:
             return f"the text of {where} has {len(self.text)} characters, more than {LONGEST_TEXT}"
@@ -83,10 +85,10 @@ class Place:
 Found: TypeAlias = Entry | Detail | Place
 
 
-def _wrong_times(start: float | None, end: float | None) -> str:
+def _wrong_times(start: float | None, end: float | None, is_open: bool) -> str:
     if start is None or end is None:
         return "" if start is end else "has one time only: state its start and its end"
-    if not (math.isfinite(start) and math.isfinite(end)):
+    if not (math.isfinite(start) and (math.isfinite(end) or is_open)):
         return "has a time that is not a number of seconds"
     if start < 0:
         return f"begins at {start:g} s, before its recording"

@@ -9,12 +9,17 @@ from __future__ import annotations
 
 import json
 import posixpath
+import re
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from .entries import Detail, Entry, Found, Lines, Place, SegmentsError, seconds
 
 _NOTHING = "<NA>"
+_NO_CONFIDENCE = ("NA", _NOTHING)
+# These characters divide fields. Python's `split` also divides names and words, such as at U+00A0 and U+3000.
+_BLANKS = " \t\r\n\f\v"
 # Names of fields in lines of JSON, the first that a line has: NeMo's, Lhotse's supervisions, and other common ones.
 _RECORDING = ("audio_filepath", "recording_id", "recording", "audio", "file_name", "file")
 _LANGUAGE = ("language", "lang", "source_lang")
@@ -26,12 +31,15 @@ _IGNORED = "IGNORE_TIME_SEGMENT_IN_SCORING"
 
 
 def rttm(lines: Lines) -> Iterator[Found]:
-    """Read the lines ``SPEAKER <file> <channel> <start> <duration> <NA> <NA> <speaker> …``; others are left out."""
+    """Read the lines ``SPEAKER <file> <channel> <start> <duration> <NA> <NA> <speaker> …``; others are left out.
+
+    More than ten fields are a name with spaces, which some programs write, and which would shift the times.
+    """
     for place, line in lines:
-        fields = line.split()
+        fields = _split(line)
         if not fields or fields[0] != "SPEAKER":
             continue
-        _require(fields, 8, place, "SPEAKER <file> <channel> <start> <duration> <NA> <NA> <speaker>")
+        _require(fields, 8, place, "SPEAKER <file> <channel> <start> <duration> <NA> <NA> <speaker>", most=10)
         start, duration = seconds(fields[3], place), seconds(fields[4], place)
         yield Entry(
             fields[1], place, start, start + duration, _known(fields[2]), speaker=_known(fields[7]),
@@ -42,13 +50,13 @@ def rttm(lines: Lines) -> Iterator[Found]:
 def stm(lines: Lines) -> Iterator[Found]:
     """Read the lines ``<file> <channel> <speaker> <start> <end> [<labels>] <text>``; ``;;`` begins a comment."""
     for place, line in lines:
-        if not line.strip() or line.startswith(";;"):
+        fields = _split(line, 6)
+        if not fields or line.startswith(";;"):
             continue
-        fields = line.split(None, 5)
         _require(fields, 5, place, "<file> <channel> <speaker> <start> <end> [<labels>] <text>")
-        text = fields[5].strip() if len(fields) > 5 else ""
+        text = fields[5] if len(fields) > 5 else ""
         if text.startswith("<") and ">" in text:
-            text = text.partition(">")[2].strip()
+            text = text.partition(">")[2].strip(_BLANKS)
         if text.upper() == _IGNORED:
             continue
         yield Entry(
@@ -58,12 +66,19 @@ def stm(lines: Lines) -> Iterator[Found]:
 
 
 def ctm(lines: Lines) -> Iterator[Found]:
-    """Read the lines ``<file> <channel> <start> <duration> <word> …``: each word is a segment."""
+    """Read the lines ``<file> <channel> <start> <duration> <word> [<confidence> …]``: each word is a segment.
+
+    After the word is a number or NA. Anything else there shows a name with spaces, which would shift the times.
+    """
     for place, line in lines:
-        if not line.strip() or line.startswith(";;"):
+        fields = _split(line)
+        if not fields or line.startswith(";;"):
             continue
-        fields = line.split()
         _require(fields, 5, place, "<file> <channel> <start> <duration> <word>")
+        if len(fields) > 5 and fields[5] not in _NO_CONFIDENCE and not _is_number(fields[5]):
+            raise SegmentsError(
+                f"{place}: {fields[5][:40]!r} is not the confidence of a word: a name or word has no spaces"
+            )
         start = seconds(fields[2], place)
         yield Entry(
             fields[0], place, start, start + seconds(fields[3], place), _known(fields[1]), text=_known(fields[4])
@@ -73,7 +88,8 @@ def ctm(lines: Lines) -> Iterator[Found]:
 def jsonl(lines: Lines) -> Iterator[Found]:
     """Read lines of JSON: NeMo's ``audio_filepath``, ``offset``, ``duration``, ``text``, or ``start`` and ``end``.
 
-    Without ``offset`` and ``start``, a line is a whole recording.
+    Without ``offset`` and ``start``, a line is a whole recording. It ends with its recording if its ``duration`` or
+    ``end`` is null.
     """
     for place, line in lines:
         if line.strip():
@@ -86,10 +102,20 @@ def of_json(fields: Mapping[str, Any], place: str, recording: str = "") -> Entry
     if not name:
         raise SegmentsError(f"{place}: there is no recording: name it in one of the fields {', '.join(_RECORDING)}")
     start, end = _times(fields, place)
+    is_open = start is not None and end is None and ("duration" in fields or "end" in fields)
     return Entry(
-        name, place, start, end, _first(fields, ("channel",), place), _first(fields, _ID, place),
+        name, place, start, end, _channel(fields, place), _first(fields, _ID, place),
         _first(fields, _TEXT, place), _first(fields, _SPEAKER, place), _first(fields, _LANGUAGE, place),
+        is_open=is_open,
     )  # fmt: skip
+
+
+def _channel(fields: Mapping[str, Any], place: str) -> str:
+    """Return the channel, or those of Lhotse's segments that several channels share."""
+    several = fields.get("channel")
+    if not isinstance(several, list):
+        return _first(fields, ("channel",), place)
+    return "+".join(_first({"channel": one}, ("channel",), place) for one in several)
 
 
 def _times(fields: Mapping[str, Any], place: str) -> tuple[float | None, float | None]:
@@ -132,12 +158,16 @@ def _first(fields: Mapping[str, Any], names: tuple[str, ...], place: str) -> str
 
 
 def kaldi_segments(lines: Lines) -> Iterator[Found]:
-    """Read Kaldi's ``segments``: ``<utterance> <recording> <start> <end>``."""
+    """Read Kaldi's ``segments``: ``<utterance> <recording> <start> <end> [<channel>]``; an end of -1 is the last."""
     for place, line in lines:
-        if fields := line.split():
-            _require(fields, 4, place, "<utterance> <recording> <start> <end>")
+        if fields := _split(line):
+            form = "<utterance> <recording> <start> <end> [<channel>]"
+            _require(fields, 4, place, form, most=5)
             start, end = seconds(fields[2], place), seconds(fields[3], place)
-            yield Entry(fields[1], place, start, end, id=fields[0], is_kaldi=True)
+            channel, is_open = "".join(fields[4:]), end == -1
+            yield Entry(
+                fields[1], place, start, None if is_open else end, channel, fields[0], is_kaldi=True, is_open=is_open
+            )
 
 
 def kaldi_details(field: str) -> Callable[[Lines], Iterator[Found]]:
@@ -145,10 +175,8 @@ def kaldi_details(field: str) -> Callable[[Lines], Iterator[Found]]:
 
     def read(lines: Lines) -> Iterator[Found]:
         for place, line in lines:
-            if not line.strip():
-                continue
-            name, *value = line.split(None, 1)
-            yield Detail(posixpath.dirname(place), name, field, value[0].strip() if value else "")
+            if fields := _split(line, 2):
+                yield Detail(posixpath.dirname(place), fields[0], field, "".join(fields[1:]))
 
     return read
 
@@ -156,26 +184,44 @@ def kaldi_details(field: str) -> Callable[[Lines], Iterator[Found]]:
 def kaldi_places(lines: Lines) -> Iterator[Found]:
     """Read Kaldi's ``wav.scp``: ``<recording> <path>``. A command has no path, so the recording has its name."""
     for place, line in lines:
-        if not line.strip():
-            continue
-        name, *path = line.split(None, 1)
-        where = path[0].strip() if path else ""
-        yield Place(posixpath.dirname(place), name, name if where.endswith("|") or not where else where)
+        if fields := _split(line, 2):
+            name, where = fields[0], "".join(fields[1:])
+            yield Place(posixpath.dirname(place), name, name if where.endswith("|") or not where else where)
 
 
 def transcripts(lines: Lines) -> Iterator[Found]:
     """Read LibriSpeech's ``84-121123.trans.txt``: a recording of the same folder, and its text."""
     for place, line in lines:
-        if line.strip():
-            name, *text = line.split(None, 1)
+        if fields := _split(line, 2):
             folder = posixpath.dirname(place)
-            yield Entry(posixpath.join(folder, name), place, text=text[0].strip() if text else "")
+            yield Entry(posixpath.join(folder, fields[0]), place, text="".join(fields[1:]))
 
 
 def _known(text: str) -> str:
     return "" if text == _NOTHING else text
 
 
-def _require(fields: list[str], count: int, place: str, form: str) -> None:
+def _split(line: str, most: int = 0) -> list[str]:
+    """Return the fields of a line, at most `most`: the last one is then the rest of the line."""
+    stripped = line.strip(_BLANKS)
+    return _BETWEEN.split(stripped, max(most - 1, 0)) if stripped else []
+
+
+_BETWEEN = re.compile(f"[{_BLANKS}]+")
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _require(fields: list[str], count: int, place: str, form: str, most: int = sys.maxsize) -> None:
     if len(fields) < count:
         raise SegmentsError(f"{place}: the line has {len(fields)} fields, and {count} are needed: {form}")
+    if len(fields) > most:
+        raise SegmentsError(
+            f"{place}: the line has {len(fields)} fields, and at most {most} are possible: {form}: no name has spaces"
+        )

@@ -218,7 +218,7 @@ def _repeated(rows: Sequence[tuple[Any, ...]]) -> str:
 
 def _segment(row: tuple[Any, ...]) -> dict[str, Any]:
     _, start, end, _, *texts, _ = row
-    times = {} if start is None else {"start": start, "end": end}
+    times = {name: value for name, value in (("start", start), ("end", end)) if value is not None}
     told = dict(zip(("id", "text", "speaker", "language"), texts, strict=True))
     return {**times, **{name: value for name, value in told.items() if value}}
 

@@ -25,6 +25,8 @@ _STAGE = re.compile(r": read stage: \w++(?:: column: (?P<column>.*))?")
 _CUT = re.compile(r"buffer error|LZMA_BUF_ERROR|[Tt]runcated|end-of-stream marker|is cut off|EOF reached")
 _FILE = re.compile(r":? ?While reading from: \S+$")
 _UNPACKING = re.compile(r"inflate failed|lzma_stream_decoder|ZSTD|LZ4|brotli|bzip2|snappy|Snappy")
+_KEYS = "Map keys must be annotated as required"
+_CHECKSUM = re.compile(r"CRC checksum verification failed.*")
 _WIDE = re.compile(r"Integers with (?:more|less) than \d+ bits")
 AGAIN = "upload it again, or write it again"
 _UPLOAD = "upload it again"
@@ -69,6 +71,8 @@ def broken(what: str, error: BaseException) -> str:
 def words(error: BaseException) -> str:
     """Return the text of a library's error on one line, without its stack; what is wrong with a CSV as a sentence."""
     said = " ".join(_STACK.sub("", str(error)).split()).rstrip(" .:")
+    if found := _CHECKSUM.search(said):
+        return f"it is damaged: {found.group()}: {AGAIN}"
     if found := _FIELDS.match(said):
         return (
             f"a row has {found['fields']} instead of {found['names']} fields{found['row']}: correct its rows;"
@@ -89,6 +93,11 @@ def unreadable(error: BaseException, kind: str) -> str:
         return (
             "a column has integers of 128 bits, which Arrow does not have: write it as Decimal(38, 0), or as text"
             f" ({said})"
+        )
+    if said.startswith(_KEYS):
+        return (
+            "the keys of a map may be NULL in its schema, as Presto and Athena wrote them before 2022: write it again"
+            f" with a newer version ({said})"
         )
     if said.endswith(("not implemented", "not supported")):
         return f"it cannot be read, because {said}: write its columns with other types"

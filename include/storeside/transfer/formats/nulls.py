@@ -12,7 +12,7 @@ from typing import Any
 
 from storeside.transfer.base.errors import LoadObjectError
 from storeside.transfer.base.schema import alike, bare, is_nullable
-from storeside.transfer.formats.parquet import Facts, Nested, ParquetObject, Shape, batches_of, faults
+from storeside.transfer.formats.parquet import Facts, Nested, ParquetObject, Shape, batches_of, faults, renamed
 
 # How footers name the writers that count the NULLs of dictionaries wrongly.
 _MISCOUNTS = "parquet-cpp"
@@ -92,10 +92,11 @@ def _by_levels(parquet: ParquetObject, among: Sequence[Nested]) -> set[Nested]:
         leaves = {min(nested.leaves, key=lambda n: sizes[n]) for nested in among}
         paths = [file.schema.column(n).path for n in leaves]
         left = {nested.path: nested for nested in among}
+        whole = {field.name: field.type for field in renamed(file.schema_arrow)}
         found = set()
         for batch in batches_of(file.iter_batches(_BATCH_ROWS, columns=paths)):
             for name, array in zip(batch.schema.names, batch.columns, strict=True):
-                for path in null_paths(array, (name,)):
+                for path in null_paths(array, (name,), whole.get(name)):
                     if path in left:
                         found.add(left.pop(path))
             if not left:
@@ -103,25 +104,36 @@ def _by_levels(parquet: ParquetObject, among: Sequence[Nested]) -> set[Nested]:
     return found
 
 
-def null_paths(array: Any, path: tuple[str, ...]) -> set[tuple[str, ...]]:
-    """Return the paths of lists, maps and structs that are NULL somewhere in an array."""
+def null_paths(array: Any, path: tuple[str, ...], whole: Any = None) -> set[tuple[str, ...]]:
+    """Return the paths of lists, maps and structs that are NULL somewhere in an array.
+
+    `whole` is the array's type with all columns below it. If only some columns of a map are read, pyarrow makes a
+    list of structs.
+    """
     import pyarrow.types as of
 
     array = getattr(array, "storage", array)
     kind = array.type
+    whole = getattr(whole, "storage_type", whole) or kind
     if not (of.is_struct(kind) or of.is_map(kind) or hasattr(kind, "value_field")):
         return set()
     found = {path} if array.null_count else set()
     if array.null_count:  # everything within a NULL is NULL
         array = array.drop_null()
     if of.is_struct(kind):
-        parts = [(kind.field(n).name, array.field(n)) for n in range(kind.num_fields)]
+        parts = [(field.name, array.field(n), whole.field(field.name).type) for n, field in enumerate(kind)]
     elif of.is_map(kind):
         entries = as_lists(array).flatten()
-        parts = [("key", entries.field(0)), ("value", entries.field(1))]
+        parts = [("key", entries.field(0), whole.key_type), ("value", entries.field(1), whole.item_type)]
+    elif of.is_map(whole):
+        entries = array.flatten()
+        types = {whole.key_field.name: ("key", whole.key_type), whole.item_field.name: ("value", whole.item_type)}
+        parts = [
+            (types[field.name][0], entries.field(n), types[field.name][1]) for n, field in enumerate(entries.type)
+        ]
     else:
-        parts = [("[]", array.flatten())]
-    return found.union(*(null_paths(part, (*path, name)) for name, part in parts))
+        parts = [("[]", array.flatten(), whole.value_type)]
+    return found.union(*(null_paths(part, (*path, name), inner) for name, part, inner in parts))
 
 
 def as_lists(array: Any) -> Any:

@@ -122,8 +122,9 @@ class ParquetObject:
         metadata = self._of_footer.metadata
         with faults():
             return pq.ParquetFile(
-                pa.PythonFile(self.content, mode="r"), metadata=metadata, buffer_size=CHUNK, pre_buffer=pre_buffer
-            )
+                pa.PythonFile(self.content, mode="r"), metadata=metadata, buffer_size=CHUNK, pre_buffer=pre_buffer,
+                page_checksum_verification=True,
+            )  # fmt: skip
 
 
 def columns_of(schema: Any) -> list[Column]:

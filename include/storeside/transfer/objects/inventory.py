@@ -131,7 +131,9 @@ class Inventory:
             return
         stored = [_snake(name) for name in wanted]
         if self.form == "Parquet":
-            batches: Iterator[pa.RecordBatch] = parquet.ParquetFile(file).iter_batches(_ROWS, columns=stored)
+            batches: Iterator[pa.RecordBatch] = parquet.ParquetFile(
+                file, page_checksum_verification=True
+            ).iter_batches(_ROWS, columns=stored)
         else:
             stripes = orc.ORCFile(file)
             batches = (stripes.read_stripe(n, columns=stored) for n in range(stripes.nstripes))

@@ -59,6 +59,7 @@ class Mending:
         """Load an object in each way that the request's options allow; record it as failed if none succeeds."""
         remedies = (
             self._by_its_compression,
+            self._by_arrow,
             self._check_beginning,
             self._by_names,
             self._by_tidying,
@@ -113,6 +114,10 @@ class Mending:
         if compression == "auto":
             return None
         return self.staging.stage([o], How(compression=compression) if compression else How(push=True))
+
+    def _by_arrow(self, o: Planned, error: LoadObjectError) -> Staged | None:
+        """Let the worker read Parquet with a page that ClickHouse takes for damaged although it is not."""
+        return self.staging.stage([o], How(by_arrow=True)) if self.rereading.needs_arrow(o, str(error)) else None
 
     def _by_names(self, o: Planned, error: LoadObjectError) -> Staged | None:
         """Load an object that only seemed to have a name twice: a name with a point is no object in another one.

@@ -1,9 +1,13 @@
-"""Reads an object of text again, alone: up to a row, or without the rows that cannot be parsed."""
+"""Reads an object again, alone: text up to a row, or without the rows that cannot be parsed, or in another way."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+from storeside.transfer.base.damage import remedy_of
+from storeside.transfer.base.errors import LoadObjectError
+from storeside.transfer.formats.parquet import ParquetObject
+from storeside.transfer.formats.parquet_pages import has_empty
 from storeside.transfer.request.object_format import BY_WORKER, compression_by_name
 from storeside.transfer.run.salvage import Rejected, salvage
 from storeside.transfer.staging.staging import Staging
@@ -30,6 +34,16 @@ class Rereading:
         if actual in BY_WORKER:
             return None
         return "auto" if actual.removeprefix("hadoop-") == compression_by_name(o.key) else actual or "none"
+
+    def needs_arrow(self, o: Planned, reason: str) -> bool:
+        """Return whether an object is Parquet with a page that ClickHouse takes for damaged although it is not."""
+        if self.work.form.name != "parquet" or not remedy_of(reason):
+            return False
+        content = self.work.content(o)
+        try:
+            return has_empty(content, ParquetObject(content).footer)
+        except LoadObjectError:  # `reason` tells more
+            return False
 
     def salvaged(self, o: Planned, table: str, reject: Callable[[Rejected], None]) -> int:
         """Send the rows that can be parsed to a staging table, and the others to `reject`; see `salvage`."""

@@ -38,6 +38,8 @@ class Grouping:
     def groups(self, objects: Sequence[Planned], destination: Destination, how: How = USUAL) -> list[Group]:
         """Return the objects grouped by how they are read; if only first rows are, no object states their number."""
         found = self._groups(objects, destination, how)
+        if how.by_arrow:
+            found = [replace(group, reading=replace(group.reading, by_arrow=True)) for group in found]
         if not self.work.most_rows:
             return found
         return [replace(group, objects=[Loaded(o, -1) for o in group.planned]) for group in found]

@@ -173,15 +173,17 @@ class How:
 
     `rest` lists the columns that are stored in the column `_rest`. `compression` is ClickHouse's name for the
     compression of the content if the objects' names suggest another. With `push`, the worker reads the objects; with
-    `tidy`, it sends the rows that `records` yields. With `exact`, columns of integers in JSON take numbers such as
-    5.0. `checked` objects have no name twice in an object of a `JSON` column. With `apart`, each value has its check,
-    and the error of a refused value names its column: see `TOGETHER`, and `proof`.
+    `tidy`, it sends the rows that `records` yields; with `by_arrow`, those that pyarrow reads. With `exact`, columns
+    of integers in JSON take numbers such as 5.0. `checked` objects have no name twice in an object of a `JSON`
+    column. With `apart`, each value has its check, and the error of a refused value names its column: see `TOGETHER`,
+    and `proof`.
     """
 
     rest: tuple[Column, ...] = ()
     compression: str = "auto"
     push: bool = False
     tidy: bool = False
+    by_arrow: bool = False
     exact: bool = False
     checked: bool = False
     apart: bool = False

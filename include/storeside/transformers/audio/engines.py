@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 
-from .containers.stated import CHAIN, DELAY, FRAGMENTS
+from .containers.stated import CHAIN, DELAY, EARLY, FRAGMENTS
 
 NATIVE, PYAV, NONE = "native", "PyAV", "none"
 
@@ -49,6 +49,7 @@ _FIXED = "integer arithmetic: the same samples"
 # The first row that fits counts, so those for special recordings come first.
 TABLE: tuple[Row, ...] = (
     Row("Ogg", ("ogg",), (), PYAV, "libav before 8 shifts or refuses the links after the first", form=CHAIN),
+    Row("Ogg", ("ogg",), ("vorbis",), PYAV, "libav plays the samples before the start", form=EARLY),
     Row("MP4", ("mov",), (), PYAV, "libav before 6 plays the delay of the encoder", form=FRAGMENTS),
     Row("CAF", ("caf",), (), PYAV, "libav before 6 plays the delay of the encoder", form=DELAY),
     Row("all", (), ("mp3",), PYAV, "libav before 8 distorts it", rate=24_000),

@@ -18,7 +18,7 @@ OVERSHOOT_SECONDS = 0.5
 class Segment:
     """A part of a recording in seconds, with its text; unknown texts are empty.
 
-    If it `is_whole`, it ends with the recording, at the latest at its end.
+    If it `is_open`, it ends with its recording, at the latest at its end.
     """
 
     start_seconds: float
@@ -27,7 +27,7 @@ class Segment:
     text: str = ""
     speaker: str = ""
     language: str = ""
-    is_whole: bool = False
+    is_open: bool = False
 
     def at(self, rate: int) -> tuple[int, int]:
         """Return its first sample, and the sample after its last one, at a rate in Hz."""
@@ -41,8 +41,8 @@ class Segment:
 def segments(arguments: str, limits: Limits) -> list[Segment] | None:
     """Return the segments in a job's entry of a recording, by their starts; None if it has no entry.
 
-    A segment without times is the whole recording. Raises AudioError if the job refuses the recording, and ValueError
-    for anything but an entry.
+    A segment without times is the whole recording, and one without an end its rest. Raises AudioError if the job
+    refuses the recording, and ValueError for anything but an entry.
     """
     entry = json.loads(arguments or "null")
     if entry is None:
@@ -51,7 +51,7 @@ def segments(arguments: str, limits: Limits) -> list[Segment] | None:
         raise errors.AudioError(str(entry["refused"]))
     found = [
         Segment(
-            float(one.get("start", 0.0)), float(one.get("end", limits.seconds)), is_whole="end" not in one,
+            float(one.get("start", 0.0)), float(one.get("end", limits.seconds)), is_open="end" not in one,
             id=one.get("id", ""), text=one.get("text", ""), speaker=one.get("speaker", ""),
             language=one.get("language", ""),
         )
@@ -62,9 +62,10 @@ def segments(arguments: str, limits: Limits) -> list[Segment] | None:
 
 def require_within(segment: Segment, seconds: float, samples: int) -> None:
     """Raise AudioError if a segment is not in a recording of these `seconds`, or has no `samples` of it."""
-    is_late = segment.end_seconds > seconds + OVERSHOOT_SECONDS and not segment.is_whole
+    is_late = segment.end_seconds > seconds + OVERSHOOT_SECONDS and not segment.is_open
     if is_late or segment.start_seconds >= seconds or not samples:
+        end = "its end" if segment.is_open else f"{segment.end_seconds:g} s"
         raise errors.AudioError(
-            f"the segment {segment.id!r} from {segment.start_seconds:g} to {segment.end_seconds:g} s is outside the"
+            f"the segment {segment.id!r} from {segment.start_seconds:g} to {end} is outside the"
             f" recording, which has {seconds:g} s: correct its times, or the name of its recording"
         )

@@ -60,6 +60,7 @@ class Decoder:
         self.limits = limits
         self.samples = 0
         self._link, self._begun = 0, 0  # the link of an Ogg chain, and the samples before it
+        self._early = sum(data.stated.early[:1])  # samples before the start of the link, still to come
         self._form: tuple[Any, ...] | None = None
         try:
             self.stream: Any = self._decodable_stream()
@@ -108,6 +109,9 @@ class Decoder:
         """Return the part of a frame without the padding at both ends of the recording; None if there is none."""
         self._require_form(frame)
         first = _delay(frame) if self._stated.keeps_packets else 0
+        early = min(self._early, frame.samples - first)
+        self._early -= early
+        first += early
         kept = self._stated.kept_seconds[self._link : self._link + 1]
         left = round(kept[0] * self.rate) + self._begun - self.samples if kept else math.inf
         count = min(frame.samples - first, left)
@@ -128,6 +132,7 @@ class Decoder:
             if decoder.name == "vorbis" and packet.has_sidedata(_HEADERS):
                 yield from decoder.decode(None)
                 self._link, self._begun = self._link + 1, self.samples
+                self._early = sum(self._stated.early[self._link : self._link + 1])
                 decoder = av.CodecContext.create("vorbis", "r")
                 decoder.extradata = bytes(packet.get_sidedata(_HEADERS))
                 decoder.options, decoder.thread_type = self._options, _THREADS

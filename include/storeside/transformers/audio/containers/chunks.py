@@ -21,6 +21,7 @@ _UNKNOWN_SIZE = 0x7FFF0000
 # WAVE_FORMAT_ of codecs with a fixed number of bits per sample: PCM, float, A-law, mu-law.
 _FIXED = (1, 3, 6, 7)
 _EXTENSIBLE = 0xFFFE
+_FORMAT = 40  # bytes of WAVEFORMATEXTENSIBLE
 # WAVE_FORMAT_ of codecs whose header has the samples per block: ADPCM of Microsoft and of IMA, GSM.
 _BLOCKS = (2, 0x11, 0x31)
 # More samples than a block of a compressed codec has; some encoders count a last block that they do not write.
@@ -42,6 +43,12 @@ class _Chunks:
     cut: tuple[bytes, int, int] | None = None
     is_all: bool = True
     padding: bytes = b""
+
+    def end_after(self, name: bytes, content: Bytes) -> bool:
+        """Return whether complete chunks follow the chunk of this name to the end."""
+        start, size = self.first.get(name, (0, 0))
+        is_whole = self.is_all and not self.cut and self.rest + len(self.padding) >= content.size
+        return is_whole and start > 0 and self.rest > start + size
 
     def body(self, content: Bytes, name: bytes, most: int = 64) -> bytes:
         start, size = self.first.get(name, (0, 0))
@@ -94,8 +101,14 @@ def _walk(content: Bytes, at: int, form: _Form) -> _Chunks:
     return found
 
 
-def _length(content: Bytes, chunks: _Chunks, sound: bytes, is_unknown: bool) -> Stated:
-    """Compare the declared size of the chunk of samples with the bytes that exist."""
+def _length(content: Bytes, chunks: _Chunks, sound: bytes, is_unknown: bool, least: int = 0) -> Stated:
+    """Compare the declared size of the chunk of samples with the bytes that exist.
+
+    A chunk of the `least` size has no samples. If other chunks follow it, its size is known, although libav would
+    read them as samples.
+    """
+    if chunks.first.get(sound, (0, -1))[1] == least and chunks.end_after(sound, content):
+        raise errors.no_samples(sound.decode())
     if sound not in chunks.first or is_unknown or not chunks.is_all:
         return Stated(content.size)
     if chunks.cut and chunks.cut[0] == sound:
@@ -126,24 +139,38 @@ def wave(content: Bytes, at: int) -> Stated:
         is_unknown = not stated
     else:
         is_unknown = not size or (size >= _UNKNOWN_SIZE and start + size > content.size)
-    head = chunks.body(content, b"fmt ", 26)
+    head = chunks.body(content, b"fmt ", _FORMAT)
     code, rate, pace, block = (number(head[a:b]) for a, b in ((0, 2), (4, 8), (8, 12), (12, 14)))
     channels, bits, valid = (number(head[a : a + 2]) for a in (2, 14, 18))
+    is_aligned = code == _EXTENSIBLE and number is little
     if code == _EXTENSIBLE:
         code = number(head[24:26])
     else:
         valid = bits
     if code == 1 and kind == b"RIFX" and bits > 8:
         raise errors.not_readable("WAV with the most significant byte first (RIFX)")
-    if code == 1 and channels:
-        raw.require_layout("WAV", valid, bits, block // channels)
     stated_length = _length(content, chunks, b"data", is_unknown)
+    if code == 1 and channels:
+        if is_aligned and bits == 8 * block // channels and raw.is_short(valid, bits, block // channels):
+            return _filled(stated_length, start, 0 if is_unknown else size // block, head, block)
+        raw.require_layout("WAV", valid, bits, block // channels)
     fact = number(chunks.body(content, b"fact", 4))
     if code in _FIXED and block and rate:
         return _with(stated_length, size // block / rate, is_exact=True)
     if fact and rate:
         return _in_blocks(_with(stated_length, fact / rate, is_exact=True, slack=_BLOCK_SAMPLES), head, size)
     return _with(stated_length, size / pace if pace else None)
+
+
+def _filled(stated: Stated, start: int, frames: int, head: bytes, block: int) -> Stated:
+    """Let libav read integers of fewer bits than their bytes have as those of all their bits.
+
+    WAVEFORMATEXTENSIBLE aligns them with the most significant bit (Microsoft), so their values are the same.
+    """
+    form = head[:18] + head[14:16] + head[20:]
+    made = b"RIFF" + bytes(4) + b"WAVEfmt " + struct.pack("<I", len(form)) + form + b"data" + bytes(4)
+    place = replace(stated, end=start + frames * block) if frames else stated
+    return raw.headed(place, start, made, frames, block, little(head[4:8]))
 
 
 def _in_blocks(stated: Stated, head: bytes, size: int) -> Stated:
@@ -175,19 +202,22 @@ def _resumed(content: Bytes, before: _Chunks, start: int, size: int, form: _Form
 def wave64(content: Bytes, at: int) -> Stated:
     """Read Sony Wave64, whose chunks have GUIDs as names."""
     chunks = _walk(content, at + 40, _Form(16, 8, "little", counts_header=True, align=8))
-    _, size = chunks.first.get(b"data", (0, 0))
+    start, size = chunks.first.get(b"data", (0, 0))
     # A muxer that cannot seek back leaves all bits of a size set, or its upper half.
     is_unknown = size <= 0 or size >= 1 << 62
-    head = chunks.body(content, b"fmt ", 26)
+    head = chunks.body(content, b"fmt ", _FORMAT)
     code, rate, pace, block = (little(head[a:b]) for a, b in ((0, 2), (4, 8), (8, 12), (12, 14)))
     channels, bits, valid = (little(head[a : a + 2]) for a in (2, 14, 18))
+    is_aligned = code == _EXTENSIBLE
     if code == _EXTENSIBLE:
         code = little(head[24:26])
     else:
         valid = bits
-    if code == 1 and channels:
-        raw.require_layout("W64", valid, bits, block // channels)
     stated = _length(content, chunks, b"data", is_unknown)
+    if code == 1 and channels:
+        if is_aligned and bits == 8 * block // channels and raw.is_short(valid, bits, block // channels):
+            return _filled(stated, start, 0 if is_unknown else size // block, head, block)
+        raw.require_layout("W64", valid, bits, block // channels)
     if code in _FIXED and block and rate:
         return _with(stated, size // block / rate, is_exact=True)
     return _with(stated, size / pace if pace else None)
@@ -240,7 +270,7 @@ def caf(content: Bytes, at: int) -> Stated:
     channels, bits = big(head[24:28]), big(head[28:32])
     if head[8:12] == b"lpcm" and channels and frames:
         raw.require_layout("CAF", bits, bits, packet // frames // channels)
-    stated = _length(content, chunks, b"data", size >= 1 << 63 or size <= 4)
+    stated = _length(content, chunks, b"data", size >= 1 << 63 or size <= 4, least=4)
     rate: float = struct.unpack(">d", head[:8])[0] if len(head) >= 8 else 0.0
     if not rate > 0:
         return stated

@@ -70,5 +70,10 @@ def require_layout(what: str, valid: int, bits: int, sample_bytes: int) -> None:
 
     `bits` is the number in the header, and `valid` that of the bits that count.
     """
-    if 0 < min(valid, bits) <= 8 * (sample_bytes - 1):
+    if is_short(valid, bits, sample_bytes):
         raise errors.not_readable(f"{what} with {min(valid, bits)} bits per sample in {sample_bytes} bytes")
+
+
+def is_short(valid: int, bits: int, sample_bytes: int) -> bool:
+    """Return whether integers leave a byte of each sample empty."""
+    return 0 < min(valid, bits) <= 8 * (sample_bytes - 1)

@@ -17,6 +17,7 @@ TOLERANCE_SECONDS = 0.3
 CHAIN = "chain"
 FRAGMENTS = "fragments with an edit list"
 DELAY = "delay in the table of packets"
+EARLY = "start within a packet"
 
 
 @dataclass(frozen=True)
@@ -40,9 +41,10 @@ class Stated:
         recording
     :param kept_seconds: lengths of the links of an Ogg chain, or the length of any other recording, after which only
         an encoder's padding follows; without one, all is kept
+    :param early: samples per channel before each link, or before the recording, that decoding yields
     :param keeps_packets: libav must not cut padding at the end, because it would cut samples
     :param keeps_edges: libav must not cut at the end of an MP4 edit list, whose ticks are longer than samples
-    :param form: a chain, fragments or a delay, which versions of libav decode differently
+    :param form: a chain, fragments, a delay or samples before the start, which versions of libav decode differently
     """
 
     end: int
@@ -55,6 +57,7 @@ class Stated:
     tolerance: float = math.inf
     head: bytes = b""
     kept_seconds: tuple[float, ...] = ()
+    early: tuple[int, ...] = ()
     keeps_packets: bool = False
     keeps_edges: bool = False
     form: str = ""
