@@ -16,6 +16,8 @@ _PAGE, _VALUE = 64, 2
 # The headers of a page by kind: of data, a dictionary, and data of version 2. Each begins with the number of values.
 _KINDS = (5, 7, 8)
 _VERSION_2 = 8
+# Fields of that header: the bytes of the levels of definition and of repetition.
+_LEVELS = (5, 6)
 # Headers that are read to look for an empty page, and bytes of one.
 _MOST_PAGES, _HEADER = 500, 4 << 10
 
@@ -63,10 +65,6 @@ def has_empty(content: Content, footer: Footer) -> bool:
                 return True
             at += decoder.at + packed
     return False
-
-
-# Bytes of the levels of definition and of repetition in a header of version 2.
-_LEVELS = (5, 6)
 
 
 def _sizes(page: Struct) -> tuple[int, int, int]:
