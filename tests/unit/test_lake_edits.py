@@ -184,6 +184,25 @@ def test_values_of_each_type_delete_rows(kind: pa.DataType, values: list[Any]) -
     assert found.to_pylist() == stored.slice(0, 1).to_pylist()
 
 
+@pytest.mark.parametrize("kinds", [(pa.large_string(), pa.string()), (pa.string(), pa.string_view())])
+def test_texts_of_writers_that_state_other_types_of_arrow_are_compared(kinds: tuple[pa.DataType, ...]) -> None:
+    stored, deleted = (field(2, "city", kind) for kind in kinds)
+    lake = Lake(of_rows([stored], [("a",), ("b",), (None,)]))
+    assert lake.read(lake.values([deleted], [("b",), (None,)]))["city"].to_pylist() == ["a"]
+    lake = Lake(pa.table({"city": pa.array(["a", "b"]).dictionary_encode()}, pa.schema([
+        field(2, "city", pa.dictionary(pa.int32(), pa.string()))
+    ])))  # fmt: skip
+    assert lake.read(lake.values([deleted], [("b",)]))["city"].to_pylist() == ["a"]
+
+
+@pytest.mark.parametrize("kind", [pa.large_string(), pa.string_view()])
+def test_paths_of_writers_that_state_other_types_of_arrow_are_compared(kind: pa.DataType) -> None:
+    lake = Lake(of_rows([N], [(1,), (2,)]))
+    columns = [field(2147483546, "file_path", kind), field(2147483545, "pos", pa.int64())]
+    deletes = lake.put("t/data/d.parquet", of_rows(columns, [(f"{PLACE}a.parquet", 0)]))
+    assert lake.read(deletes)["n"].to_pylist() == [2]
+
+
 def test_values_of_floating_point_are_refused_and_promoted_ones_compared() -> None:
     lake = Lake(of_rows([field(1, "n", pa.int32()), field(2, "x", pa.float64())], [(1, 0.5), (2, 1.5)]))
     assert lake.read(lake.values([N], [(1,)]))["n"].to_pylist() == [2]

@@ -165,7 +165,7 @@ class Editor:
         paths, positions = Fields.column(batch, batch.schema, PATH), Fields.column(batch, batch.schema, _POSITION)
         if paths is None or positions is None:
             raise LoadObjectError(f"{o.key}: it has no columns of position deletes: {REWRITE}")
-        return np.asarray(positions.filter(pc.equal(paths, path)).cast("int64"))
+        return np.asarray(positions.filter(pc.equal(_plain(paths), path)).cast("int64"))
 
     def _values(self, columns: tuple[int, ...], edit: Edit) -> _Values:
         """Return the values of columns that delete rows of a data file."""
@@ -247,9 +247,10 @@ def _alike(column: Any, values: Any) -> tuple[Any, Any]:
     """
     import pyarrow as pa
 
+    deleted, stored = values.type, column.type
     column, values = _plain(column), _plain(values)
     if any(pa.types.is_floating(array.type) or pa.types.is_nested(array.type) for array in (column, values)):
-        raise LoadObjectError(f"its rows are deleted by values of {values.type}, which a load does not compare")
+        raise LoadObjectError(f"its rows are deleted by values of {deleted}, which a load does not compare")
     if column.type == values.type:
         return column, values
     both = (column.type, values.type)
@@ -258,14 +259,24 @@ def _alike(column: Any, values: Any) -> tuple[Any, Any]:
     elif all(pa.types.is_decimal(kind) for kind in both) and both[0].scale == both[1].scale:
         wide = pa.decimal128(max(kind.precision for kind in both), both[0].scale)
     else:
-        raise LoadObjectError(f"its rows are deleted by values of {values.type}, and its column is {column.type}")
+        raise LoadObjectError(f"its rows are deleted by values of {deleted}, and its column is {stored}")
     return column.cast(wide), values.cast(wide)
 
 
 def _plain(array: Any) -> Any:
-    """Return an array without an extension type, such as that of UUIDs."""
-    kind = getattr(array.type, "storage_type", None)
-    return array if kind is None else array.cast(kind)
+    """Return an array without an extension type, such as that of UUIDs, and with the one type of texts or bytes.
+
+    Writers that use Arrow state its type in the file, such as a text with offsets of 64 bits, and others do not.
+    """
+    import pyarrow.types as of
+
+    kind = getattr(array.type, "storage_type", array.type)
+    kind = kind.value_type if of.is_dictionary(kind) else kind
+    if of.is_string(kind) or of.is_large_string(kind) or of.is_string_view(kind):
+        kind = "large_string"
+    elif of.is_binary(kind) or of.is_large_binary(kind) or of.is_binary_view(kind):
+        kind = "large_binary"
+    return array if array.type == kind else array.cast(kind)
 
 
 def _vector(blob: bytes, o: DeleteFile) -> Any:
