@@ -195,6 +195,15 @@ def test_texts_of_writers_that_state_other_types_of_arrow_are_compared(kinds: tu
     assert lake.read(lake.values([deleted], [("b",)]))["city"].to_pylist() == ["a"]
 
 
+@pytest.mark.parametrize("kinds", [(pa.int32(), pa.int64()), (pa.decimal128(4), pa.decimal128(9)), (pa.int64(),) * 2])
+def test_a_column_may_have_a_wider_type_in_later_files_of_deletes(kinds: tuple[pa.DataType, ...]) -> None:
+    before, after = (field(1, "n", kind) for kind in kinds)
+    for rows in (before, after):
+        lake = Lake(of_rows([rows], [(1,), (2,), (3,), (None,)]))
+        deletes = lake.values([before], [(1,)]), lake.values([after], [(3,)]), lake.values([after], [(None,)])
+        assert lake.read(*deletes)["n"].to_pylist() == [2]
+
+
 @pytest.mark.parametrize("kind", [pa.large_string(), pa.string_view()])
 def test_paths_of_writers_that_state_other_types_of_arrow_are_compared(kind: pa.DataType) -> None:
     lake = Lake(of_rows([N], [(1,), (2,)]))

@@ -133,7 +133,8 @@ class Editor:
         import numpy as np
 
         gone = self._positions(edit)
-        values = [self._values(columns, edit) for columns in sorted({o.columns for o in edit.deletes if o.columns})]
+        ids = sorted({o.columns for o in edit.deletes if o.columns})
+        values = [found for columns in ids for found in self._values(columns, edit)]
         start = 0
         for batch in batches:
             first, last = np.searchsorted(gone, [start, start + batch.num_rows])
@@ -167,20 +168,22 @@ class Editor:
             raise LoadObjectError(f"{o.key}: it has no columns of position deletes: {REWRITE}")
         return np.asarray(positions.filter(pc.equal(_plain(paths), path)).cast("int64"))
 
-    def _values(self, columns: tuple[int, ...], edit: Edit) -> _Values:
-        """Return the values of columns that delete rows of a data file."""
+    def _values(self, columns: tuple[int, ...], edit: Edit) -> Iterator[_Values]:
+        """Yield the values of columns that delete rows of a data file, one for all files with the same types."""
         import pyarrow as pa
 
-        parts: list[list[Any]] = [[] for _ in columns]
+        parts: dict[tuple[Any, ...], list[list[Any]]] = {}
         for o in edit.deletes:
             if o.columns == columns:
                 for batch in self._batches(o):
-                    for n, number in enumerate(columns):
-                        column = Fields.column(batch, batch.schema, number)
+                    found = [Fields.column(batch, batch.schema, number) for number in columns]
+                    for number, column in zip(columns, found, strict=True):
                         if column is None:
                             raise LoadObjectError(f"{o.key}: it lacks the column {number}, which it deletes by")
-                        parts[n].append(column)
-        return _Values(columns, [pa.chunked_array(part) if part else None for part in parts], edit.constants)
+                    parts.setdefault(tuple(column.type for column in found), []).append(found)
+        for some in parts.values():
+            arrays = [pa.chunked_array(chunks) for chunks in zip(*some, strict=True)]
+            yield _Values(columns, arrays, edit.constants)
 
     def _content(self, o: DeleteFile) -> Content:
         return Content(self.client, self.source.bucket, o.key, o.size)
@@ -211,8 +214,6 @@ class _Values:
         import pyarrow as pa
         import pyarrow.compute as pc
 
-        if any(array is None for array in self.arrays):
-            return np.zeros(batch.num_rows, bool)
         mine: Any = None
         theirs: Any = None  # numbers of the combinations of the columns so far
         for number, stored in zip(self.columns, self.arrays, strict=True):
