@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import zlib
+from datetime import date
 from decimal import Decimal
 from typing import Any, cast
 from uuid import UUID
@@ -226,6 +227,28 @@ def test_a_deleted_column_that_a_file_lacks_is_null_or_the_value_of_its_partitio
     assert lake.read(lake.values([CITY], [("a",)])).num_rows == 2
     assert lake.read(lake.values([CITY], [(None,)])).num_rows == 0
     assert lake.read(lake.values([CITY], [("a",)]), c2="a").num_rows == 0
+
+
+@pytest.mark.guarantee("load-snapshot-rows")
+def test_a_deleted_column_that_a_file_lacks_has_its_initial_default() -> None:
+    columns = NestedField(1, "n", LongType()), NestedField(2, "city", StringType(), initial_default="a")
+    fields = Fields(Schema(*columns), ((2, "city", "a"),))
+    lake = Lake(of_rows([N], [(1,), (2,)]))
+    assert lake.read(lake.values([CITY], [("a",)]), fields=fields).num_rows == 0
+    assert lake.read(lake.values([CITY], [(None,), ("b",)]), fields=fields)["city"].to_pylist() == ["a", "a"]
+    assert lake.read(lake.values([CITY], [("a",)]), fields=fields, c2="b")["city"].to_pylist() == ["b", "b"]
+    day = NestedField(2, "day", DateType(), initial_default="2026-01-05")
+    fields = Fields(Schema(columns[0], day), ((2, "day", "2026-01-05"),))
+    deleted = lake.values([field(2, "day", pa.date32())], [(date(2026, 1, 5),)])
+    assert lake.read(deleted, fields=fields).num_rows == 0
+
+
+@pytest.mark.guarantee("load-snapshot-rows")
+def test_a_file_without_ids_whose_rows_are_deleted_by_values_is_refused() -> None:
+    lake = Lake(pa.table({"n": pa.array([1, 2], pa.int64())}))
+    assert lake.read(lake.positions(("a.parquet", 0)))["n"].to_pylist() == [2]
+    with pytest.raises(LoadObjectError, match="its columns have no field ids, and its rows are deleted by values"):
+        lake.read(lake.values([N], [(1,)]))
 
 
 PLACE_OF = StructType(NestedField(5, "street", StringType()), NestedField(6, "number", LongType()))

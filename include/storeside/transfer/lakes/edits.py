@@ -20,7 +20,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from storeside.transfer.base.errors import LoadObjectError, TransferInputError, about
 from storeside.transfer.formats.parquet import ParquetObject, faults, row_groups
-from storeside.transfer.lakes.fields import Fields
+from storeside.transfer.lakes.fields import Fields, have_ids, repeated
 from storeside.transfer.objects.content import Content
 from storeside.transfer.request.source import EDIT, Source
 
@@ -134,6 +134,8 @@ class Editor:
 
         gone = self._positions(edit)
         ids = sorted({o.columns for o in edit.deletes if o.columns})
+        if ids and not have_ids(schema):
+            raise LoadObjectError(f"its columns have no field ids, and its rows are deleted by values: {REWRITE}")
         values = [found for columns in ids for found in self._values(columns, edit)]
         start = 0
         for batch in batches:
@@ -181,9 +183,10 @@ class Editor:
                         if column is None:
                             raise LoadObjectError(f"{o.key}: it lacks the column {number}, which it deletes by")
                     parts.setdefault(tuple(column.type for column in found), []).append(found)
+        constants = {**(edit.fields.defaults if edit.fields else {}), **edit.constants}
         for some in parts.values():
             arrays = [pa.chunked_array(chunks) for chunks in zip(*some, strict=True)]
-            yield _Values(columns, arrays, edit.constants)
+            yield _Values(columns, arrays, constants)
 
     def _content(self, o: DeleteFile) -> Content:
         return Content(self.client, self.source.bucket, o.key, o.size)
@@ -211,7 +214,6 @@ class _Values:
     def among(self, batch: Any, schema: Any) -> Any:
         """Return which rows of a batch are deleted, as an array of numpy."""
         import numpy as np
-        import pyarrow as pa
         import pyarrow.compute as pc
 
         mine: Any = None
@@ -219,8 +221,7 @@ class _Values:
         for number, stored in zip(self.columns, self.arrays, strict=True):
             column = Fields.column(batch, schema, number)
             if column is None:
-                constant = self.constants.get(number)
-                column = pa.repeat(pa.scalar(constant, stored.type), batch.num_rows)
+                column = repeated(self.constants.get(number), _plain(stored).type, batch.num_rows)
             column, values = _alike(column, stored)
             distinct = pc.unique(values)
             here, there = pc.index_in(column, distinct), pc.index_in(values, distinct)
