@@ -251,6 +251,13 @@ def test_a_file_without_ids_whose_rows_are_deleted_by_values_is_refused() -> Non
         lake.read(lake.values([N], [(1,)]))
 
 
+@pytest.mark.parametrize("kind", [pa.large_string(), pa.string_view()])
+def test_a_file_may_state_another_type_of_arrow_for_texts(kind: pa.DataType) -> None:
+    lake = Lake(of_rows([field(2, "town", kind)], [("a",), (None,)]))
+    fields = Fields(Schema(NestedField(2, "city", StringType())), ((2, "city", "None"),))
+    assert lake.read(fields=fields)["city"].to_pylist() == ["a", None]
+
+
 PLACE_OF = StructType(NestedField(5, "street", StringType()), NestedField(6, "number", LongType()))
 TABLE = Schema(
     NestedField(1, "id", LongType()), NestedField(9, "city", StringType()), NestedField(3, "place", PLACE_OF),

@@ -190,7 +190,8 @@ def _is_alike(kind: Any, target: Any) -> bool:
     import pyarrow.types as of
 
     groups = (
-        (of.is_string, of.is_large_string), (of.is_binary, of.is_large_binary, of.is_fixed_size_binary),
+        (of.is_string, of.is_large_string, of.is_string_view),
+        (of.is_binary, of.is_large_binary, of.is_binary_view, of.is_fixed_size_binary),
         (of.is_timestamp,), (of.is_time,), (of.is_null,),
     )  # fmt: skip
     stored = getattr(kind, "storage_type", kind)
