@@ -40,7 +40,7 @@ REPORT_SECONDS = 5.0
 # denied and they are at least FEW_DENIED.
 DENIED = 100
 FEW_DENIED = 11
-# A server has gone, and further attempts would take days, if so many objects in a row failed for transient reasons.
+# If this number of objects in a row failed for transient reasons, a server has gone: more attempts would take days.
 MOST_IN_A_ROW = 100
 
 

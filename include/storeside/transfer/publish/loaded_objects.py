@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _SLICE, _THREADS = 1000, 8
-# S3 has gone, and the requests for the other objects would take hours, if so many in a row get no answer.
+# If this number of objects in a row got no answer, S3 has gone: requests for the others would take hours.
 _MOST_IN_A_ROW = 100
 MOST_EXAMPLES = 20
 _COLUMNS = ("destination", "bucket", "key", "version", "action", "state", "place", "reason", "run_id")
