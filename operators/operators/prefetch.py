@@ -95,9 +95,10 @@ class AISPrefetchBucketOperator(FollowingOperator, MovementOperator, SelectingOp
             prefetch.check()
             missing = prefetch.missing()
             self.log.info("%s: %s, %s to fetch", self.bucket, counted(missing.objects, "object"), size(missing.bytes))
-            if not missing.objects and not as_bool(self.latest, "latest"):
+            is_empty = not missing.objects and prefetch.is_empty()
+            if is_empty or not (missing.objects or as_bool(self.latest, "latest")):
                 result = self._finish(context, missing, missing, time.time())
-                if prefetch.is_empty():
+                if is_empty:
                     self.end_without(f"no object of {self.bucket} matches the prefix {self.prefix!r}")
                 return result
         begun = {"objects": missing.objects, "size": missing.bytes, "started": time.time()}

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 import pytest
+from aistore.sdk.errors import AISError
 
 from storeside.aistore.buckets import Bucket
 from storeside.aistore.entries import entries
@@ -52,6 +54,25 @@ def test_a_folder_beside_more_objects_than_a_page_has(aistore: Any) -> None:
     for prefix in ("wide", "wide-", ""):
         expected = sorted(name for name in there if name.startswith(prefix))
         assert sorted(e.name for e in entries(aistore, bucket, prefix)) == expected
+    handle.delete()
+
+
+def test_an_object_with_the_name_of_a_folder_on_another_disk(aistore: Any) -> None:
+    """AIStore refuses such an object only if the same disk stores both."""
+    bucket = Bucket("ais", unique("twins"))
+    handle = bucket.handle(aistore)
+    handle.create()
+    there = []
+    for name in [f"twin{n}{end}" for n in range(12) for end in ("", "/1", "-2")]:
+        with suppress(AISError):
+            handle.object(name).get_writer().put_content(b"x")
+            there.append(name)
+    twins = [name for name in there if f"{name}/1" in there]
+    assert twins
+    for prefix in (*twins, "twin1", "twin", ""):
+        expected = sorted(name for name in there if name.startswith(prefix))
+        for page in (1000, 3):
+            assert sorted(e.name for e in entries(aistore, bucket, prefix, page=page)) == expected, prefix
     handle.delete()
 
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import threading
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from botocore.exceptions import ClientError, EndpointConnectionError
 
 from storeside.transfer import cli
-from storeside.transfer.base.errors import TransferInputError
+from storeside.transfer.base.errors import TransferInputError, TransferTransientError
+from storeside.transfer.publish.loaded_objects import SourceActions
 from storeside.transfer.request.after_load import AfterLoad
 from storeside.transfer.request.request import Request
 from storeside.transfer.request.source import Source
@@ -76,3 +80,38 @@ def test_the_command_has_all_options(monkeypatch: pytest.MonkeyPatch) -> None:
     assert moved == AfterLoad("move", "s3://archive/x", rejected=True)
     with pytest.raises(TransferInputError, match="--tag 'a': write NAME=VALUE"):
         parsed("--after-load", "tag", "--tag", "a")
+
+
+class Ledger:
+    """A ledger with objects that are due, and a client of S3 whose server answers the first requests only."""
+
+    def __init__(self, due: int, answers: int) -> None:
+        self.pages = [[(f"{n:04}", "etag", "", "", "", 0) for n in range(due)], []]
+        self.answers, self.asked = answers, 0
+        self.client: Any = SimpleNamespace(
+            query=lambda *_, **__: SimpleNamespace(result_rows=self.pages.pop(0)), insert=lambda *_, **__: None
+        )
+        self.source, self.destination, self.run_id = Source("trips"), "data.t", "run"
+        self.parameters: dict[str, Any] = {}
+        self.exceptions = SimpleNamespace(ClientError=ClientError)
+
+    def head_object(self, **_: Any) -> Any:
+        self.asked += 1
+        if self.asked > self.answers:
+            raise EndpointConnectionError(endpoint_url="http://s3")
+        return {"ETag": '"etag"', "ContentLength": 1}
+
+    def delete_object(self, **_: Any) -> None:
+        pass
+
+
+def test_a_server_that_has_gone_ends_the_changes_of_the_source_for_now() -> None:
+    def actions(ledger: Any) -> SourceActions:
+        return SourceActions(ledger, ledger, AfterLoad("delete"), threading.Event(), lambda: None)
+
+    gone = Ledger(1000, answers=200)
+    with pytest.raises(TransferTransientError, match=r"http://s3.*the last 100 objects of s3://trips"):
+        actions(gone).run()
+    assert gone.asked < 400
+    few = Ledger(99, answers=0)
+    assert actions(few).run().left == 99

@@ -8,10 +8,12 @@ from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
+import boto3
 import pytest
 import requests
 from aistore.sdk.errors import AISError
 from botocore.exceptions import ClientError, EndpointConnectionError
+from botocore.stub import Stubber
 from clickhouse_connect.driver.exceptions import DatabaseError
 
 from storeside.doctor import aistore, clickhouse, s3
@@ -119,6 +121,21 @@ def test_an_object_that_is_refused_is_not_removed() -> None:
     storage = Storage(fail(ClientError({"Error": {"Code": "AccessDenied"}}, "PutObject")))
     assert [(f.check, f.state) for f in probed(s3, storage, "trips")[1]] == [("put", "failed")]
     assert storage.calls == ["put"]
+
+
+@pytest.mark.parametrize("name", ["events", "https://sqs.eu-central-1.amazonaws.com/123456789012/events"])
+def test_a_queue_is_known_by_its_name_or_url(name: str) -> None:
+    sqs = boto3.client("sqs", region_name="eu-central-1", aws_access_key_id="k", aws_secret_access_key="s")
+    url = "https://sqs.eu-central-1.amazonaws.com/123456789012/events"
+    findings: list[Finding] = []
+    with Stubber(sqs) as answers:
+        if name != url:
+            answers.add_response("get_queue_url", {"QueueUrl": url}, {"QueueName": name})
+        found = {"Attributes": {"ApproximateNumberOfMessages": "3"}}
+        answers.add_response("get_queue_attributes", found, {"QueueUrl": url, "AttributeNames": ["All"]})
+        queue = s3.queue(lambda: sqs, name, Report(5, findings.append))
+    assert queue is not None, findings
+    assert (queue.url, queue.waiting) == (url, 3)
 
 
 class Recorded(Client):

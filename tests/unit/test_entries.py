@@ -33,6 +33,20 @@ def test_each_object_is_listed_once(there: set[str], prefix: str, page: int, tar
     assert sorted(names(disks, prefix, page)) == sorted(n for n in there if n.startswith(prefix))
 
 
+@given(st.sets(st.text("a-/0", min_size=1, max_size=5), max_size=30), st.text("a-/0", max_size=4), st.integers(1, 4))
+@example({"part", "part/1", "part-2"}, "part", 1000)
+def test_an_object_with_the_name_of_a_folder_on_another_target(given: set[str], prefix: str, page: int) -> None:
+    if "//" in prefix or prefix.startswith("/"):
+        return
+    fit = {n for n in given if not n.startswith("/") and not n.endswith("/") and "//" not in n}
+    disks = Disks(set(), 2)
+    folders = {n for n in fit if any(other.startswith(f"{n}/") for other in fit)}
+    disks.disks = [folders - {f for f in folders if any(o.startswith(f"{f}/") for o in folders)}, as_files(fit)]
+    disks.folders = [{n[:at] for n in disk for at in range(len(n)) if n[at] == "/"} for disk in disks.disks]
+    there = disks.disks[0] | disks.disks[1]
+    assert sorted(names(disks, prefix, page)) == sorted(n for n in there if n.startswith(prefix))
+
+
 def test_requests_grow_with_pages_and_not_with_the_siblings_of_a_folder() -> None:
     there = {f"part{after}{n:05}" for after in "/-0" for n in range(2500)}
     for prefix, pages in (("part", 8), ("part-", 3), ("", 8)):

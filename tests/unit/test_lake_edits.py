@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import zlib
+from datetime import date
 from decimal import Decimal
 from typing import Any, cast
 from uuid import UUID
@@ -184,6 +185,34 @@ def test_values_of_each_type_delete_rows(kind: pa.DataType, values: list[Any]) -
     assert found.to_pylist() == stored.slice(0, 1).to_pylist()
 
 
+@pytest.mark.parametrize("kinds", [(pa.large_string(), pa.string()), (pa.string(), pa.string_view())])
+def test_texts_of_writers_that_state_other_types_of_arrow_are_compared(kinds: tuple[pa.DataType, ...]) -> None:
+    stored, deleted = (field(2, "city", kind) for kind in kinds)
+    lake = Lake(of_rows([stored], [("a",), ("b",), (None,)]))
+    assert lake.read(lake.values([deleted], [("b",), (None,)]))["city"].to_pylist() == ["a"]
+    lake = Lake(pa.table({"city": pa.array(["a", "b"]).dictionary_encode()}, pa.schema([
+        field(2, "city", pa.dictionary(pa.int32(), pa.string()))
+    ])))  # fmt: skip
+    assert lake.read(lake.values([deleted], [("b",)]))["city"].to_pylist() == ["a"]
+
+
+@pytest.mark.parametrize("kinds", [(pa.int32(), pa.int64()), (pa.decimal128(4), pa.decimal128(9)), (pa.int64(),) * 2])
+def test_a_column_may_have_a_wider_type_in_later_files_of_deletes(kinds: tuple[pa.DataType, ...]) -> None:
+    before, after = (field(1, "n", kind) for kind in kinds)
+    for rows in (before, after):
+        lake = Lake(of_rows([rows], [(1,), (2,), (3,), (None,)]))
+        deletes = lake.values([before], [(1,)]), lake.values([after], [(3,)]), lake.values([after], [(None,)])
+        assert lake.read(*deletes)["n"].to_pylist() == [2]
+
+
+@pytest.mark.parametrize("kind", [pa.large_string(), pa.string_view()])
+def test_paths_of_writers_that_state_other_types_of_arrow_are_compared(kind: pa.DataType) -> None:
+    lake = Lake(of_rows([N], [(1,), (2,)]))
+    columns = [field(2147483546, "file_path", kind), field(2147483545, "pos", pa.int64())]
+    deletes = lake.put("t/data/d.parquet", of_rows(columns, [(f"{PLACE}a.parquet", 0)]))
+    assert lake.read(deletes)["n"].to_pylist() == [2]
+
+
 def test_values_of_floating_point_are_refused_and_promoted_ones_compared() -> None:
     lake = Lake(of_rows([field(1, "n", pa.int32()), field(2, "x", pa.float64())], [(1, 0.5), (2, 1.5)]))
     assert lake.read(lake.values([N], [(1,)]))["n"].to_pylist() == [2]
@@ -198,6 +227,35 @@ def test_a_deleted_column_that_a_file_lacks_is_null_or_the_value_of_its_partitio
     assert lake.read(lake.values([CITY], [("a",)])).num_rows == 2
     assert lake.read(lake.values([CITY], [(None,)])).num_rows == 0
     assert lake.read(lake.values([CITY], [("a",)]), c2="a").num_rows == 0
+
+
+@pytest.mark.guarantee("load-snapshot-rows")
+def test_a_deleted_column_that_a_file_lacks_has_its_initial_default() -> None:
+    columns = NestedField(1, "n", LongType()), NestedField(2, "city", StringType(), initial_default="a")
+    fields = Fields(Schema(*columns), ((2, "city", "a"),))
+    lake = Lake(of_rows([N], [(1,), (2,)]))
+    assert lake.read(lake.values([CITY], [("a",)]), fields=fields).num_rows == 0
+    assert lake.read(lake.values([CITY], [(None,), ("b",)]), fields=fields)["city"].to_pylist() == ["a", "a"]
+    assert lake.read(lake.values([CITY], [("a",)]), fields=fields, c2="b")["city"].to_pylist() == ["b", "b"]
+    day = NestedField(2, "day", DateType(), initial_default="2026-01-05")
+    fields = Fields(Schema(columns[0], day), ((2, "day", "2026-01-05"),))
+    deleted = lake.values([field(2, "day", pa.date32())], [(date(2026, 1, 5),)])
+    assert lake.read(deleted, fields=fields).num_rows == 0
+
+
+@pytest.mark.guarantee("load-snapshot-rows")
+def test_a_file_without_ids_whose_rows_are_deleted_by_values_is_refused() -> None:
+    lake = Lake(pa.table({"n": pa.array([1, 2], pa.int64())}))
+    assert lake.read(lake.positions(("a.parquet", 0)))["n"].to_pylist() == [2]
+    with pytest.raises(LoadObjectError, match="its columns have no field ids, and its rows are deleted by values"):
+        lake.read(lake.values([N], [(1,)]))
+
+
+@pytest.mark.parametrize("kind", [pa.large_string(), pa.string_view()])
+def test_a_file_may_state_another_type_of_arrow_for_texts(kind: pa.DataType) -> None:
+    lake = Lake(of_rows([field(2, "town", kind)], [("a",), (None,)]))
+    fields = Fields(Schema(NestedField(2, "city", StringType())), ((2, "city", "None"),))
+    assert lake.read(fields=fields)["city"].to_pylist() == ["a", None]
 
 
 PLACE_OF = StructType(NestedField(5, "street", StringType()), NestedField(6, "number", LongType()))

@@ -117,6 +117,18 @@ def test_what_may_pass_is_counted_and_not_kept(monkeypatch: pytest.MonkeyPatch) 
     assert not [value for value in vars(copy).values() if isinstance(value, list) and value]
 
 
+def test_a_copy_whose_server_has_gone_ends_and_does_not_try_each_object(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("storeside.copying.mover.DELAY", 0.0001)
+    source = Full(5000)
+    gone = source.names[50:55] + source.names[200:]
+    source.errors = {name: CopyTransientError(f"no answer for {name}") for name in gone}
+    copy = job(source, Book())
+    with pytest.raises(CopyTransientError, match=r"no answer for 00\d{3}\. The last 100 objects failed like this"):
+        copy.run()
+    assert source.reads < 700
+    assert copy._copied == 195
+
+
 def test_failures_of_earlier_runs_are_tried_again() -> None:
     book = Book()
     job(Full(1), book).run()

@@ -18,6 +18,7 @@ from botocore.response import StreamingBody
 from botocore.stub import Stubber
 
 from storeside.aistore.cluster import Cluster
+from storeside.aistore.errors import AIStoreInputError, AIStoreTransientError
 from storeside.copying.errors import (
     ChangedError,
     CopyCancelled,
@@ -347,6 +348,26 @@ def test_a_cluster_that_does_not_let_in_says_so(
     with pytest.raises(kind, match=said) as error:
         AIStoreStore(Cluster("http://proxy:51080"), "b", 2).check()
     assert type(error.value) is kind
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (AIStoreTransientError("AuthN at a: no answer"), CopyTransientError),
+        (AIStoreInputError("AuthN at a: refused"), CopyInputError),
+    ],
+)
+def test_an_authn_that_issues_no_token_is_no_fault_of_an_object(
+    error: Exception, kind: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: object) -> str:
+        raise error
+
+    monkeypatch.setattr("storeside.aistore.login.Login._request", refuse)
+    store = AIStoreStore(Cluster("http://proxy:51080", authn=f"http://{kind.__name__}"), "b", 2)
+    with pytest.raises(kind, match="AuthN at a") as raised:
+        store.fetch("key", 1)
+    assert type(raised.value) is kind
 
 
 @pytest.mark.parametrize(

@@ -175,7 +175,9 @@ class Fetching:
         return self.answers.pop(0)
 
     def is_empty(self) -> bool:
-        return False
+        return self.nothing
+
+    nothing = False
 
     def submit(self, **options: Any) -> str:
         self.submitted.append(options)
@@ -230,6 +232,17 @@ def test_prefetch_of_nothing_submits_nothing(monkeypatch: pytest.MonkeyPatch, ru
     assert operator.execute(CONTEXT)["done"] == 0
     assert fetching.submitted == []
     assert runs[0]["state"] == "done"
+
+
+@pytest.mark.parametrize("latest", [False, True])
+def test_prefetch_without_an_object_ends_as_on_nothing_says(
+    monkeypatch: pytest.MonkeyPatch, runs: list[Any], latest: bool
+) -> None:
+    operator, fetching = prefetching(monkeypatch, Missing(0, 0), latest=latest, on_nothing="fail")
+    fetching.nothing = True
+    with pytest.raises(AirflowFailException, match="no object of s3://remote matches the prefix ''"):
+        operator.execute(CONTEXT)
+    assert fetching.submitted == []
 
 
 LATE = Missing(1, 10, (("late", "no reason"),), passing=1)

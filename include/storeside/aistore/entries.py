@@ -3,7 +3,8 @@
 A target of AIStore 5.0 lists the objects on its disks folder by folder, and so returns less than the bucket has:
 
 - If a prefix is also a folder (`part` beside ``part/1``), the target walks this folder only (`_join` in fs/walk.go),
-  even when its last object was deleted. `entries` therefore lists longer prefixes: ``part/``, ``part-``, ``part2``.
+  even when its last object was deleted. `entries` therefore lists longer prefixes: ``part/``, ``part-``, ``part2``,
+  and the object `part`, which another disk may have.
 - A folder comes before its siblings on the disk, so ``part/1`` comes before ``part-2``. But a page ends at a name,
   and the next page has only greater ones (`findToken` in xact/xs/lso.go): if a page ends within the folder ``part/``,
   no page has ``part-2``. `entries` lists such a folder and its siblings separately.
@@ -59,7 +60,7 @@ def entries(
 def archived(client: Client, bucket: Bucket, archive: str) -> Iterator[Entry]:
     """Yield the members of an archive, named ``archive/member``. Raises AISError.
 
-    An object has no folder of the same name beside it, so the prefix hides nothing here.
+    The target that has the archive has no folder of the same name on its disk, so the prefix hides nothing here.
     """
     from aistore.sdk.list_object_flag import ListObjectFlag
 
@@ -92,6 +93,8 @@ class _Listing:
         if not prefix or prefix.endswith("/") or not self.walks() or not self._is_on_disk(prefix):
             yield from self._plain(prefix)
             return
+        # another disk may have an object with the name of the folder
+        yield from (found for found in next(self.pages(prefix, page=1)).entries if found.name == prefix)
         for start in self._starts(prefix):
             begin = prefix + start
             yield from self._plain(begin) if start == "/" else self.below(begin)

@@ -40,6 +40,8 @@ REPORT_SECONDS = 5.0
 # denied and they are at least FEW_DENIED.
 DENIED = 100
 FEW_DENIED = 11
+# If this number of objects in a row failed for transient reasons, a server has gone: more attempts would take days.
+MOST_IN_A_ROW = 100
 
 
 @dataclass(frozen=True)
@@ -94,6 +96,7 @@ class CopyJob:
         self.started = time.time()
         self._passing = 0
         self._first_passing = ""
+        self._in_a_row = 0
         self._ended = 0
         self._copied = 0
         self._denied = 0
@@ -108,7 +111,8 @@ class CopyJob:
         Raises:
             CopyInputError: no name can begin with `prepend`, source and destination are one bucket, an endpoint
             refuses every request, or it denies each of the first objects. Objects that were copied stay copied.
-            CopyTransientError: some objects failed for a transient reason; all others are done.
+            CopyTransientError: some objects failed for a transient reason; all others are done, unless a server has
+            gone.
             CopyCancelled: the copy was stopped.
         """
         if self.prepend and (reason := self.destination.refused(f"{self.prepend}x")):
@@ -213,15 +217,22 @@ class CopyJob:
 
     def _count(self, outcome: Outcome) -> None:
         self._ended += 1
+        passes = isinstance(outcome.error, CopyTransientError)
+        self._in_a_row = self._in_a_row + 1 if passes else 0
         if not outcome.error:
             self._copied += 1
         elif isinstance(outcome.error, DeniedError):
             self._denied += 1
             self._last_denied = str(outcome.error)
             self._require_access(DENIED)
-        elif isinstance(outcome.error, CopyTransientError):
+        elif passes:
             self._passing += 1
             self._first_passing = self._first_passing or f"{outcome.wanted.object!r}: {outcome.error}"
+            if self._in_a_row == MOST_IN_A_ROW:
+                raise CopyTransientError(
+                    f"{outcome.error}. The last {MOST_IN_A_ROW} objects failed like this, so the copy ended:"
+                    " a retry copies the rest"
+                )
 
     def _require_access(self, least: int) -> None:
         """Raise CopyInputError if `least` or more objects were tried and all denied, as the rest would be."""

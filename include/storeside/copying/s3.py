@@ -6,14 +6,14 @@ import hashlib
 import re
 from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from storeside.aistore.buckets import Bucket
-from storeside.aistore.errors import said
+from storeside.aistore.errors import AIStoreInputError, AIStoreTransientError, said
 from storeside.aistore.existence import require_bucket
 from storeside.aistore.names import unfit
 from storeside.aistore.places import Clusters, place
@@ -338,6 +338,17 @@ class AIStoreStore(S3Store):
         """Complete an upload; returns no version, because the listing's version differs from the S3 API's tag."""
         super().complete(key, upload, tags)
         return ""
+
+    @contextmanager
+    def _errors(self, key: str = "") -> Iterator[None]:
+        """Convert the errors of AuthN, too, which the client raises when it needs another token."""
+        with super()._errors(key):
+            try:
+                yield
+            except AIStoreInputError as e:
+                raise CopyInputError(f"{self.name}: {e}") from e
+            except AIStoreTransientError as e:
+                raise CopyTransientError(f"{self.name}: {e}") from e
 
 
 def _kept(head: Head) -> dict[str, Any]:

@@ -145,7 +145,7 @@ class Queue:
 
 
 def queue(make: Callable[[], Any], name: str, report: Report) -> Queue | None:
-    """Check a queue's depth and its redrive policy; return None if the queue does not answer."""
+    """Check the depth and the redrive policy of a queue by its name or URL; return None if it does not answer."""
     answer = report.connect(_sqs, "attributes", lambda: _attributes(make, name))
     if answer is None:
         return None
@@ -165,7 +165,7 @@ def _attributes(make: Callable[[], Any], name: str) -> tuple[tuple[Queue, dict[s
 
     try:
         client = make()
-        url = client.get_queue_url(QueueName=name)["QueueUrl"]
+        url = name if "://" in name else client.get_queue_url(QueueName=name)["QueueUrl"]
         attributes = client.get_queue_attributes(QueueUrl=url, AttributeNames=["All"])["Attributes"]
     except (BotoCoreError, ClientError, ValueError) as e:
         return None, _sqs.failed("attributes", e, _queue_remedy(e, name))

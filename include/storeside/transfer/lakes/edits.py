@@ -20,7 +20,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from storeside.transfer.base.errors import LoadObjectError, TransferInputError, about
 from storeside.transfer.formats.parquet import ParquetObject, faults, row_groups
-from storeside.transfer.lakes.fields import Fields
+from storeside.transfer.lakes.fields import Fields, have_ids, repeated
 from storeside.transfer.objects.content import Content
 from storeside.transfer.request.source import EDIT, Source
 
@@ -133,7 +133,10 @@ class Editor:
         import numpy as np
 
         gone = self._positions(edit)
-        values = [self._values(columns, edit) for columns in sorted({o.columns for o in edit.deletes if o.columns})]
+        ids = sorted({o.columns for o in edit.deletes if o.columns})
+        if ids and not have_ids(schema):
+            raise LoadObjectError(f"its columns have no field ids, and its rows are deleted by values: {REWRITE}")
+        values = [found for columns in ids for found in self._values(columns, edit)]
         start = 0
         for batch in batches:
             first, last = np.searchsorted(gone, [start, start + batch.num_rows])
@@ -165,22 +168,25 @@ class Editor:
         paths, positions = Fields.column(batch, batch.schema, PATH), Fields.column(batch, batch.schema, _POSITION)
         if paths is None or positions is None:
             raise LoadObjectError(f"{o.key}: it has no columns of position deletes: {REWRITE}")
-        return np.asarray(positions.filter(pc.equal(paths, path)).cast("int64"))
+        return np.asarray(positions.filter(pc.equal(_plain(paths), path)).cast("int64"))
 
-    def _values(self, columns: tuple[int, ...], edit: Edit) -> _Values:
-        """Return the values of columns that delete rows of a data file."""
+    def _values(self, columns: tuple[int, ...], edit: Edit) -> Iterator[_Values]:
+        """Yield the values of columns that delete rows of a data file, one for all files with the same types."""
         import pyarrow as pa
 
-        parts: list[list[Any]] = [[] for _ in columns]
+        parts: dict[tuple[Any, ...], list[list[Any]]] = {}
         for o in edit.deletes:
             if o.columns == columns:
                 for batch in self._batches(o):
-                    for n, number in enumerate(columns):
-                        column = Fields.column(batch, batch.schema, number)
+                    found = [Fields.column(batch, batch.schema, number) for number in columns]
+                    for number, column in zip(columns, found, strict=True):
                         if column is None:
                             raise LoadObjectError(f"{o.key}: it lacks the column {number}, which it deletes by")
-                        parts[n].append(column)
-        return _Values(columns, [pa.chunked_array(part) if part else None for part in parts], edit.constants)
+                    parts.setdefault(tuple(column.type for column in found), []).append(found)
+        constants = {**(edit.fields.defaults if edit.fields else {}), **edit.constants}
+        for some in parts.values():
+            arrays = [pa.chunked_array(chunks) for chunks in zip(*some, strict=True)]
+            yield _Values(columns, arrays, constants)
 
     def _content(self, o: DeleteFile) -> Content:
         return Content(self.client, self.source.bucket, o.key, o.size)
@@ -208,18 +214,14 @@ class _Values:
     def among(self, batch: Any, schema: Any) -> Any:
         """Return which rows of a batch are deleted, as an array of numpy."""
         import numpy as np
-        import pyarrow as pa
         import pyarrow.compute as pc
 
-        if any(array is None for array in self.arrays):
-            return np.zeros(batch.num_rows, bool)
         mine: Any = None
         theirs: Any = None  # numbers of the combinations of the columns so far
         for number, stored in zip(self.columns, self.arrays, strict=True):
             column = Fields.column(batch, schema, number)
             if column is None:
-                constant = self.constants.get(number)
-                column = pa.repeat(pa.scalar(constant, stored.type), batch.num_rows)
+                column = repeated(self.constants.get(number), _plain(stored).type, batch.num_rows)
             column, values = _alike(column, stored)
             distinct = pc.unique(values)
             here, there = pc.index_in(column, distinct), pc.index_in(values, distinct)
@@ -247,9 +249,10 @@ def _alike(column: Any, values: Any) -> tuple[Any, Any]:
     """
     import pyarrow as pa
 
+    deleted, stored = values.type, column.type
     column, values = _plain(column), _plain(values)
     if any(pa.types.is_floating(array.type) or pa.types.is_nested(array.type) for array in (column, values)):
-        raise LoadObjectError(f"its rows are deleted by values of {values.type}, which a load does not compare")
+        raise LoadObjectError(f"its rows are deleted by values of {deleted}, which a load does not compare")
     if column.type == values.type:
         return column, values
     both = (column.type, values.type)
@@ -258,14 +261,24 @@ def _alike(column: Any, values: Any) -> tuple[Any, Any]:
     elif all(pa.types.is_decimal(kind) for kind in both) and both[0].scale == both[1].scale:
         wide = pa.decimal128(max(kind.precision for kind in both), both[0].scale)
     else:
-        raise LoadObjectError(f"its rows are deleted by values of {values.type}, and its column is {column.type}")
+        raise LoadObjectError(f"its rows are deleted by values of {deleted}, and its column is {stored}")
     return column.cast(wide), values.cast(wide)
 
 
 def _plain(array: Any) -> Any:
-    """Return an array without an extension type, such as that of UUIDs."""
-    kind = getattr(array.type, "storage_type", None)
-    return array if kind is None else array.cast(kind)
+    """Return an array without an extension type, such as that of UUIDs, and with the one type of texts or bytes.
+
+    Writers that use Arrow state its type in the file, such as a text with offsets of 64 bits, and others do not.
+    """
+    import pyarrow.types as of
+
+    kind = getattr(array.type, "storage_type", array.type)
+    kind = kind.value_type if of.is_dictionary(kind) else kind
+    if of.is_string(kind) or of.is_large_string(kind) or of.is_string_view(kind):
+        kind = "large_string"
+    elif of.is_binary(kind) or of.is_large_binary(kind) or of.is_binary_view(kind):
+        kind = "large_binary"
+    return array if array.type == kind else array.cast(kind)
 
 
 def _vector(blob: bytes, o: DeleteFile) -> Any:

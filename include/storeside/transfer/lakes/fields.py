@@ -32,6 +32,12 @@ class Fields:
         found = batch.column(path[0])
         return pc.struct_field(found, path[1:]) if path[1:] else found
 
+    @property
+    def defaults(self) -> dict[int, Any]:
+        """The values that older files have in columns which they lack, by field id."""
+        found = {number: self.table.find_field(number).initial_default for number, _, _ in self.decisive}
+        return {number: value for number, value in found.items() if value is not None}
+
     def are_in(self, schema: Any, *, most: bool = False) -> bool:
         """Return whether a file's columns have the names of the table's columns, and none has another id.
 
@@ -57,7 +63,7 @@ class Fields:
     def _batch(self, batch: Any, of_file: Any, constants: Mapping[int, Any]) -> Any:
         import pyarrow as pa
 
-        if not all(_id(part) is not None for part in of_file):
+        if not have_ids(of_file):
             raise LoadObjectError(
                 "its columns have no field ids, and columns of the table were renamed or made again: rewrite it"
             )
@@ -65,6 +71,11 @@ class Fields:
             parts = [(part, batch.column(n)) for n, part in enumerate(of_file)]
             made = _struct(self.table.fields, parts, batch.num_rows, constants)
             return pa.RecordBatch.from_arrays([array for _, array in made], schema=pa.schema([f for f, _ in made]))
+
+
+def have_ids(schema: Any) -> bool:
+    """Return whether the columns of a file have field ids."""
+    return all(_id(part) is not None for part in schema)
 
 
 def _id(part: Any) -> int | None:
@@ -179,7 +190,8 @@ def _is_alike(kind: Any, target: Any) -> bool:
     import pyarrow.types as of
 
     groups = (
-        (of.is_string, of.is_large_string), (of.is_binary, of.is_large_binary, of.is_fixed_size_binary),
+        (of.is_string, of.is_large_string, of.is_string_view),
+        (of.is_binary, of.is_large_binary, of.is_binary_view, of.is_fixed_size_binary),
         (of.is_timestamp,), (of.is_time,), (of.is_null,),
     )  # fmt: skip
     stored = getattr(kind, "storage_type", kind)
@@ -198,6 +210,13 @@ def _missing(field: Any, rows: int, constants: Mapping[int, Any]) -> Any:
         if field.required:
             raise LoadObjectError(f"it lacks the column {field.name!r}, which has no NULL and no default")
         return pa.nulls(rows, target)
-    plain = getattr(target, "storage_type", target)
+    return repeated(value, target, rows)
+
+
+def repeated(value: Any, kind: Any, rows: int) -> Any:
+    """Return an array with the same value in each row; it may be a text in Iceberg's notation of the type."""
+    import pyarrow as pa
+
+    plain = getattr(kind, "storage_type", kind)
     scalar = pa.scalar(value).cast(plain) if isinstance(value, str) else pa.scalar(value, plain)
-    return pa.repeat(scalar, rows).cast(target)
+    return pa.repeat(scalar, rows).cast(kind)

@@ -10,10 +10,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from storeside import sql
+from storeside.copying.errors import passing_errors
 from storeside.sql.quoting import literal
-from storeside.transfer.base.errors import TransferCancelled, shown
+from storeside.transfer.base.errors import TransferCancelled, TransferTransientError, shown
 from storeside.transfer.objects.object_changes import Due, SourceChanges, reason_of
 from storeside.transfer.request.after_load import AfterLoad
+from storeside.transfer.request.source import bucket_uri
 from storeside.transfer.state.loads import LONG_STATEMENT, SYNCHRONOUS, Loads, Planned
 from storeside.transfer.tables.table import Destination
 
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _SLICE, _THREADS = 1000, 8
+# If this number of objects in a row got no answer, S3 has gone: requests for the others would take hours.
+_MOST_IN_A_ROW = 100
 MOST_EXAMPLES = 20
 _COLUMNS = ("destination", "bucket", "key", "version", "action", "state", "place", "reason", "run_id")
 
@@ -58,6 +62,8 @@ class SourceActions:
         self.loads = loads
         self.action = action
         self.stop = stop
+        self._unanswered = 0  # in a row
+        self._gone: TransferTransientError | None = None
         self._s3 = s3
         self._table = table
 
@@ -65,7 +71,7 @@ class SourceActions:
         """Handle all due objects, or those of `keys`, which are in the bucket; return their numbers.
 
         An object that S3 refuses to change is recorded as failed and stays due. Raises TransferCancelled when the
-        run is stopped.
+        run is stopped, and TransferTransientError when S3 has gone.
         """
         if not self.action or keys == []:
             return Handled()
@@ -112,11 +118,22 @@ class SourceActions:
         def changed(o: Due) -> Due:
             if self.stop.is_set():
                 raise TransferCancelled("the transfer was stopped: the next run continues with the source objects")
+            if self._gone:
+                raise self._gone
             try:
-                return change(o)
+                found = change(o)
             except (BotoCoreError, ClientError, OSError) as e:
+                self._unanswered = self._unanswered + 1 if isinstance(e, passing_errors()) else 0
+                if self._unanswered >= _MOST_IN_A_ROW:
+                    self._gone = TransferTransientError(
+                        f"{e}: S3 did not answer for the last {_MOST_IN_A_ROW} objects of"
+                        f" {bucket_uri(self.loads.source.bucket)}: a retry continues with the source objects"
+                    )
+                    raise self._gone from e
                 # A failed deletion does not lose the place of the copy.
                 return o.now("failed", reason_of(e))
+            self._unanswered = 0
+            return found
 
         return list(threads.map(changed, objects))
 
