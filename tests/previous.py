@@ -23,9 +23,7 @@ def unpack(folder: Path, *parts: str) -> Path:
         [*git, "cat-file", "-e", f"{COMMIT}^{{commit}}"], capture_output=True, check=False
     ).returncode  # fmt: skip
     if not known:
-        pytest.skip(
-            f"the history has no commit {COMMIT[:7]}, version {VERSION}: use a clone with history"
-        )
+        pytest.skip(f"the history has no commit {COMMIT[:7]}, version {VERSION}: use a clone with history")
     folder.mkdir(exist_ok=True)
     archive = folder.with_suffix(".tar")
     subprocess.run([*git, "archive", "--output", str(archive), COMMIT, *parts], check=True, capture_output=True)

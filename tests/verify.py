@@ -38,8 +38,8 @@ _HEADER = """\
 
 `make verify` runs the targets below and writes this page. Each line states the commit on which the target ran last;
 tests that were skipped on that machine are counted. The numbers are those of pytest; the targets without tests have
-their result only. [Where it was tested](running.md#where-it-was-tested) states what the targets cover, and what was
-not tested.
+their result only. [Where it was tested](running.md#where-it-was-tested) lists the systems that they cover, and the
+gaps.
 
 | target | commit | date | result | passed | failed | skipped | seconds | machine |
 |---|---|---|---|---|---|---|---|---|
