@@ -149,6 +149,7 @@ def test_a_member_of_json_ends_with_its_last_document() -> None:
         ("x.zip", zipped([("a.csv.gz", gzip.compress(CSV)[:-4])]), "'a.csv.gz': its compressed content is broken"),
         ("x.tar", tar([("a.csv", CSV)]) + tar([("b.csv", CSV)]), "is empty, and data follow"),
         ("x.tar", tar([("a.csv", CSV), ("a.csv", CSV)]), "'a.csv': the archive has several members of this name"),
+        ("x.tar", tar([("./a.csv", CSV), ("a.csv", CSV)]), "'a.csv': the archive has several members of this name"),
         ("x.tar", entry("/etc/a.csv", CSV) + bytes(1024), "'/etc/a.csv': its name leads out"),
         ("x.tar", entry("a.csv", type=b"2", linkname="/etc/passwd"), "'a.csv': it is a symbolic link"),
         ("x.tar", tar([("a.csv", CSV)])[:515], "it ends within the member 'a.csv'"),

@@ -24,7 +24,7 @@ from storeside.transfer.objects.streams import CHUNK, Pieces, gathered, limited,
 from storeside.transfer.objects.strict_json import checked, objects
 from storeside.transfer.request.known_formats import KNOWN, has_kind, is_array
 from storeside.transfer.request.object_format import Csv, compression_within, format_by_name
-from storeside.transformers.contract.tar_archive import TarArchive, TarError
+from storeside.transformers.contract.tar_archive import TarArchive, TarError, plain
 
 Kind = Literal["tar", "zip", ""]
 _NAME = re.compile(r"(?i)\.(?:(zip)|tar|tgz|tbz2?|txz|tzst|tar\.(?:gz|bz2|xz|zstd?|lz4))$")
@@ -103,9 +103,9 @@ class Archive:
         self.first = ""
         seen: set[int] = set()  # hashes, because names may be long
         for name, content in self._zip() if self._kind == "zip" else self._tar():
-            if hash(name) in seen:
+            if (key := hash(plain(name))) in seen:
                 raise in_member(LoadObjectError("the archive has several members of this name"), name)
-            seen.add(hash(name))
+            seen.add(key)
             if len(seen) > _MOST_MEMBERS:
                 too_many = LoadObjectError(f"the archive has more than {_MOST_MEMBERS} members: divide it")
                 raise in_member(too_many, name)
