@@ -146,6 +146,7 @@ def test_a_member_of_json_ends_with_its_last_document() -> None:
         ("x.zip", zipped([("a.csv", CSV)], zipfile.ZIP_LZMA), "'a.csv': the compression method lzma is not read"),
         ("x.zip", zipped([("a.csv", CSV)], zipfile.ZIP_BZIP2), "'a.csv': the compression method bzip2 is not read"),
         ("x.zip", b"PK\3\4\0\0" + bytes(100), "the archive is broken"),
+        ("x.zip", zipped([("a.csv", CSV)]) + zipped([("b.csv", CSV)]), "its directory lacks its first member"),
         ("x.zip", zipped([("a.csv.gz", gzip.compress(CSV)[:-4])]), "'a.csv.gz': its compressed content is broken"),
         ("x.tar", tar([("a.csv", CSV)]) + tar([("b.csv", CSV)]), "is empty, and data follow"),
         ("x.tar", tar([("a.csv", CSV), ("a.csv", CSV)]), "'a.csv': the archive has several members of this name"),

@@ -38,6 +38,8 @@ _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 # zipfile bounds the memory of these methods; a member packed with LZMA or bzip2 chooses how much it takes.
 _METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 _ENCRYPTED = 0x1
+# The first bytes of a member.
+_MEMBER = b"PK\3\4"
 # A size that no stream reaches: a compressed tar archive shows its own only at its end.
 _UNKNOWN = 1 << 62
 _ZIP_ERRORS = (
@@ -153,7 +155,8 @@ class Archive:
 
     def _zip(self) -> Iterator[tuple[str, Iterator[bytes]]]:
         try:
-            archive = zipfile.ZipFile(_Bounded(self._file, _BUFFER))
+            archive = zipfile.ZipFile(file := _Bounded(self._file, _BUFFER))
+            _require_one(archive, file)
         except TransferError:
             raise
         except _ZIP_ERRORS as e:
@@ -234,6 +237,20 @@ class _Forward:
             found += piece
         self._position += len(found)
         return bytes(found)
+
+
+def _require_one(archive: zipfile.ZipFile, file: BinaryIO) -> None:
+    """Raise LoadObjectError for archives that were joined: only the directory of the last one is read.
+
+    A program before an archive, which extracts it, is no member.
+    """
+    if min((info.header_offset for info in archive.infolist()), default=0):
+        file.seek(0)
+        if file.read(len(_MEMBER)) == _MEMBER:
+            raise LoadObjectError(
+                "its directory lacks its first member: several archives were joined, or the member was deleted; store"
+                " each archive as one object, or pack it again"
+            )
 
 
 def _refusal(info: zipfile.ZipInfo) -> str:
