@@ -234,6 +234,10 @@ class _Walk:
             most = next((digits for length, digits in _DIGITS.items() if size <= length), 0)
             if not most:
                 raise _refusal(path, f"is a decimal of {size} bytes: ClickHouse holds at most 32")
+            if 10**digits > 1 << 8 * size - 1:
+                raise _refusal(
+                    path, f"is a decimal of {digits} digits, which {size} bytes cannot hold: correct its schema"
+                )
             if next(length for length, most in _DIGITS.items() if digits <= most) < size:
                 schema["precision"] = most
                 self.is_foreign = True
@@ -261,10 +265,11 @@ def _fields(schema: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 def _decimal(schema: Mapping[str, Any], path: tuple[str, ...]) -> str:
     digits, scale = schema.get("precision"), schema.get("scale", 0)
-    if not isinstance(digits, int) or not isinstance(scale, int) or not 0 <= scale <= digits or not 0 < digits <= 76:
-        raise _refusal(
-            path, f"is a decimal of precision {digits!r} and scale {scale!r}: ClickHouse holds at most 76 digits"
-        )
+    found = f"is a decimal of precision {digits!r} and scale {scale!r}"
+    if not isinstance(digits, int) or not isinstance(scale, int) or not 0 <= scale <= digits or digits < 1:
+        raise _refusal(path, f"{found}, which Avro forbids: correct its schema")
+    if digits > max(_DIGITS.values()):
+        raise _refusal(path, f"{found}: ClickHouse holds at most 76 digits")
     return f"Decimal({digits}, {scale})"
 
 
