@@ -399,7 +399,7 @@ def _without_element(name: str, most: str | None) -> str:
             f"its name {name} is written with escapes, which ClickHouse does not read in a struct: write it without"
             " (ensure_ascii=False in Python), or set nested to 'json' or 'string' for a new table"
         )
-    lacks = f"has no {name}" if name else f"has {most} elements, and the object more"
+    lacks = f"has no {name}" if name else f"has {most} elements, and the object more, or one of them twice"
     return f"the column's struct {lacks}: add them to its type, or set nested to 'json' or 'string' for a new table"
 
 
