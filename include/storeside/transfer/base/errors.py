@@ -222,6 +222,8 @@ _REMEDIES = {
 _BEYOND_DATES = "out of allowed Date32 range"
 # How ClickHouse says that a struct in JSON has a name that its column lacks, with a setting that loads do not have.
 # It compares names as they are written: Python's json escapes letters such as é unless ensure_ascii is off.
+# ClickHouse's words about a row of CSV that goes on where a value in quotes, or the last one, should have ended.
+_AFTER_VALUE = re.compile(r"There is no (?:delimiter \(|line feed\.)")
 _NO_ELEMENT = re.compile(
     r"(?:Tuple doesn't have element with name (?P<name>'(?:[^'\\]|\\.)*+'), enable setting"
     r" input_format_json_ignore_unknown_keys_in_named_tuple"
@@ -384,6 +386,8 @@ def remedy(text: str, error: BaseException) -> str:
     """Return the text of an error with a remedy for the user, if ClickHouse's code determines one."""
     if _BEYOND_DATES in text:  # no type of ClickHouse holds it
         return f"{text}: correct the date, or leave out the column"
+    if _AFTER_VALUE.search(text):
+        return f'{text}: correct the row, or set csv.escape to "\\\\" if backslashes stand before quotes in values'
     if missing := _NO_ELEMENT.search(text):
         return (
             text[: missing.start()] + _without_element(missing["name"] or "", missing["most"]) + text[missing.end() :]
