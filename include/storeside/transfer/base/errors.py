@@ -222,7 +222,7 @@ _REMEDIES = {
 _BEYOND_DATES = "out of allowed Date32 range"
 # How ClickHouse says that a struct in JSON has a name that its column lacks, with a setting that loads do not have.
 # It compares names as they are written: Python's json escapes letters such as é unless ensure_ascii is off.
-# ClickHouse's words about a row of CSV that goes on where a value in quotes, or the last one, should have ended.
+# ClickHouse's words about a row of CSV with more text where a value in quotes, or the last one, should have ended.
 _AFTER_VALUE = re.compile(r"There is no (?:delimiter \(|line feed\.)")
 _NO_ELEMENT = re.compile(
     r"(?:Tuple doesn't have element with name (?P<name>'(?:[^'\\]|\\.)*+'), enable setting"
