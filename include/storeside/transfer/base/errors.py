@@ -220,10 +220,10 @@ _REMEDIES = {
 }
 # How ClickHouse says that Parquet has a day outside the years 0 to 9999.
 _BEYOND_DATES = "out of allowed Date32 range"
-# How ClickHouse says that a struct in JSON has a name that its column lacks, with a setting that loads do not have.
-# It compares names as they are written: Python's json escapes letters such as é unless ensure_ascii is off.
 # ClickHouse's words about a row of CSV with more text where a value in quotes, or the last one, should have ended.
 _AFTER_VALUE = re.compile(r"There is no (?:delimiter \(|line feed\.)")
+# How ClickHouse says that a struct in JSON has a name that its column lacks, with a setting that loads do not have.
+# It compares names as they are written: Python's json escapes letters such as é unless ensure_ascii is off.
 _NO_ELEMENT = re.compile(
     r"(?:Tuple doesn't have element with name (?P<name>'(?:[^'\\]|\\.)*+'), enable setting"
     r" input_format_json_ignore_unknown_keys_in_named_tuple"
