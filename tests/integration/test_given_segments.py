@@ -196,7 +196,7 @@ def test_the_documented_job_writes_a_manifest_for_nemo(
             task.image = IMAGE
         done = task.execute(task_context(task.task_id, first["dag_run"]))
     assert done["utterances"] == 2
-    content = s3_client.get_object(Bucket=f"datasets-{own}", Key="talks.jsonl")["Body"].read()
+    content = s3_client.get_object(Bucket=f"datasets-{own}", Key="talks.json")["Body"].read()
     told = [json.loads(line) for line in content.splitlines()]
     assert [(one["speaker"], one["duration"], one["text"]) for one in told] == [("ada", 1.25, ""), ("bob", 0.75, "")]
     assert told[0]["audio_filepath"] == f"ais://talk-segments-{own}/2026/talk.tar/2026/talk-00001.flac"

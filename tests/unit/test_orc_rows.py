@@ -84,6 +84,12 @@ def test_a_broken_object_leaves_the_reader_as_it_was(readers: list[Any]) -> None
     assert len(readers) == 1
 
 
+def test_a_moment_that_orc_can_hold_is_no_corruption() -> None:
+    last = pa.table({"t": pa.array([253402300799], pa.timestamp("s"))})
+    with pytest.raises(LoadObjectError, match=r"it has a value that cannot be loaded: ORC timestamp .* out of range"):
+        read(written(last))
+
+
 def test_a_reading_that_stops_early_leaves_no_process(readers: list[Any]) -> None:
     content = written(numbers(500_000), stripe_size=64_000)
     for _ in range(3):

@@ -394,3 +394,12 @@ def test_utf_16_without_a_mark_is_named(reading: Statements, encoding: str) -> N
         reading.load(format="csv")
     reading.load(format="csv", csv=Csv(encoding=encoding))
     assert reading.rows() == [(1, "x")]
+
+
+@pytest.mark.parametrize("row", ['1,"x \\" y",2', '1,2,"x \\" y"'], ids=["within", "last"])
+def test_the_reason_for_escaped_quotes_names_the_option_that_reads_them(reading: Statements, row: str) -> None:
+    reading.put({"a.csv": f"a,b,c\n{row}\n".encode()})
+    reading.load()
+    assert 'or set csv.escape to "\\\\" if backslashes stand before quotes' in reading.reasons()["a.csv"]
+    assert reading.load(csv=Csv(escape="\\"), retry_failed=True).loaded == 1, reading.reasons()
+    assert 'x " y' in reading.rows()[0]

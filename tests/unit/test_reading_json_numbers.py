@@ -295,7 +295,8 @@ def test_names_within_structs_are_compared_as_they_are_written(reading: Statemen
     reading.cases({
         "escapes": Refused(rb'{"o": {"a\u002fb": 1}, ' + rest, re.compile("its name 'a.u002fb' .* nested to 'json'")),
         "unknown": Refused(b'{"o": {"c": 2}}', "column 'o': the column's struct has no 'c': add them to its type"),
-        "more": Refused(b'{"o": {"a/b": 1, "c": 2}}', "the column's struct has 1 elements, and the object more: add"),
+        "more": Refused(b'{"o": {"a/b": 1, "c": 2}}', "the column's struct has 1 elements, and the object more, or"),
+        "twice": Refused(b'{"o": {"a/b": 1, "a/b": 2}}', "and the object more, or one of them twice: add"),
         "maps": Loaded(b"{" + rest, [(0, {"a/b": 1}, 1)], "o.1, m, `a/b`"),
         "good": Loaded(b'{"o": {"a/b": 1}}', [(1, {}, None)], "o.1, m, `a/b`"),
     }, loader=loader, format="jsonl")  # fmt: skip

@@ -86,3 +86,14 @@ def test_existing_tables_keep_their_system_columns(reading: Statements, key: str
         reading.put({f"{n}.{form}": content})
         assert reading.load(loader=loader, **options).loaded == 1, reading.reasons()
     assert reading.rows("id, _object, _row_number, _rest", "id") == [(1, f"1.{form}", 0, {}), (2, "", 0, {})]
+
+
+@pytest.mark.parametrize("loader", LOADERS)
+def test_an_object_with_a_field_without_a_name_is_text(reading: Statements, loader: str) -> None:
+    """No field of a struct has an empty name. Such as `packages` of npm's package-lock.json."""
+    values = [{"": {"license": "MIT"}, "a": 1.5}, {"b": None}]
+    documents = [{"i": n, "packages": value, "in": {"k": value}, "l": [value]} for n, value in enumerate(values)]
+    reading.put({"a.jsonl": "".join(json.dumps(document) + "\n" for document in documents).encode()})
+    assert reading.load(loader=loader).loaded == 1, reading.reasons()
+    texts = [json.dumps(value) for value in values]
+    assert reading.rows("packages, `in`, l", "i") == [(text, {"k": text}, [text]) for text in texts]

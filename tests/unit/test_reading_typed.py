@@ -396,11 +396,34 @@ def test_avro_unions(reading: Statements, loader: str) -> None:
     ]  # fmt: skip
 
 
+MOMENT = logical("long", "timestamp-millis")
+FIXED_DECIMAL = {**logical("fixed", "decimal", size=5, precision=4), "name": "d"}
+
+
+def test_moments_in_avro_unions(reading: Statements, loader: str) -> None:
+    """ClickHouse deduces them without a zone, and compares the names of types."""
+    nanos = logical("long", "timestamp-nanos")
+    schema = record(v=["null", MOMENT, "string"], w=[{"type": "array", "items": MOMENT}, "long"], n=["string", nanos])
+    rows = [{"v": v, "w": w, "n": (1, 7)} for v, w in (((1, 5), (0, [6])), ((2, "x"), (1, 8)), ((0, None), (1, 9)))]
+    late = {"v": (1, 10**15), "w": (1, 0), "n": (0, "")}
+    reading.put({"a.avro": avro(schema, rows), "b.avro": avro(schema, [late])})
+    reading.load(loader=loader)
+    assert reading.types()["v"] == "Variant(DateTime64(3), String)"
+    assert reading.rows("toString(v), toString(w), toString(n)", "2") == [
+        ("x", "8", "7"), ("", "9", "7"), ("1970-01-01 00:00:00.005", "['1970-01-01 00:00:00.006']", "7"),
+    ]  # fmt: skip
+    assert "column 'v' has a time outside the years" in reading.reasons()["b.avro"]
+
+
 REFUSED = {
+    "moment in a union as text": ("v", ["null", MOMENT, "string"], "cannot convert to Nullable(String)"),
+    "decimal in a union": ("v", ["string", FIXED_DECIMAL], "is an Avro union with a decimal of type fixed"),
     "two numbers": ("v", ["int", "long"], "is an Avro union of Int32, Int64, which ClickHouse cannot tell apart"),
     "enum in union": ("v", ["int", ENUM], "is an Avro union"),
     "large decimal": ("v", logical("bytes", "decimal", precision=77), "at most 76 digits"),
-    "no precision": ("v", logical("bytes", "decimal"), "at most 76 digits"),
+    "no precision": ("v", logical("bytes", "decimal"), "which Avro forbids: correct its schema"),
+    "scale": ("v", logical("bytes", "decimal", precision=2, scale=4), "precision 2 and scale 4, which Avro forbids"),
+    "small fixed": ("v", {**FIXED_DECIMAL, "size": 1}, "is a decimal of 4 digits, which 1 bytes cannot hold"),
     "unknown type": ("v", "elsewhere", "has the type 'elsewhere', which its Avro schema does not define"),
     "itself": ("v", ["null", "row"], "contains itself"),
     "null in list": ("v", {"type": "array", "items": "null"}, "has the Avro type null"),

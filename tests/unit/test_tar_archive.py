@@ -150,6 +150,11 @@ def test_archives_that_are_damaged(archive: bytes, reason: str) -> None:
         read(archive)
 
 
+def test_an_empty_record_of_pax_leaves_the_value_of_the_header() -> None:
+    """As POSIX states for pax: a member whose name is deleted this way was left out by loads."""
+    assert [member.name for member, _ in read(pax(b"8 path=\n8 size=\n"))] == ["a.txt", "b.txt"]
+
+
 @pytest.mark.parametrize("end", [BLOCK, 2 * BLOCK, tarfile.RECORDSIZE, 1 << 20])
 def test_any_number_of_zeros_that_programs_write_ends_an_archive(end: int) -> None:
     assert [member.name for member, _ in read(GOOD[: 5 * BLOCK] + bytes(end))] == ["a.txt", "b.txt"]

@@ -220,6 +220,8 @@ _REMEDIES = {
 }
 # How ClickHouse says that Parquet has a day outside the years 0 to 9999.
 _BEYOND_DATES = "out of allowed Date32 range"
+# ClickHouse's words about a row of CSV with more text where a value in quotes, or the last one, should have ended.
+_AFTER_VALUE = re.compile(r"There is no (?:delimiter \(|line feed\.)")
 # How ClickHouse says that a struct in JSON has a name that its column lacks, with a setting that loads do not have.
 # It compares names as they are written: Python's json escapes letters such as é unless ensure_ascii is off.
 _NO_ELEMENT = re.compile(
@@ -384,6 +386,8 @@ def remedy(text: str, error: BaseException) -> str:
     """Return the text of an error with a remedy for the user, if ClickHouse's code determines one."""
     if _BEYOND_DATES in text:  # no type of ClickHouse holds it
         return f"{text}: correct the date, or leave out the column"
+    if _AFTER_VALUE.search(text):
+        return f'{text}: correct the row, or set csv.escape to "\\\\" if backslashes stand before quotes in values'
     if missing := _NO_ELEMENT.search(text):
         return (
             text[: missing.start()] + _without_element(missing["name"] or "", missing["most"]) + text[missing.end() :]
@@ -399,7 +403,7 @@ def _without_element(name: str, most: str | None) -> str:
             f"its name {name} is written with escapes, which ClickHouse does not read in a struct: write it without"
             " (ensure_ascii=False in Python), or set nested to 'json' or 'string' for a new table"
         )
-    lacks = f"has no {name}" if name else f"has {most} elements, and the object more"
+    lacks = f"has no {name}" if name else f"has {most} elements, and the object more, or one of them twice"
     return f"the column's struct {lacks}: add them to its type, or set nested to 'json' or 'string' for a new table"
 
 

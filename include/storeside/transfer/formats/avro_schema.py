@@ -31,6 +31,11 @@ _LOGICAL = {
     ("long", "local-timestamp-nanos"): "DateTime64(9, 'UTC')",
     ("string", "uuid"): "UUID",
 }
+# ClickHouse 26.9 deduces a number for these.
+_UNKNOWN_LOGICAL = [
+    ("long", name)
+    for name in ("timestamp-nanos", "local-timestamp-millis", "local-timestamp-micros", "local-timestamp-nanos")
+]
 # Digits of a time of day after the second.
 _TIMES = {("int", "time-millis"): 3, ("long", "time-micros"): 6}
 # The digits of ClickHouse's decimals by their bytes.
@@ -174,7 +179,7 @@ class _Walk:
         if not others:
             return NOTHING
         if len(others) > 1:
-            kinds = [self.kind(branch, space, path) for branch in others]
+            kinds = [self._branch(branch, space, path) for branch in others]
             _check_union(others, kinds, path)
             return f"Variant({', '.join(sorted(kinds))})"
         found = self.kind(others[0], space, path)
@@ -185,6 +190,13 @@ class _Walk:
         if found.startswith(("Array(", "Map(")):
             self._lists.append((path, "list" if found.startswith("Array(") else "map"))
         return nullable(found)
+
+    def _branch(self, schema: Any, space: str, path: tuple[str, ...]) -> str:
+        """Return the type of one of several branches, as ClickHouse deduces it: it compares the names of types."""
+        found = self.kind(schema, space, path)
+        if _plain_logical(schema) in _UNKNOWN_LOGICAL:
+            return "Int64"
+        return found.replace(", 'UTC')", ")")
 
     def _record(self, schema: Mapping[str, Any], space: str, path: tuple[str, ...]) -> str:
         full, space = self.define(schema, space)
@@ -222,6 +234,10 @@ class _Walk:
             most = next((digits for length, digits in _DIGITS.items() if size <= length), 0)
             if not most:
                 raise _refusal(path, f"is a decimal of {size} bytes: ClickHouse holds at most 32")
+            if 10**digits > 1 << 8 * size - 1:
+                raise _refusal(
+                    path, f"is a decimal of {digits} digits, which {size} bytes cannot hold: correct its schema"
+                )
             if next(length for length, most in _DIGITS.items() if digits <= most) < size:
                 schema["precision"] = most
                 self.is_foreign = True
@@ -249,17 +265,23 @@ def _fields(schema: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 def _decimal(schema: Mapping[str, Any], path: tuple[str, ...]) -> str:
     digits, scale = schema.get("precision"), schema.get("scale", 0)
-    if not isinstance(digits, int) or not isinstance(scale, int) or not 0 <= scale <= digits or not 0 < digits <= 76:
-        raise _refusal(
-            path, f"is a decimal of precision {digits!r} and scale {scale!r}: ClickHouse holds at most 76 digits"
-        )
+    found = f"is a decimal of precision {digits!r} and scale {scale!r}"
+    if not isinstance(digits, int) or not isinstance(scale, int) or not 0 <= scale <= digits or digits < 1:
+        raise _refusal(path, f"{found}, which Avro forbids: correct its schema")
+    if digits > max(_DIGITS.values()):
+        raise _refusal(path, f"{found}: ClickHouse holds at most 76 digits")
     return f"Decimal({digits}, {scale})"
 
 
 def _check_union(branches: list[Any], kinds: list[str], path: tuple[str, ...]) -> None:
     """Refuse a union whose values ClickHouse cannot tell apart."""
     alike = [kind for kind in kinds if NUMBER.fullmatch(kind)], [kind for kind in kinds if "Date" in kind]
-    enums = any(isinstance(branch, dict) and branch.get("type") == "enum" for branch in branches)
+    named = [branch for branch in branches if isinstance(branch, dict)]
+    enums = any(branch.get("type") == "enum" for branch in named)
+    if any((branch.get("type"), branch.get("logicalType")) == ("fixed", "decimal") for branch in named):
+        raise _refusal(
+            path, "is an Avro union with a decimal of type fixed, which ClickHouse cannot read: write it as bytes"
+        )
     nested = any("Nullable(" in kind or "Variant(" in kind for kind in kinds)
     if len(set(kinds)) < len(kinds) or any(len(some) > 1 for some in alike) or enums or nested:
         raise _refusal(

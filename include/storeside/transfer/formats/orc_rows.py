@@ -24,6 +24,8 @@ from storeside.transfer.objects.content import Content
 
 # Characters of a message that are kept.
 _MOST = 300
+# Words of pyarrow about a timestamp that ORC can hold, and 64 bits of nanoseconds cannot.
+_VALID = "out of range for nanosecond resolution"
 # For each path on its socket, forks a process that writes the file's rows as an Arrow stream to one descriptor, and
 # errors to another. Answers with the exit status. Ends when the other side closes the socket.
 _PROGRAM = """
@@ -163,4 +165,5 @@ def stripes(content: Content) -> Generator[Any, None, None]:
         if status or failed:
             errors.seek(0)
             *_, why = (errors.read().decode("utf-8", "replace").strip() or failed or "no message").splitlines()
-            raise LoadObjectError(f"its ORC content is corrupt: {why[:_MOST]} (status {status})")
+            what = "it has a value that cannot be loaded" if _VALID in why else "its ORC content is corrupt"
+            raise LoadObjectError(f"{what}: {why[:_MOST]} (status {status})")

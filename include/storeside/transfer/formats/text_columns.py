@@ -178,7 +178,7 @@ class Place:
         return self.count >= _ENOUGH_ROWS and 0 < len(self.distinct or ()) <= self.count * _DISTINCT
 
     def _struct(self, nested: Nested, *, is_column: bool) -> str:
-        if nested == "string":
+        if nested == "string" or ("" in self.fields and nested == "tuple"):  # no field of a struct has an empty name
             return "Nullable(String)"
         if nested == "json" and is_column and self.fields:
             return "Nullable(JSON)"

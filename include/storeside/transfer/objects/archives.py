@@ -24,7 +24,7 @@ from storeside.transfer.objects.streams import CHUNK, Pieces, gathered, limited,
 from storeside.transfer.objects.strict_json import checked, objects
 from storeside.transfer.request.known_formats import KNOWN, has_kind, is_array
 from storeside.transfer.request.object_format import Csv, compression_within, format_by_name
-from storeside.transformers.contract.tar_archive import TarArchive, TarError
+from storeside.transformers.contract.tar_archive import TarArchive, TarError, plain
 
 Kind = Literal["tar", "zip", ""]
 _NAME = re.compile(r"(?i)\.(?:(zip)|tar|tgz|tbz2?|txz|tzst|tar\.(?:gz|bz2|xz|zstd?|lz4))$")
@@ -38,6 +38,8 @@ _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 # zipfile bounds the memory of these methods; a member packed with LZMA or bzip2 chooses how much it takes.
 _METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 _ENCRYPTED = 0x1
+# The first bytes of a member.
+_MEMBER = b"PK\3\4"
 # A size that no stream reaches: a compressed tar archive shows its own only at its end.
 _UNKNOWN = 1 << 62
 _ZIP_ERRORS = (
@@ -103,9 +105,9 @@ class Archive:
         self.first = ""
         seen: set[int] = set()  # hashes, because names may be long
         for name, content in self._zip() if self._kind == "zip" else self._tar():
-            if hash(name) in seen:
+            if (key := hash(plain(name))) in seen:
                 raise in_member(LoadObjectError("the archive has several members of this name"), name)
-            seen.add(hash(name))
+            seen.add(key)
             if len(seen) > _MOST_MEMBERS:
                 too_many = LoadObjectError(f"the archive has more than {_MOST_MEMBERS} members: divide it")
                 raise in_member(too_many, name)
@@ -153,7 +155,8 @@ class Archive:
 
     def _zip(self) -> Iterator[tuple[str, Iterator[bytes]]]:
         try:
-            archive = zipfile.ZipFile(_Bounded(self._file, _BUFFER))
+            archive = zipfile.ZipFile(file := _Bounded(self._file, _BUFFER))
+            _require_one(archive, file)
         except TransferError:
             raise
         except _ZIP_ERRORS as e:
@@ -234,6 +237,20 @@ class _Forward:
             found += piece
         self._position += len(found)
         return bytes(found)
+
+
+def _require_one(archive: zipfile.ZipFile, file: BinaryIO) -> None:
+    """Raise LoadObjectError for archives that were joined: only the directory of the last one is read.
+
+    A program before an archive, which extracts it, is no member.
+    """
+    if min((info.header_offset for info in archive.infolist()), default=0):
+        file.seek(0)
+        if file.read(len(_MEMBER)) == _MEMBER:
+            raise LoadObjectError(
+                "its directory lacks its first member: several archives were joined, or the member was deleted; store"
+                " each archive as one object, or pack it again"
+            )
 
 
 def _refusal(info: zipfile.ZipInfo) -> str:

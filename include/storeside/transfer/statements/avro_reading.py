@@ -39,13 +39,15 @@ def avro_reading(
     for field in shape.fields:
         if field.inner and refuse_nulls:
             raise refusal([Nested(field.inner[0], "list", 0, ())], field.type)
-        if (target := destination.type_of(field.name)) is None:
+        target = destination.type_of(field.name)
+        if not fits(field.type, target or "String") and (target or keep_rest):
+            raise DriftError(
+                f"column {field.name!r} is {field.type}, which {destination.name} cannot convert to"
+                f" {target or 'the text of ' + REST}"
+            )
+        if target is None:
             rest.append(field)
             continue
-        if not fits(field.type, target):
-            raise DriftError(
-                f"column {field.name!r} is {field.type}, which {destination.name} cannot convert to {target}"
-            )
         read, value, more = _way(field, target, refuse_nulls=refuse_nulls)
         columns.append(read)
         expressions.append((field.name, value))

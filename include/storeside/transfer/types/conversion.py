@@ -98,6 +98,8 @@ WITHOUT_CLOCK_CHANGES = frozenset({"UTC", "Etc/UTC", "GMT", "Etc/GMT", "Universa
 _LONGEST_GAP = 7_200
 # A moment in a text with an offset or the name of UTC, or a number of seconds.
 _NO_LOCAL_TIME = r"(?i)^[0-9.]+$|:.*(Z|UTC|GMT|[-+][0-9]{1,2}(:?[0-9]{2})?)$"
+# A Variant whose moments have no zone: their text would be that of the server's.
+_HAS_LOCAL_MOMENT = re.compile(r"Variant\(.*DateTime64\(\d\)")
 # Types that accept any text, or raise an error for it, whether they are Nullable or not.
 _TAKES_TEXT = re.compile(r"String|Enum|Variant\(|Dynamic|JSON|Bool")
 
@@ -254,6 +256,9 @@ def beyond_years(value: str, kind: str, depth: int = 0) -> str:
     core, item = bare(kind), f"x{depth}"
     if core.startswith("DateTime64") and fraction_of(core) < NANOSECONDS:
         return f"ifNull(toInt64({value}) NOT BETWEEN {_YEARS[0]} AND {_YEARS[1]}, 0)"
+    if core.startswith("Variant("):
+        kinds = ((f"variantElement({value}, {literal(part)})", part) for part in arguments(core))
+        return " OR ".join(filter(None, (beyond_years(one, part, depth) for one, part in kinds)))
     if not is_nested(core):
         return ""
     parts = [part for _, part in parts_of(core)]
@@ -531,7 +536,7 @@ def fits(source: str, target: str) -> bool:
     if is_nested(a) and a.partition("(")[0] == b.partition("(")[0]:
         return _fits_within(a, b)
     if loose(a) == loose(b) or b in ("String", "Dynamic") or a == NOTHING or are_clocks(a, b):
-        return True
+        return not (b == "String" and _HAS_LOCAL_MOMENT.search(a))
     if b.startswith("Variant("):
         return any(same(a, kind) for kind in arguments(b))
     if NUMBER.fullmatch(a) and NUMBER.fullmatch(b):

@@ -234,7 +234,8 @@ def _pax(content: bytes, at: int) -> dict[str, str]:
         key, equals, value = record.partition(b"=")
         if not equals or len(record) != length - len(digits) - 1 or not value.endswith(b"\n"):
             raise TarError(f"its header at byte {at} is damaged: a record of pax is not valid")
-        found[key.decode("utf-8", "replace")] = value[:-1].decode("utf-8", "surrogateescape")
+        if value != b"\n":  # an empty value stands for none (POSIX.1-2008, pax): the header's own is valid
+            found[key.decode("utf-8", "replace")] = value[:-1].decode("utf-8", "surrogateescape")
         position += length
     return found
 
