@@ -25,7 +25,7 @@ from sqlalchemy import create_engine, text
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import StaticPool
 
-from storeside import sql
+from storeside import __version__, sql
 from storeside.aistore import jobs
 from storeside.pages.tables import Tables as RealTables
 from storeside.pages.tables import UnavailableError
@@ -191,6 +191,10 @@ def states(page: str) -> dict[str, str]:
 
 
 # running tasks
+
+
+def test_the_foot_of_a_page_states_the_version(pages: TestClient) -> None:
+    assert f"<footer>Storeside {__version__}</footer>" in pages.get("/movement").text
 
 
 def test_a_movement_is_cut_off_when_airflow_says_so_however_many_move(
