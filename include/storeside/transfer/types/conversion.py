@@ -98,8 +98,8 @@ WITHOUT_CLOCK_CHANGES = frozenset({"UTC", "Etc/UTC", "GMT", "Etc/GMT", "Universa
 _LONGEST_GAP = 7_200
 # A moment in a text with an offset or the name of UTC, or a number of seconds.
 _NO_LOCAL_TIME = r"(?i)^[0-9.]+$|:.*(Z|UTC|GMT|[-+][0-9]{1,2}(:?[0-9]{2})?)$"
-# A Variant whose moments have no zone: their text would be that of the server's.
-_HAS_LOCAL_MOMENT = re.compile(r"Variant\(.*DateTime64\(\d\)")
+# A moment without a zone: its text would be that of the server's.
+_LOCAL_MOMENT = re.compile(r"DateTime64\(\d\)")
 # Types that accept any text, or raise an error for it, whether they are Nullable or not.
 _TAKES_TEXT = re.compile(r"String|Enum|Variant\(|Dynamic|JSON|Bool")
 
@@ -536,7 +536,7 @@ def fits(source: str, target: str) -> bool:
     if is_nested(a) and a.partition("(")[0] == b.partition("(")[0]:
         return _fits_within(a, b)
     if loose(a) == loose(b) or b in ("String", "Dynamic") or a == NOTHING or are_clocks(a, b):
-        return not (b == "String" and _HAS_LOCAL_MOMENT.search(a))
+        return not (b == "String" and "Variant(" in a and _LOCAL_MOMENT.search(a, a.index("Variant(")))
     if b.startswith("Variant("):
         return any(same(a, kind) for kind in arguments(b))
     if NUMBER.fullmatch(a) and NUMBER.fullmatch(b):
