@@ -63,6 +63,10 @@ MEMORY = 241
         (DatabaseError("Cannot get ZooKeeper (NO_ZOOKEEPER)", code=225), TransferTransientError),
         (DatabaseError("alive replicas 1/2 (TOO_FEW_LIVE_REPLICAS)", code=285), TransferTransientError),
         (DatabaseError("CPU is overloaded (SERVER_OVERLOADED)", code=745), TransferTransientError),
+        (
+            DatabaseError("Query with id = a is already running (QUERY_WITH_SAME_ID_IS_ALREADY_RUNNING)", code=216),
+            TransferTransientError,
+        ),
         (DatabaseError("not allowed (ACCESS_DENIED)", code=497), TransferInputError),
         (DatabaseError("cannot parse (CANNOT_PARSE_TEXT)", code=6), LoadObjectError),
     ],

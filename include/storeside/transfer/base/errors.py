@@ -139,11 +139,11 @@ _NO_COLLECTION = 669
 OBJECT_CHANGED = 1009
 # Codes for unwritable files, timeouts, host names, memory, too many queries or parts, the network, a session in use,
 # a stopping or overloaded server, lost or killed queries, lack of space, a user's quota, Keeper, too few replicas,
-# and a table that restarts.
+# a table that restarts, and a statement that the client has sent again after its connection broke (216).
 _TRANSIENT = frozenset(
     {
-        75, 159, 198, 201, 202, 203, 209, 210, 225, 236, 241, 242, 243, 252, 279, 285, 286, 290, 319, 373, 394, 425,
-        439, 733, 745, 999, 1000,
+        75, 159, 198, 201, 202, 203, 209, 210, 216, 225, 236, 241, 242, 243, 252, 279, 285, 286, 290, 319, 373, 394,
+        425, 439, 733, 745, 999, 1000,
     }
 )  # fmt: skip
 # Transient codes that a single object may cause, because it needs too much time or memory.
