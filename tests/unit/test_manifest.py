@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import pytest
 
+from storeside.aistore import jobs
 from storeside.aistore.buckets import Bucket
 from storeside.aistore.jobs import Progress
 from storeside.aistore.stored_objects import StoredObject
@@ -22,10 +23,7 @@ def test_a_load_ends_after_the_job_that_deletes_its_facts(
     steps: list[str] = []
     polls = iter([Progress(), Progress(finished=True), Progress(), Progress(finished=True, error="aborted")])
 
-    class Follower:
-        def __init__(self, _client: Any, job_id: str, _seconds: float) -> None:
-            self.job_id = job_id
-
+    class Follower(jobs.Follower):
         def poll(self) -> Progress:
             progress = next(polls)
             steps.append(f"{self.job_id} {'ended' if progress.finished else 'runs'}")

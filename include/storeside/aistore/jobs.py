@@ -121,6 +121,12 @@ class Follower:
         self._moved = self._known = self._answered = time.monotonic()
         self._submitted = self._moved - (max(time.time() - submitted, 0) if submitted else 0)
 
+    def wait(self) -> Progress:
+        """Poll until the job is over, and return its last state."""
+        while not (progress := self.poll()).finished:
+            time.sleep(0.1)  # a poll costs a request to each target
+        return progress
+
     def poll(self) -> Progress:
         """Request the job's state once. An unavailable target counts as no progress and raises no error."""
         import requests

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -32,6 +32,8 @@ LAYOUTS: tuple[TableLayout, ...] = get_args(TableLayout)
 # The indexes that exports write: a column before the values, or several with the layout `long`.
 _INDEXES = {name: pa.field(name, pa.uint64(), nullable=False) for name in ("i0", "i1")}
 _CHUNK_BYTES = 2 << 20
+# The file, the rows, and the statistics of the first column of a row group.
+_Ends = tuple[str, int, Any]
 
 
 class Hdf5Source:
@@ -88,13 +90,12 @@ class ParquetSource:
         self.layout, self.identity = layout, f"{identity}|{layout}"
         self._files = files
         self._groups: list[tuple[int, int, int]] = []  # first row, file, row group
-        self._ends: list[tuple[str, int, Any]] = []  # file, rows and statistics of the first column of a row group
         self._lock = threading.Lock()
         self._held: tuple[int, pa.Table] | None = None
-        rows, self._schema = self._look()
+        rows, self._schema, ends = self._look()
         columns = self._without_index()
         if len(columns) < len(self._schema.names):
-            self._check_index()
+            _check_index(ends)
         self._columns = columns
         self._kinds = [element_type(self._schema.field(name)) for name in columns]
         self.dtype, inner = self._element()
@@ -118,8 +119,8 @@ class ParquetSource:
             found[name] = values
         return found
 
-    def _look(self) -> tuple[int, pa.Schema]:
-        schema, rows = None, 0
+    def _look(self) -> tuple[int, pa.Schema, list[_Ends]]:
+        schema, rows, ends = None, 0, list[_Ends]()
         for number, (name, _) in enumerate(self._files):
             with self._opened(number) as file:
                 if schema is not None and not schema.equals(file.schema_arrow):
@@ -128,9 +129,9 @@ class ParquetSource:
                 for group in range(file.num_row_groups):
                     found = file.metadata.row_group(group)
                     self._groups.append((rows, number, group))
-                    self._ends.append((name, found.num_rows, found.column(0).statistics))
+                    ends.append((name, found.num_rows, found.column(0).statistics))
                     rows += found.num_rows
-        return rows, schema
+        return rows, schema, ends
 
     def _without_index(self) -> list[str]:
         """Return the columns without the index ``i0``, if it is as exports write it."""
@@ -142,25 +143,6 @@ class ParquetSource:
                 " or 'array', or rename the columns i0 and i1 to import them as values"
             )
         return names[1:] if indexes[:1] == names[:1] and len(names) > 1 else names
-
-    def _check_index(self) -> None:
-        """Raise HsdsInputError if ``i0`` does not continue: a file is missing, or is of another export."""
-        last: int | None = None
-        steps: set[float] = set()
-        for name, rows, ends in self._ends:
-            if not rows:
-                continue
-            if not ends or not ends.has_min_max:
-                last = None
-                continue
-            steps |= {ends.min - last} if last is not None else set()
-            steps |= {(ends.max - ends.min) / (rows - 1)} if rows > 1 else set()
-            if len(steps) > 1 or min(steps, default=1) <= 0:
-                raise HsdsInputError(
-                    f"{name}: its index i0 does not continue that of the rows before: import all files of one export,"
-                    " and no others, or rename the column i0 to import it as values"
-                )
-            last = ends.max
 
     @contextmanager
     def _opened(self, number: int) -> Iterator[pq.ParquetFile]:
@@ -247,6 +229,26 @@ class ParquetSource:
             raise HsdsInputError(f"column {name!r}: has NULL, which HDF5 lacks: fill it in, or omit the rows")
         found = np.asarray(column.to_pylist(), object) if kind.kind == "O" else column.to_numpy(**_zero(column))
         return found.astype(kind, copy=False)
+
+
+def _check_index(groups: Iterable[_Ends]) -> None:
+    """Raise HsdsInputError if ``i0`` does not continue: a file is missing, or is of another export."""
+    last: int | None = None
+    steps: set[float] = set()
+    for name, rows, ends in groups:
+        if not rows:
+            continue
+        if not ends or not ends.has_min_max:
+            last = None
+            continue
+        steps |= {ends.min - last} if last is not None else set()
+        steps |= {(ends.max - ends.min) / (rows - 1)} if rows > 1 else set()
+        if len(steps) > 1 or min(steps, default=1) <= 0:
+            raise HsdsInputError(
+                f"{name}: its index i0 does not continue that of the rows before: import all files of one export,"
+                " and no others, or rename the column i0 to import it as values"
+            )
+        last = ends.max
 
 
 def _zero(column: Any) -> dict[str, bool]:

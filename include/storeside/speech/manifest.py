@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import time
 from filecmp import cmp
 from itertools import islice
 from pathlib import Path
@@ -143,9 +142,7 @@ class SpeechManifest:
             names = (o.name for o in list_aistore(aistore, self.facts, prefix))
             while window := list(islice(names, 10_000)):
                 # a job that still ran could delete facts that the run stores again after it was cleared
-                follower = Follower(aistore, self.facts.objects(aistore, window).delete(), _STALL_SECONDS)
-                while not (ended := follower.poll()).finished:
-                    time.sleep(0.1)
+                ended = Follower(aistore, self.facts.objects(aistore, window).delete(), _STALL_SECONDS).wait()
                 if ended.error:
                     log.warning("%s: not all facts of this run are deleted: %s", self.facts, ended.error)
 

@@ -8,7 +8,6 @@ AIStore then has of the object has the planned version.
 from __future__ import annotations
 
 import logging
-import time
 from typing import TYPE_CHECKING
 
 from storeside.aistore import jobs
@@ -59,9 +58,7 @@ class Held:
         while self._applies and (names := self._ledger.stale(self._scope, after, _WINDOW)):
             after = names[-1]
             log.info("%s: removing %d copies of other versions from the cluster", self._source, len(names))
-            follower = jobs.Follower(self._client, evict(self._client, self._source, names), _STALL_SECONDS)
-            while not follower.poll().finished:
-                time.sleep(0.1)  # a poll costs a request to each target
+            jobs.Follower(self._client, evict(self._client, self._source, names), _STALL_SECONDS).wait()
 
     def check(self) -> None:
         """Record which results are of other versions of their objects than the planned ones."""

@@ -20,6 +20,7 @@ _NOTHING = "<NA>"
 _NO_CONFIDENCE = ("NA", _NOTHING)
 # These characters divide fields. Python's `split` also divides names and words, such as at U+00A0 and U+3000.
 _BLANKS = " \t\r\n\f\v"
+_BETWEEN = re.compile(f"[{_BLANKS}]+")
 # Names of fields in lines of JSON, the first that a line has: NeMo's, Lhotse's supervisions, and other common ones.
 _RECORDING = ("audio_filepath", "recording_id", "recording", "audio", "file_name", "file")
 _LANGUAGE = ("language", "lang", "source_lang")
@@ -205,9 +206,6 @@ def _split(line: str, most: int = 0) -> list[str]:
     """Return the fields of a line, at most `most`: the last one is then the rest of the line."""
     stripped = line.strip(_BLANKS)
     return _BETWEEN.split(stripped, max(most - 1, 0)) if stripped else []
-
-
-_BETWEEN = re.compile(f"[{_BLANKS}]+")
 
 
 def _is_number(text: str) -> bool:
