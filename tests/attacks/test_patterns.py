@@ -36,9 +36,10 @@ AT_RUN_TIME: dict[tuple[str, str], list[re.Pattern[Any]]] = {
         "include/storeside/transfer/staging/json_numbers.py",
         "'|'.join(sorted({_FAR[kind] for kind in self._floats.values()})).encode()",
     ): [re.compile("|".join(_FAR.values()).encode())],
-    ("include/storeside/transfer/staging/json_moments.py", "f'(?:{before}){_UNCLEAR_BYTES}'.encode()"): [
-        Moments(columns, "UTC")._unclear
-        for columns in ([Column("t", "DateTime"), Column("u", "DateTime")], [Column("t", "Array(DateTime)")])
+    ("include/storeside/transfer/staging/json_moments.py", "f'{before}{_UNCLEAR_BYTES}'.encode()"): [
+        pattern
+        for columns in ([Column("t", "DateTime"), Column("é", "DateTime")], [Column("t", "Array(DateTime)")])
+        for pattern in Moments(columns, "UTC")._unclear
     ],
     ("include/storeside/transfer/formats/text_types.py", "text"): [pattern for _, pattern, _ in FORMS],
     ("include/storeside/transfer/formats/text_columns.py", "_token(csv)"): [

@@ -25,6 +25,7 @@ def test_texts_that_are_no_numbers_are_refused(reading: Statements, loader: str)
             by_engine = (name, text) in (("f", '""'), ("u", '"-07"'))
             cases[f"{name}{n}"] = Refused(content, "" if by_engine else f"row 1, column '{name}' has a text")
     cases["lines"] = Refused(b'{"k": "x"}\n{"k": "y",\n "i": "007"}\n', "row 1, column 'i' has a text")
+    cases["brace"] = Refused(b'{"k": "x"}\n{"k": "}",\n "i": "007"}\n', "row 1, column 'i' has a text")
     cases["array"] = Refused(b'[{"k": "x"}, {"i": ""}]\n', "row 1, column 'i' has a text")
     good = '{"k": "", "i": "5", "f": "-0.5"}\n{"k": "007", "i": 0, "f": "1e3", "a": ["0", -1]}\n'
     good += '{"k": "{\\"i\\": \\"\\"}"}\n'

@@ -21,12 +21,14 @@ from storeside.transfer.base.errors import LoadObjectError, TransferError, in_me
 from storeside.transfer.objects.csv_quotes import is_open
 from storeside.transfer.objects.json_array import peeked
 from storeside.transfer.objects.streams import CHUNK, Pieces, gathered, limited, opened, pieces
-from storeside.transfer.objects.strict_json import checked, objects
+from storeside.transfer.objects.strict_json import objects
 from storeside.transfer.request.known_formats import KNOWN, has_kind, is_array
 from storeside.transfer.request.object_format import Csv, compression_within, format_by_name
 from storeside.transformers.contract.tar_archive import TarArchive, TarError, plain
 
 Kind = Literal["tar", "zip", ""]
+# Yields JSON Lines unchanged, after their check.
+Check = Callable[[Iterator[bytes]], Iterator[bytes]]
 _NAME = re.compile(r"(?i)\.(?:(zip)|tar|tgz|tbz2?|txz|tzst|tar\.(?:gz|bz2|xz|zstd?|lz4))$")
 # Bytes per request: members are mostly read in the order in which they are stored.
 _BUFFER = 4 << 20
@@ -79,16 +81,16 @@ class Archive:
         self._stream = stream
         self.first = ""
 
-    def pieces(self, *, strict: bool = False, sampled: bool = False) -> Iterator[bytes]:
+    def pieces(self, *, check: Check | None = None, sampled: bool = False) -> Iterator[bytes]:
         """Yield the rows of all text members, with the header of CSV once; each member ends with a line feed.
 
-        `first` is the name of the first one. With `strict`, checks JSON Lines; see `strict_json`. If rows are only
+        `first` is the name of the first one. `check` yields the JSON Lines that it has checked. If rows are only
         `sampled`, members may have other formats. Raises LoadObjectError, which states the member.
         """
         self._header: bytes | None = None
         for name, content in self._read():
             with _naming(name):
-                yield from _ended(self._rows(name, content, strict=strict, sampled=sampled))
+                yield from _ended(self._rows(name, content, check, sampled=sampled))
 
     def files(self) -> Iterator[tuple[str, Iterator[bytes]]]:
         """Yield the name and the content of each member. Reading both raises LoadObjectError, as `pieces` does."""
@@ -168,7 +170,7 @@ class Archive:
                 raise in_member(LoadObjectError(reason), info.filename)
             yield info.filename, _unpacked(archive, info)
 
-    def _rows(self, name: str, content: Iterator[bytes], *, strict: bool, sampled: bool) -> Iterator[bytes]:
+    def _rows(self, name: str, content: Iterator[bytes], check: Check | None, *, sampled: bool) -> Iterator[bytes]:
         """Return the rows of one member, without its byte order mark and all headers but the first.
 
         The bytes of a member that is no text are returned as they are, for samples.
@@ -179,8 +181,8 @@ class Archive:
             return self._plain(name, content)
         text = _unmarked(self._plain(name, content))
         if has_kind(self._format, "documents"):
-            if strict:
-                return checked(text)
+            if check is not None:
+                return check(text)
             head, text = peeked(text)
             return gathered(objects(text)) if is_array(head) else text
         return self._without_header(text)

@@ -30,7 +30,7 @@ from storeside.transfer.base.errors import (
 from storeside.transfer.objects.aistore_objects import open_object
 from storeside.transfer.objects.archives import Archive, Members, kind_by_name
 from storeside.transfer.objects.streams import CHUNK, Pieces, limited, opened, pieces
-from storeside.transfer.objects.strict_json import checked
+from storeside.transfer.objects.strict_json import Values, checked
 from storeside.transfer.request.known_formats import typed_format
 from storeside.transfer.request.object_format import compression_of, is_hadoop_snappy, skippable
 from storeside.transfer.request.source import in_aistore
@@ -258,11 +258,12 @@ class Content(io.RawIOBase):
         file = opened(self._stream(), kind)
         return limited(file, self.most) if kind else file
 
-    def json_lines(self) -> Iterator[bytes]:
+    def json_lines(self, values: Values | None = None) -> Iterator[bytes]:
         """Yield the decompressed content after the checks of `strict_json`, those of an archive by member."""
         if not self.archive:
-            return checked(pieces(self.plain()))
-        return pieces(limited(Pieces(self.archive.pieces(strict=True)), self.most))
+            return checked(pieces(self.plain()), values)
+        check = functools.partial(checked, values=values)
+        return pieces(limited(Pieces(self.archive.pieces(check=check)), self.most))
 
     def sample(self, most: int) -> bytes:
         """Return about the first `most` bytes, decompressed; a truncated text ends with its last whole line.

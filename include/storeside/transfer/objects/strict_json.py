@@ -11,7 +11,7 @@ import json
 import math
 import re
 from collections.abc import Iterable, Iterator
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 import msgspec
 
@@ -75,18 +75,30 @@ def objects(pieces: Iterable[bytes]) -> Iterator[bytes]:
     return elements(pieces, _DECODER)
 
 
-def checked(pieces: Iterable[bytes]) -> Iterator[bytes]:
+class Values(Protocol):
+    """Finds values in valid JSON that a load refuses."""
+
+    def may_be_in(self, text: bytes) -> bool:
+        """Return whether a text of one or more documents may have such a value."""
+
+    def fault(self, document: bytes) -> str:
+        """Return which column has such a value in a document; empty if none has."""
+
+
+def checked(pieces: Iterable[bytes], values: Values | None = None) -> Iterator[bytes]:
     """Yield a JSON Lines text unchanged, in pieces of whole lines, each after its check.
 
     If the text is an array of objects, yields each of them as a line. In other texts, a document may span lines, but
     no line may contain the end of one and the beginning of the next. Raises LoadObjectError with the number of the
-    row, from 0, and the reason.
+    row, from 0, and the reason, also for a document with one of the `values`.
     """
     head, pieces = peeked(pieces)
     if is_array(head):
-        yield from objects(pieces)
+        for row, document in enumerate(objects(pieces)):
+            _refuse(values, row, document)
+            yield document
         return
-    check = _Check()
+    check = _Check(values)
     pending: list[bytes] = []
     for piece in pieces:
         end = piece.rfind(b"\n") + 1
@@ -108,8 +120,9 @@ def checked(pieces: Iterable[bytes]) -> Iterator[bytes]:
 class _Check:
     """Checks blocks of whole lines: in one step if each line is a document, otherwise line by line."""
 
-    def __init__(self) -> None:
+    def __init__(self, values: Values | None) -> None:
         self.row = 0
+        self._values = values
         self._document: list[bytes] = []
         self._size = self._depth = 0
         self._begun = False
@@ -120,6 +133,9 @@ class _Check:
             self._begun = True
             block = block.removeprefix(BYTE_ORDER_MARK)
         if not self._document and (rows := _documents(block)) is not None:
+            if self._values is not None and self._values.may_be_in(block):
+                for n, line in enumerate(block.split(b"\n")):
+                    _refuse(self._values, self.row + n, line)
             self.row += rows
             return
         for line in block.split(b"\n"):
@@ -146,13 +162,20 @@ class _Check:
             raise self.too_long()
         if self._depth > 0:
             return
-        if reason := fault(b"".join(self._document)):
+        document = b"".join(self._document)
+        if reason := fault(document):
             raise self._error(reason)
+        _refuse(self._values, self.row, document)
         self.row += 1
         self._document, self._size, self._depth = [], 0, 0
 
     def _error(self, reason: str) -> LoadObjectError:
         return LoadObjectError(f"row {self.row} is not JSON (RFC 8259): {reason}")
+
+
+def _refuse(values: Values | None, row: int, document: bytes) -> None:
+    if values is not None and (reason := values.fault(document)):
+        raise LoadObjectError(f"row {row}, {reason}")
 
 
 def _documents(block: bytes) -> int | None:

@@ -61,7 +61,7 @@ class JsonCheck:
         """
         for o in objects:
             try:
-                for _ in values.checked(checked(pieces(self.work.content(o).plain()))):
+                for _ in checked(pieces(self.work.content(o).plain()), values):
                     pass
             except LoadObjectError as e:
                 raise about(e, o.key) from e

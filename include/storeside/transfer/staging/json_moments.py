@@ -92,10 +92,12 @@ def _is_skipped(text: str, zone: zoneinfo.ZoneInfo) -> bool:
     return shown.replace(tzinfo=None) != local
 
 
-# A text that begins as few times do, in a line, and in a document of the worker.
+# A text that begins as few times do, in a line. On the worker, the opposite of the others takes half of the time.
 _UNCLEAR = r'[ \t\r\n]*"(?:' + _unusual(r"\x{10FFFF}") + ")"
-_UNCLEAR_BYTES = r'[ \t\r\n]*"(?:' + _unusual(r"\xff") + ")"
+_DATE, _CLOCK = "".join(part for part, _ in _USUAL[:8]), "".join(part for part, _ in _USUAL[8:12])
+_UNCLEAR_BYTES = rf'[ \t\r\n]*"(?!{_DATE}(?:"|{_CLOCK}(?:["Z+-]|:{_SIXTY[0]}(?!{_FAR_OFFSET}))))'
 _BEFORE_TEXT = r"[:\[,]"
+_ESCAPED = re.compile((ESCAPED_KEY_BYTES + _UNCLEAR_BYTES).encode())
 
 
 class Moments:
@@ -135,14 +137,19 @@ class Moments:
 
     def may_be_in(self, document: bytes) -> bool:
         """Return whether a document may have such a time."""
-        return bool(self._skipping) or (bool(self._columns) and self._unclear.search(document) is not None)
+        if self._skipping or any(pattern.search(document) for pattern in self._unclear):
+            return True
+        return bool(self._plain) and b"\\" in document and _ESCAPED.search(document) is not None
 
     @cached_property
-    def _unclear(self) -> re.Pattern[bytes]:
-        """The pattern of a document with such a time; within lists, maps and structs, any text may be one."""
+    def _unclear(self) -> list[re.Pattern[bytes]]:
+        """The patterns of a text with such a time; within lists, maps and structs, any text may be one.
+
+        A search for one name takes a third of the time of one for two.
+        """
         is_plain = len(self._plain) == len(self._columns)
-        before = f"{written_key(self.names)}|{ESCAPED_KEY_BYTES}" if is_plain else _BEFORE_TEXT
-        return re.compile(f"(?:{before}){_UNCLEAR_BYTES}".encode())
+        keys = [written_key([name]) for name in self.names] if is_plain else [_BEFORE_TEXT]
+        return [re.compile(f"{before}{_UNCLEAR_BYTES}".encode()) for before in keys]
 
     def fault(self, row: Row) -> str:
         """Return which column has such a time; empty if none has."""

@@ -20,7 +20,8 @@ from storeside.transfer.staging.json_places import IN_LIST, KEY_END, Row, key_of
 from storeside.transfer.types.conversion import inexact
 
 _BAD = '"(?:"|[+]|-?0[0-9])'
-_ANYWHERE = re.compile(_BAD.encode())
+# The first group only makes the search faster.
+_ANYWHERE = re.compile(b'"(?=["+0-])' + _BAD.encode()[1:])
 _IN_VALUE = rf"(?:^|[\[,])[ \t\r\n]*{_BAD}"
 _NO_NUMBER = re.compile(r"$|[+]|-?0[0-9]")
 # Texts of which a line with such a value has one.

@@ -12,7 +12,6 @@ from storeside.transfer.formats.registry import TEXTS, TYPED
 from storeside.transfer.objects.content import Content
 from storeside.transfer.objects.streams import gathered, pieces
 from storeside.transfer.objects.strict_json import checked
-from storeside.transfer.request.object_format import Format
 from storeside.transfer.staging import arrow_rows
 from storeside.transfer.staging.inserting import insert
 from storeside.transfer.staging.json_values import JsonValues
@@ -71,9 +70,7 @@ def push(
     tidy = tidy or form.joined
     if tidy:
         reading = replace(reading, form=replace(form, csv=replace(form.csv, skip_rows=0)))  # `records` removes them
-    body, encoding = _unparsed(content, form, strict=strict, tidy=tidy)
-    if strict and form.has_documents:
-        body = JsonValues(reading).checked(body)
+    body, encoding = _unparsed(content, reading, strict=strict, tidy=tidy)
     if tidy or (form.is_text and content.archive):
         body = filter(None, body)
         if (first := next(body, None)) is None:
@@ -85,13 +82,15 @@ def push(
     )  # fmt: skip
 
 
-def _unparsed(content: Content, form: Format, *, strict: bool, tidy: bool) -> tuple[Iterator[bytes], str | None]:
+def _unparsed(content: Content, reading: Reading, *, strict: bool, tidy: bool) -> tuple[Iterator[bytes], str | None]:
     """Return an object's bytes as ClickHouse parses them, and their encoding in the request; see `push`."""
+    form = reading.form
+    values = JsonValues(reading) if form.has_documents and strict else None
     if tidy:
         body = gathered(raw for _, raw in TEXTS[form.name].records(content.plain(), form))
-        return (checked(body) if form.has_documents and strict else body), None
-    if form.has_documents and strict:
-        return content.json_lines(), None
+        return (body if values is None else checked(body, values)), None
+    if values is not None:
+        return content.json_lines(values), None
     kind = content.compression
     return (content.stream(), _ENCODINGS[kind]) if kind in _ENCODINGS else (pieces(content.plain()), None)
 
