@@ -78,6 +78,7 @@ class Engine(ChdbClient):
     def raw_insert(self, *args: Any, insert_block: Any = None, settings: Any = None, compression: Any = None,
                    **more: Any) -> Any:  # fmt: skip
         table, fmt = statement_of(next(insert_block), compression)
+        self.statements.append(f"INSERT INTO {table}")
         with tempfile.NamedTemporaryFile() as body:
             try:
                 body.writelines(insert_block)

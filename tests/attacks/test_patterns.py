@@ -20,6 +20,7 @@ from storeside.transfer.formats.text_types import FORMS
 from storeside.transfer.request import source
 from storeside.transfer.request.object_format import Csv, Format
 from storeside.transfer.staging import private
+from storeside.transfer.staging import proof
 from storeside.transfer.staging.json_moments import Moments
 from storeside.transfer.staging.json_numbers import _FAR
 from tests.attacks import forms, patterns
@@ -40,6 +41,12 @@ AT_RUN_TIME: dict[tuple[str, str], list[re.Pattern[Any]]] = {
         pattern
         for columns in ([Column("t", "DateTime"), Column("é", "DateTime")], [Column("t", "Array(DateTime)")])
         for pattern in Moments(columns, "UTC")._unclear
+    ],
+    ("include/storeside/transfer/staging/proof.py", "'|'.join(faults).encode()"): [
+        pattern
+        for kind in ("Int64", "Float64")
+        for delimiter in (",", "\t")
+        if (pattern := proof.pattern(Format("csv", Csv(delimiter=delimiter)), [Column("n", kind)]))
     ],
     ("include/storeside/transfer/formats/text_types.py", "text"): [pattern for _, pattern, _ in FORMS],
     ("include/storeside/transfer/formats/text_columns.py", "_token(csv)"): [

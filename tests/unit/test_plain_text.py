@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import itertools
 import re
 from collections.abc import Iterator, Sequence
@@ -85,12 +86,14 @@ def test_a_number_of_a_plain_row_is_that_of_the_checked_way(
             for is_plain in (False, True)
         )
         faults = ", ".join(map(literal, patterns(form, columns)))
+        of_worker = cast("re.Pattern[bytes]", proof.pattern(form, columns))
         suspect = {
             n for (n,) in engine.query(
                 f"SELECT toUInt64(extract(_file, '[0-9]+')) FROM file('{path}', 'LineAsString', 'line String')"
                 f" WHERE multiMatchAny(line, [{faults}])", settings={"max_threads": 1},
             ).result_rows
         }  # fmt: skip
+        assert suspect == {n for n, row in enumerate(rows(place, delimiter, tokens)) if of_worker.search(row.encode())}
         refused = " OR ".join(check.fault for check in checked.checks if check.column == "a")
         expected = dict(
             values(
@@ -138,6 +141,12 @@ def sources(reading: Statements) -> list[str]:
     return [each[1].replace("\\`", "`") for each in found if each]
 
 
+def sent(reading: Statements) -> list[str]:
+    """Return the types of the rows that statements receive from the worker, in the order of the statements."""
+    found = (re.search(r"FROM input\('(.*?)'\)", text) for text in reading.client.statements)
+    return [each[1].replace("\\`", "`") for each in found if each]
+
+
 TEXTS = "`n` Nullable(String), `f` Nullable(String), `t` String"
 PLAIN = "`n` Nullable(Int64), `f` Nullable(Float64), `t` String"
 
@@ -157,6 +166,19 @@ def test_plain_objects_are_read_without_checks_and_others_with(proved: Statement
     ]
 
 
+def test_a_worker_proves_small_objects_that_it_sends(reading: Statements) -> None:
+    reading.create("n Nullable(Int8), f Nullable(Float64), t String")
+    small, large = b"n,f,t\n1,2.5,a\n", b"n,f,t\n" + b"2,2.5,a\n" * (proof.SMALL // 8)
+    reading.put({
+        "code.csv": b"n,f,t\n3,007,a\n", "large.csv": large, "packed.csv": gzip.compress(small), "plain.csv": small,
+    })  # fmt: skip
+    reading.client.statements.clear()
+    assert reading.load(loader="push", codes="number").failed == 0
+    assert [*dict.fromkeys(sent(reading))] == [TEXTS, PLAIN]
+    assert sent(reading).count(PLAIN) == 1
+
+
+@pytest.mark.parametrize("loader", ["pull", "push"])
 @pytest.mark.parametrize(
     ("row", "reason"),
     [
@@ -169,10 +191,10 @@ def test_plain_objects_are_read_without_checks_and_others_with(proved: Statement
     ],
 )
 def test_a_refused_value_of_a_plain_object_has_the_reason_of_its_check(
-    proved: Statements, row: bytes, reason: str
+    proved: Statements, row: bytes, reason: str, loader: str
 ) -> None:
     proved.put({"bad.csv": b"n,f,t\n1,1,a\n" + row + b"\n", "good.csv": b"n,f,t\n1,1,a\n"})
-    assert (proved.load().loaded, list(proved.reasons())) == (1, ["bad.csv"])
+    assert (proved.load(loader=loader).loaded, list(proved.reasons())) == (1, ["bad.csv"])
     assert reason in proved.reasons()["bad.csv"]
 
 

@@ -112,6 +112,7 @@ class Content(io.RawIOBase):
         self.client, self.bucket, self.key, self.size, self.etag = client, bucket, key, size, etag
         self.most, self.members = most, members or Members()
         self._position = 0
+        self._held: bytes | None = None
 
     def readable(self) -> bool:
         """Return True; pyarrow checks this before it reads."""
@@ -160,6 +161,10 @@ class Content(io.RawIOBase):
         except BotoCoreError as e:
             raise s3_error(e, self.bucket, self.key) from e
 
+    def hold(self) -> None:
+        """Read the whole content now and keep it in memory, so that no other read is a request; for small objects."""
+        self._held = b"".join(self.stream())
+
     def _get(self, reach: tuple[int, int] | None = None) -> Any:
         """Return the body of a response: the whole object, or the bytes from the first to the last of `reach`.
 
@@ -167,6 +172,9 @@ class Content(io.RawIOBase):
         """
         from botocore.exceptions import BotoCoreError, ClientError
 
+        if self._held is not None:
+            first, last = reach or (0, len(self._held) - 1)
+            return _Held(self._held[first : last + 1])
         if in_aistore(self.bucket):
             return open_object(cast("Client", self.client), self.bucket, self.key, self.size, self.etag, reach)
         condition: Any = {"IfMatch": f'"{self.etag}"'} if self.etag else {}
@@ -311,6 +319,14 @@ def content_of(client: S3Client | Client, request: Request, o: Planned, etag: st
     """Return the content of an object as a load reads it; for `etag` see `Content`."""
     members = Members(request.format, request.read.csv)
     return Content(client, request.source.bucket, o.key, o.size, etag, request.limits.bytes_of(o.size), members)
+
+
+class _Held(io.BytesIO):
+    """Bytes in the place of a response."""
+
+    def iter_chunks(self, size: int) -> Iterator[bytes]:
+        """Yield the bytes in pieces of `size`."""
+        return iter(lambda: self.read(size), b"")
 
 
 class _Body:

@@ -13,8 +13,8 @@ from storeside.transfer.formats.registry import MESSAGES, TYPED
 from storeside.transfer.objects.archives import kind_by_name
 from storeside.transfer.objects.content import Content
 from storeside.transfer.staging.parquet_groups import ParquetGroups
-from storeside.transfer.staging.proof import plain
-from storeside.transfer.staging.work import USUAL, Group, How, Work
+from storeside.transfer.staging.proof import SMALL, pattern, plain
+from storeside.transfer.staging.work import USUAL, Group, How, Plain, Work
 from storeside.transfer.state.loads import Loaded, Planned
 from storeside.transfer.statements.reading import Reading
 from storeside.transfer.tables.table import Destination
@@ -74,20 +74,37 @@ class Grouping:
             unproved = [o for o in objects if o.load_id not in self._proved]
             self._proved |= dict.fromkeys((o.load_id for o in unproved), False)
             self._proved |= dict.fromkeys(plain(self.work, unproved, destination.columns, how.compression), True)
+        by_worker = self._by_worker(destination, how)
         groups = []
         for is_plain in (False, True):
-            if some := [o for o in objects if self.is_plain(o, how) is is_plain]:
-                reading = self.work.readings.text(
-                    self.work.form, destination, how.rest, empty_nulls=self.work.request.empties_nested,
-                    keeps_codes=self.work.keeps_codes, exact=how.exact,
-                    names_once=self.work.is_strict and not how.checked, plain=is_plain,
-                )  # fmt: skip
-                groups.append(Group(replace(reading, together=not how.apart), [Loaded(o, -1) for o in some]))
+            if some := [o for o in objects if self._is_proved(o, how) is is_plain]:
+                reading = self._text_reading(destination, how, is_plain=is_plain)
+                groups.append(Group(reading, [Loaded(o, -1) for o in some], plain=by_worker))
         return groups
 
-    def is_plain(self, o: Planned, how: How) -> bool:
-        """Return whether an object was grouped as a plain one."""
+    def _text_reading(self, destination: Destination, how: How, *, is_plain: bool) -> Reading:
+        reading = self.work.readings.text(
+            self.work.form, destination, how.rest, empty_nulls=self.work.request.empties_nested,
+            keeps_codes=self.work.keeps_codes, exact=how.exact,
+            names_once=self.work.is_strict and not how.checked, plain=is_plain,
+        )  # fmt: skip
+        return replace(reading, together=not how.apart)
+
+    def _is_proved(self, o: Planned, how: How) -> bool:
         return not how.apart and self._proved.get(o.load_id, False)
+
+    def _worker_proves(self, how: How) -> bool:
+        is_sent = self.pushed or how.push
+        return is_sent and self.work.form.has_fields and not (how.apart or how.tidy or self.work.most_rows)
+
+    def _by_worker(self, destination: Destination, how: How) -> Plain | None:
+        """Return how a worker reads plain objects; None if no proof helps."""
+        fault = pattern(self.work.form, destination.columns) if self._worker_proves(how) else None
+        return Plain(self._text_reading(destination, how, is_plain=True), fault) if fault else None
+
+    def may_be_plain(self, o: Planned, how: How) -> bool:
+        """Return whether an object may have been read as a plain one."""
+        return self._is_proved(o, how) or (self._worker_proves(how) and o.size <= SMALL)
 
     def _by_header(self, form: Headed, objects: Sequence[Planned], destination: Destination) -> list[Group]:
         """Return objects grouped by their columns, which the worker reads from each object."""

@@ -5,11 +5,14 @@ none with blanks around it, with a plus, with a zero before another digit, with 
 quotes, or with more digits than a number keeps. So it has no such field of text either: there the proof is stricter
 than it must be, and its object takes the longer way. A proof reads the object once more, at five times the speed of
 the checks that it replaces.
+
+A worker proves small objects that it sends, without another request.
 """
 
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
@@ -30,6 +33,9 @@ log = logging.getLogger(__name__)
 
 # Bytes; for a smaller object, the second request costs as much as the checks.
 _WORTH = 1 << 20
+# Bytes of an object that a worker sends and proves in memory: the checks make the statement for it long, and ClickHouse
+# takes 20 ms to analyse them. A worker proves a megabyte in the time of the checks.
+SMALL = 1 << 18
 # The time of one core that the checks of a byte take. Measured with ClickHouse 26.9 and CSV of 19 columns: 21 ns.
 _SAVED = 20e-9
 _DELIMITERS = ",;|\t"
@@ -53,6 +59,12 @@ def patterns(form: Format, columns: Iterable[Column]) -> list[str]:
         f'{begin}(?:-?[+]|--|\'|{blank}|-?0[0-9]|{exponent})|{blank}{last}|(?:^|{end})""',
         f"{begin}-?[0-9.]{{{most + 1}}}",
     ]
+
+
+def pattern(form: Format, columns: Iterable[Column]) -> re.Pattern[bytes] | None:
+    """Return the regular expression for the text of an object that is not plain; None if no proof helps."""
+    faults = patterns(form, columns)
+    return re.compile("|".join(faults).encode(), re.MULTILINE) if faults else None
 
 
 def plain(work: Work, objects: Sequence[Planned], columns: Iterable[Column], compression: str) -> set[int]:

@@ -12,6 +12,7 @@ from storeside.transfer.base.watch import watched
 from storeside.transfer.objects.content import Content
 from storeside.transfer.objects.members import about_member, members_of
 from storeside.transfer.staging.grouping import Grouping
+from storeside.transfer.staging.proof import SMALL
 from storeside.transfer.staging.push import push
 from storeside.transfer.staging.work import Group, How, Work
 from storeside.transfer.state.loads import Loaded, Planned
@@ -37,7 +38,12 @@ class Pushing:
                 if group.into is not None:
                     loaded.append(self._members(table, o, group.into))
                     continue
-                read = self._one(table, planned, self.work.content(planned), group.reading, tidy=how.tidy)
+                content, reading = self.work.content(planned), group.reading
+                if reading.form.is_text and 0 < content.size <= SMALL:
+                    content.hold()
+                    if group.plain is not None and group.plain.fits(content):
+                        reading = group.plain.reading
+                read = self._one(table, planned, content, reading, tidy=how.tidy)
             except DatabaseError as e:
                 raise about(classify(e), planned.key) from e
             except LoadObjectError as e:

@@ -91,7 +91,7 @@ class Staging:
         try:
             return self._attempts(objects, how)
         except LoadObjectError as e:
-            if len(objects) > 1 or not (TOGETHER in str(e) or self.grouping.is_plain(objects[0], how)):
+            if len(objects) > 1 or not (TOGETHER in str(e) or self.grouping.may_be_plain(objects[0], how)):
                 raise
         return self._attempts(objects, replace(how, apart=True))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -192,16 +193,35 @@ class How:
 USUAL = How()
 
 
+@dataclass(frozen=True)
+class Plain:
+    """How plain objects are read, and the pattern of an object that is not plain; see `proof`."""
+
+    reading: Reading
+    fault: re.Pattern[bytes]
+
+    def fits(self, content: Content) -> bool:
+        """Return whether a small object, whose content is held in memory, is plain."""
+        text = b"" if content.compression else content.range(0, content.size)
+        try:
+            text.decode()
+        except UnicodeDecodeError:
+            return False
+        return bool(text) and self.fault.search(text) is None
+
+
 @dataclass
 class Group:
     """Objects that are read in the same way, each with its number of rows, or -1 if unknown before reading (text).
 
-    Archives of formats with types are read `into` a table: each member decides how it is read, not `reading`.
+    Archives of formats with types are read `into` a table: each member decides how it is read, not `reading`. A worker
+    reads small objects that are `plain` in another way.
     """
 
     reading: Reading
     objects: list[Loaded]
     into: Destination | None = None
+    plain: Plain | None = None
 
     @property
     def planned(self) -> list[Planned]:
