@@ -40,6 +40,8 @@ MOST_AT_ONCE = 100_000
 MOST_FAILURES = 20
 # A load within both limits takes a few seconds, also of small objects or compressed ones.
 BRIEF_BYTES, BRIEF_OBJECTS = 8 << 20, 100
+# Maximum objects in a batch that the worker sends one by one: it sends several batches at the same time.
+_MOST_PUSHED = 250
 
 
 @dataclass(frozen=True)
@@ -156,7 +158,7 @@ class Preparation:
         push = not pulls
         listed, planned, size = self.plan.make(
             batch_bytes=self.request.batches.bytes,
-            batch_objects=self.request.batches.objects,
+            batch_objects=min(self.request.batches.objects, _MOST_PUSHED) if push else self.request.batches.objects,
             push=push,
             # All-or-nothing also covers objects that failed in other runs.
             retry_failed=self.request.retry_failed or self.request.all_or_none,
