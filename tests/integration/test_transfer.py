@@ -113,6 +113,18 @@ def test_objects_that_another_run_publishes_are_not_looked_at_for_ever(loading: 
         loading.transfer(retry_failed=True).prepare(objects)
 
 
+@pytest.mark.parametrize(("loader", "batches"), [("pull", [5]), ("push", [2, 2, 1])])
+def test_objects_that_the_worker_sends_are_in_small_batches(
+    loading: Loading, monkeypatch: pytest.MonkeyPatch, loader: str, batches: list[int]
+) -> None:
+    """It sends them one by one, so threads share them."""
+    monkeypatch.setattr(preparation, "_MOST_PUSHED", 2)
+    loading.put({f"{n}.csv": csv(n) for n in range(5)})
+    transfer = loading.transfer(loader=loader)
+    transfer.prepare()
+    assert [batch.objects for batch in transfer.plan.batches()] == batches
+
+
 @pytest.mark.parametrize("loader", ["pull", "push"])
 def test_all_or_nothing(loading: Loading, loader: str) -> None:
     """Three batches; no row of the first two is visible if the third fails, and all rows are if it does not."""

@@ -292,7 +292,10 @@ class LoadLimits:
 
 @dataclass(frozen=True)
 class Batches:
-    """Sizes of batches: at most `bytes` and `objects` per batch, and `parallel` batches, each a thread, at a time."""
+    """Sizes of batches: at most `bytes` and `objects` per batch, and `parallel` batches, each a thread, at a time.
+
+    If the worker sends the objects, a batch has at most 250.
+    """
 
     bytes: int = 1 << 30
     objects: int = 2500
