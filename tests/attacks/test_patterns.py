@@ -19,8 +19,7 @@ from storeside.transfer.formats.text_columns import _token, columns_of_csv
 from storeside.transfer.formats.text_types import FORMS
 from storeside.transfer.request import source
 from storeside.transfer.request.object_format import Csv, Format
-from storeside.transfer.staging import private
-from storeside.transfer.staging import proof
+from storeside.transfer.staging import private, proof
 from storeside.transfer.staging.json_moments import Moments
 from storeside.transfer.staging.json_numbers import _FAR
 from tests.attacks import forms, patterns

@@ -93,7 +93,8 @@ def test_a_number_of_a_plain_row_is_that_of_the_checked_way(
                 f" WHERE multiMatchAny(line, [{faults}])", settings={"max_threads": 1},
             ).result_rows
         }  # fmt: skip
-        assert suspect == {n for n, row in enumerate(rows(place, delimiter, tokens)) if of_worker.search(row.encode())}
+        lines = enumerate(rows(place, delimiter, tokens))
+        assert suspect == {n for n, row in lines if of_worker.search(row.encode())}
         refused = " OR ".join(check.fault for check in checked.checks if check.column == "a")
         expected = dict(
             values(
