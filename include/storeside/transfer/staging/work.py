@@ -214,8 +214,8 @@ class Plain:
 class Group:
     """Objects that are read in the same way, each with its number of rows, or -1 if unknown before reading (text).
 
-    Archives of formats with types are read `into` a table: each member decides how it is read, not `reading`. A worker
-    reads small objects that are `plain` in another way.
+    Archives of formats with types are read `into` a table: each member decides how it is read, not `reading`.
+    A worker that proves small objects to be plain reads them as `plain` states.
     """
 
     reading: Reading
