@@ -56,16 +56,16 @@ class Held(Content):
 
     def __init__(self, key: str, content: bytes) -> None:
         self.key, self.bucket, self.size, self.most = key, "fuzz", len(content), 0
-        self._held, self._position = content, 0
+        self._bytes, self._position = content, 0
 
     def range(self, start: int, length: int) -> bytes:
-        return self._held[start : start + length]
+        return self._bytes[start : start + length]
 
     def stream(self) -> Iterator[bytes]:
-        yield self._held
+        yield self._bytes
 
     def plain(self) -> Any:
-        return opened(io.BytesIO(self._held), self.compression)
+        return opened(io.BytesIO(self._bytes), self.compression)
 
 
 def read_parquet(content: bytes, _: random.Random) -> None:
