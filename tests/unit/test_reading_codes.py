@@ -30,8 +30,8 @@ def test_codes_in_the_sample_are_text(reading: Statements, loader: str) -> None:
 
 @pytest.mark.parametrize("loader", LOADERS)
 @pytest.mark.parametrize(("rows", "late", "kind"), [
-    (ROWS, "02134", "String"), (ROWS, "+49", "String"), (ROWS, "N/A", "String"), (ROWS, "2.5", "Float64"),
-    (ROWS, "5.0", "Int64"), (ROWS, "18446744073709551616", "Int128"), (FRACTIONS, "007.5", "String"),
+    (ROWS, "02134", "String"), (ROWS, "+49", "String"), (ROWS, "12E4", "String"), (ROWS, "N/A", "String"),
+    (ROWS, "2.5", "Float64"), (ROWS, "5.0", "Int64"), (ROWS, "18446744073709551616", "Int128"), (FRACTIONS, "007.5", "String"),
     (FRACTIONS, "9007199254740993", "String"), (FRACTIONS, "0.12345678901234567890", "String"),
     (FRACTIONS, "0.30000000000000004", "Float64"), (FRACTIONS, "1e-05", "Float64"),
     (FRACTIONS, "1e400", "String"), (FRACTIONS, "-1E400", "String"), (FRACTIONS, "1e-400", "String"),
@@ -62,9 +62,9 @@ def test_codes_after_the_sample_are_refused_in_a_table_with_rows(reading: Statem
     reading.load(loader=loader)
     cases: dict[str, Loaded | Refused] = {
         **{f"v{text}": Refused(f"id,v,f\n3,7,3.5\n4,{text},1.5\n".encode(), "row 1, column 'v' has a code")
-           for text in ("02134", "+7", "-007", " 08")},
+           for text in ("02134", "+7", "-007", " 08", "12E4", "-12e4")},
         **{f"f{text}": Refused(f"id,v,f\n3,7,3.5\n4,5,{text}\n".encode(), "row 1, column 'f' has a code")
-           for text in ("02134", "+7.5", "9007199254740993", "00.5")},
+           for text in ("02134", "+7.5", "9007199254740993", "00.5", "12E4", "34e2")},
         "fraction": Refused(
             b"id,v,f\n3,7.5,1\n",
             "row 0, column 'v' has a value that Nullable(Int64) cannot hold: change the column to a type that"
@@ -72,8 +72,8 @@ def test_codes_after_the_sample_are_refused_in_a_table_with_rows(reading: Statem
         ),
         "exact": Loaded(b"id,v,f\n5,5.0,0.50\n6,1e3,-0.5\n7,,\n8, 0 ,0\n9,-0,.5\n",
                         [(5, 5, 0.5), (6, 1000, -0.5), (7, None, None), (8, 0, 0.0), (9, 0, 0.5)]),
-        "exponents": Loaded(b"id,v,f\n10,1,0e5\n11,1,1e300\n12,1,1e-300\n",
-                            [(10, 1, 0), (11, 1, 1e300), (12, 1, 1e-300)]),
+        "exponents": Loaded(b"id,v,f\n10,1,0e5\n11,1,1e300\n12,1,1e-300\n13,12.0E1,-12E+2\n",
+                            [(10, 1, 0), (11, 1, 1e300), (12, 1, 1e-300), (13, 120, -1200)]),
     }  # fmt: skip
     reading.cases(cases, folder="more/", format="csv", loader=loader)
 
@@ -84,7 +84,7 @@ def test_codes_after_the_sample_are_refused_in_a_table_with_rows(reading: Statem
     ("[-1,9223372036854775808]", "Array(Nullable(Int128))"), ("{'a':1.5}", "Map(String, Nullable(Float64))"),
     ("['2024-02-30']", "Array(Nullable(String))"), ("['1/2/2024']", "Array(Nullable(String))"),
     *((text, "Nullable(String)") for text in (
-        "[007]", "[+7]", "[9007199254740993,1.5]", "[0.12345678901234567890]", "[.]",
+        "[007]", "[+7]", "[1,12e4]", "[9007199254740993,1.5]", "[0.12345678901234567890]", "[.]",
         "{'a':9007199254740993,'b':1.5}",
     )),
 ])  # fmt: skip
@@ -108,7 +108,8 @@ def test_codes_in_lists_after_the_sample_are_refused(reading: Statements, loader
     cases: dict[str, Loaded | Refused] = {
         f"{column}{n}": Refused(f"i;f\n{rows[column].format(text)}".encode(), f"{row}column {column!r} {reason}")
         for n, (column, text, reason) in enumerate([
-            ("i", "[007]", code), ("i", "[1, +7]", code), ("i", "[-01]", code), ("f", "[[1],[00.5]]", code),
+            ("i", "[007]", code), ("i", "[1, +7]", code), ("i", "[1,12e4]", code), ("i", "[-01]", code),
+            ("f", "[[1],[00.5]]", code),
             ("f", "[[9007199254740993]]", code), ("f", "[[0.12345678901234567890]]", code),
             ("f", "[[0.30000000000000004,9007199254740993]]", code),
             ("i", "x", whole), ("i", "[1", whole), ("i", "[1,a]", whole), ("f", "[[1]", whole),

@@ -15,7 +15,7 @@ from storeside.sql.quoting import identifier
 from storeside.transfer.base.errors import LoadObjectError
 from storeside.transfer.base.schema import NOTHING, UNNAMED, Column
 from storeside.transfer.formats.text_rows import fields
-from storeside.transfer.formats.text_types import ANY, MOMENTS, NUMBERS, TEXT, Types, held, of, type_of
+from storeside.transfer.formats.text_types import ANY, MOMENTS, NUMBERS, TEXT, Types, held, held_in_json, of, type_of
 from storeside.transfer.objects.strict_json import JOINED, depth_of, joined_hint
 from storeside.transfer.request.object_format import Csv, Format
 
@@ -210,7 +210,7 @@ _EXACT = held("1")
 _SCALARS: dict[type, Callable[[Any], Types]] = {
     bool: lambda value: of("Bool"),
     int: _whole_number,
-    _Number: lambda number: held(str(number)),
+    _Number: lambda number: held_in_json(str(number)),
     str: lambda text: held(text, _NO_TEXTS),
 }
 

@@ -66,8 +66,12 @@ def _fraction(found: re.Match[str]) -> Types:
 
 
 def _exponent(found: re.Match[str]) -> Types:
-    value = float(found.group())
-    is_zero = not re.search("[1-9]", found.group().lower().partition("e")[0])
+    return _with_exponent(found.group())
+
+
+def _with_exponent(number: str) -> Types:
+    value = float(number)
+    is_zero = not re.search("[1-9]", number.lower().partition("e")[0])
     return of("Float64") if math.isfinite(value) and (value != 0 or is_zero) else TEXT
 
 
@@ -123,11 +127,11 @@ def _form(name: str, text: str, types: Callable[[re.Match[str]], Types]) -> Form
 
 
 # The forms of values with the types that hold them. A value of no form is text: so are codes, which begin with a
-# plus, or with a zero before another digit.
+# plus, or with a zero before another digit, or have an exponent as no program writes it: 12E4 is 1.2E5 or 12E+4.
 FORMS: tuple[Form, ...] = (
     _form("integer", _NUMBER, _integer),
     _form("fraction", rf"(?:{_NUMBER}\.\d*|-?\.\d+)", _fraction),
-    _form("exponent", rf"(?:{_NUMBER}(?:\.\d*)?|-?\.\d+)[eE][+-]?\d+", _exponent),
+    _form("exponent", rf"(?:(?:-?\d|{_NUMBER}\.\d*|-?\.\d+)[eE][+-]?|{_NUMBER}[eE][+-])\d+", _exponent),
     _form("special float", "(?i:-?inf|-?infinity|nan)", lambda found: of("Float64")),
     _form("boolean", "true|false", lambda found: of("Bool")),
     _form("date", _ISO, _date),
@@ -166,6 +170,11 @@ def held(text: str, without: Collection[str] = ()) -> Types:
         if found := shape.fullmatch(text):
             return TEXT if name in without else types(found)
     return TEXT
+
+
+def held_in_json(number: str) -> Types:
+    """Return the types that hold a number of JSON, which is no code."""
+    return _with_exponent(number) if "e" in number or "E" in number else held(number)
 
 
 def type_of(types: Types) -> str:

@@ -94,8 +94,9 @@ class ReadOptions:
     :param nested: type of JSON objects within JSON Lines: ``tuple``, ``json`` or ``string``
     :param on_null_nested: what happens to an object with a NULL list, map or struct that its column cannot hold:
         ``refuse`` fails the object, ``empty`` loads ``[]``, ``{}`` or a tuple of NULLs
-    :param codes: for text in CSV that a column of numbers does not keep, such as ``02134`` or ``+49``: ``refuse``
-        fails the object, ``number`` loads the number; ``auto`` refuses it in columns whose types a load has inferred
+    :param codes: for text in CSV that a column of numbers does not keep, such as ``02134``, ``+49`` or ``12E4``:
+        ``refuse`` fails the object, ``number`` loads the number; ``auto`` refuses it in columns whose types a load
+        has inferred
     :param strict_json: check JSON Lines against RFC 8259, which ClickHouse's parser does not do
     :param joined: whether JSON documents follow one another without line feeds, as Firehose writes them; the worker
         pushes the objects

@@ -15,7 +15,7 @@ from typing import Any
 from storeside.sql.quoting import literal
 from storeside.transfer.base.errors import no_number, not_kept, out_of_range
 from storeside.transfer.base.schema import Column, bare
-from storeside.transfer.formats.text_types import held, of
+from storeside.transfer.formats.text_types import held_in_json, of
 from storeside.transfer.staging.json_places import IN_LIST, KEY_END, Row, key_of, names_in, names_of, parts, within
 from storeside.transfer.types.conversion import inexact
 
@@ -101,7 +101,7 @@ def _is_lost_in_document(value: Any) -> bool:
 
 def _is_inexact(number: Any, types: int) -> bool:
     is_number = isinstance(number, str) and _DECIMAL.fullmatch(number) is not None
-    return is_number and not held(number) & types & ~of("String")
+    return is_number and not held_in_json(number) & types & ~of("String")
 
 
 class Numbers:

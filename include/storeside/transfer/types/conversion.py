@@ -52,8 +52,10 @@ PARSED = f"DateTime64({_MICROSECONDS}, 'UTC')"
 # A date with a time that a date can hold; ClickHouse ignores any time after a date.
 _MIDNIGHT = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}[ T]00:00(:00(\.0*)?)?$"
 _DECIMAL = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
-# A number with a plus, or with a zero before another digit, within a list.
-CODE_IN_LIST = r"(?:^|[\[,:{(])[ \t]*(?:[+]|[+-]?0[0-9])"
+# A code with an exponent: several digits, and an exponent without a sign, such as 12E4.
+_CODE_WITH_EXPONENT = "-?[0-9]{2,}[eE][0-9]"
+# A code within a list: also a number with a plus, or with a zero before another digit.
+CODE_IN_LIST = rf"(?:^|[\[,:{{(])[ \t]*(?:[+]|[+-]?0[0-9]|{_CODE_WITH_EXPONENT})"
 # The numbers in a list or map, of floats and of integers, which may have a fraction of zeros.
 _FLOATS_WITHIN = r"-?[0-9.]+(?:e[-+]?[0-9]+)?|null|nan|-?inf|-?infinity"
 _INTEGERS_WITHIN = r"-?[0-9]+(?:\.0*)?|null"
@@ -398,10 +400,14 @@ def code(text: str, b: str) -> str:
     """Return the condition that a number of type `b` does not keep a text.
 
     The text is a code, or has too many digits. A code begins with a plus, or with a zero before another digit; after
-    the digits comes the colon. Most values need no more than comparisons.
+    the digits comes the colon. Or it has an exponent as no program writes it. Most values need no more than
+    comparisons.
     """
     text = f"assumeNotNull({_unpadded(text)})"  # an empty text for NULL
-    is_code = f"({text} >= '00' AND {text} < '0:' OR {text} < '0' AND match({text}, '^([+]|-0[0-9])'))"
+    is_code = (
+        f"({text} >= '00' AND {text} < '0:' OR {text} < '0' AND match({text}, '^([+]|-0[0-9])')"
+        f" OR positionCaseInsensitive({text}, 'e') > 2 AND match({text}, '^{_CODE_WITH_EXPONENT}'))"
+    )
     if b != "Float64":
         return is_code
     is_long = f"length({text}) > {_FLOAT_DIGITS['Float64']} AND match({text}, '^-?[0-9]*[.]?[0-9]*$')"
