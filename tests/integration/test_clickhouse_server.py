@@ -11,13 +11,15 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import clickhouse_connect
 import psutil
 import pytest
 import requests
 
+from storeside.stack import demo
 from storeside.stack.servers import clickhouse
 from storeside.stack.servers.clickhouse_server import Config, load_engine, serve
-from storeside.stack.settings import Stack, StackError
+from storeside.stack.settings import HOST, Stack, StackError
 from storeside.stack.supervision.processes import marked
 from storeside.stack.supervision.supervisor import Supervisor
 from tests.support import until
@@ -137,6 +139,24 @@ def test_secrets_stay_private(server: Server) -> None:
         assert (server.stack.state / name).stat().st_mode & 0o077 == 0
     assert server.login[1] not in (folder / "users.xml").read_text()
     assert server.login[1] not in " ".join(psutil.Process(server.pid).cmdline())
+
+
+def test_answers_go_through_no_file(server: Server) -> None:
+    """Through a file, an answer has no rows while ClickHouse's disk is full; see `whole_answers`."""
+    client = demo.clickhouse_client(server.stack)
+    plain = clickhouse_connect.get_client(
+        host=HOST, port=server.stack.ports["clickhouse_http"], username=server.login[0], password=server.login[1],
+        autogenerate_session_id=False,
+    )  # fmt: skip
+    asked = "SELECT number, randomString(1000) FROM numbers(10000)"
+    assert {query_id: one.query(asked, settings={"query_id": query_id}).row_count
+            for query_id, one in (("memory", client), ("file", plain))} == {"memory": 10_000, "file": 10_000}  # fmt: skip
+    client.command("SYSTEM FLUSH LOGS")
+    written = client.query(
+        "SELECT query_id, ProfileEvents['WriteBufferFromFileDescriptorWrite'] > 0 FROM system.query_log"
+        " WHERE query_id IN ('memory', 'file') AND type = 'QueryFinish'"
+    ).result_rows
+    assert {query_id: bool(has_file) for query_id, has_file in written} == {"memory": False, "file": True}
 
 
 def test_kill_keeps_rows(server: Server) -> None:
