@@ -11,7 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from storeside.ledger.objects import Ledger
+from storeside.ledger.scope import Scope
 from tests.previous import unpack
+from tests.support import unique
 from tests.transfers import Loading, environment
 
 # A transform of 0.1.0 that plans two objects, stores a result of one, and plans again.
@@ -72,8 +75,20 @@ def test_loads_go_on_after_a_rollback_and_after_the_next_upgrade(run: Callable[.
     assert loading.rows("n") == [(1,), (2,), (3,)]
 
 
-def test_transforms_go_on_after_a_rollback(run: Callable[..., str], loading: Loading) -> None:
+def test_transforms_go_on_after_a_rollback_and_after_the_next_upgrade(
+    run: Callable[..., str], loading: Loading
+) -> None:
+    """Each task of 0.1.0 replaces views of this version by its own; those with another name stay."""
     loading.put({"a.csv": b"n\n1\n"})
     assert loading.load().loaded == 1  # the tables are those of this version
     plans = json.loads(run("-c", TRANSFORM, uuid.uuid4().hex))
     assert plans == [[2, 2, 0, 1, 1], [2, 0, 1, 0, 0]]
+    ledger = Ledger(loading.client())
+    scope = Scope("ais://in", "ais://out", unique("transform"), unique("run"))
+    ledger.create()
+    ledger.record_listing(scope, "source", [("a", "a.wav", 3, "v1", "")])
+    ledger.record_listing(scope, "before", [])
+    assert ledger.plan(scope, retry_failed=False, keeps_result=True).pending == 1
+    ledger.record_listing(scope, "after", [("", "a.wav", 9, "r1", "")])
+    ledger.settle(scope, record_done=True, no_reason="unknown")
+    assert ledger.totals(scope).done == 1

@@ -50,6 +50,7 @@ RELEASED = {
     "0028_given": "65b7b4ce00d2acf905816804114af02374512953517bda36d5e497b4fa869a65",
     "0029_validations": "aa6d826ee8992da37530d33c87b8f2a6d399c0444ebb4f2ac6a5838fa6791c40",
     "0030_facts": "3111faefbc39408e4466ffffde2ad17cc93b6de6661e927de0825e56d58ca528",
+    "0031_views_of_one_definition": "b3dc377e3c226c7879b29f5b2d73c271379bf813e0138e84482d6e155690a953",
 }
 DATABASES = ("storeside", "storeside_staging", "speech")
 SIGNAL = "silence_share, clipped_share, bandwidth_hz, snr_db"
@@ -321,6 +322,44 @@ def test_a_lost_table_is_made_again_and_the_others_are_kept(engine: Engine) -> N
     migrate(client)
     assert definitions(engine) == whole
     assert engine.run("SELECT source, object FROM storeside.objects") == [["s", "o"]]
+
+
+@pytest.mark.parametrize("lost", ["TABLE storeside.runs", "TABLE storeside.loads", "VIEW storeside.job_results"])
+@pytest.mark.parametrize("every", [9, pytest.param(1, marks=pytest.mark.exhaustive)])
+def test_a_process_that_dies_while_it_makes_a_lost_table_is_made_up_for(engine: Engine, lost: str, every: int) -> None:
+    client = Client(engine)
+    migrate(client)
+    whole = definitions(engine)
+    for last in range(3, len(client.commands), every):
+        engine.run(f"DROP {lost} SYNC")
+        with pytest.raises(KeyboardInterrupt):
+            migrate(Client(engine, last))
+        migrate(Client(engine))
+        assert definitions(engine) == whole, last
+
+
+@pytest.mark.parametrize("last", [10, 20, 30])
+def test_views_outlive_a_process_that_dies_while_another_one_migrates(engine: Engine, last: int) -> None:
+    """Both find no tables; the slower one dies after the record is whole, with early definitions of views."""
+
+    class Slow(Client):
+        def query(self, text: str) -> Any:
+            migrate(Client(self.engine))
+            return SimpleNamespace(result_rows=[])
+
+    with pytest.raises(KeyboardInterrupt):
+        migrate(Slow(engine, last))
+    assert migrate(Client(engine)) == []
+    assert engine.run("SELECT result_version FROM storeside.job_results(job = '', effect = '')") == []
+
+
+def test_a_view_has_one_definition() -> None:
+    """Else a task that applies the migrations again takes it back to an early one; two views of 0.1.0 had several."""
+    made = re.findall(r"CREATE (?:OR REPLACE )?VIEW (?:IF NOT EXISTS )?(\S+)", "".join(
+        statement for migration in migrations()[25:] for statement in migration.statements
+    ))  # fmt: skip
+    assert sorted(made) == sorted(set(made))
+    assert all("OR REPLACE" not in statement for m in migrations()[25:] for statement in m.statements)
 
 
 def test_a_later_migration_is_applied_alone(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -357,7 +357,7 @@ def find(engine: Engine, name: str) -> None:
 
 def manifest_rows(engine: Engine) -> list[list[Any]]:
     """Return the recordings of two probes that overlap."""
-    view = "SELECT * FROM storeside.results(job = {job:String}, effect = {effect:String})"
+    view = "SELECT * FROM storeside.job_results(job = {job:String}, effect = {effect:String})"
     return engine.run(sql.query("manifest_rows").replace("RESULTS", f"({view} UNION ALL {view})"), PARAMETERS)
 
 
@@ -475,7 +475,7 @@ def test_a_copy_that_was_there_before_counts_with_the_checksum_of_its_source(
     list_(engine, "pending", "a", "b", version=version)
     for side in ("before", "after"):
         list_(engine, side, "", "b", size, there)
-    select = "SELECT fresh FROM storeside.results(job = {job:String}, effect = {effect:String})"
+    select = "SELECT fresh FROM storeside.job_results(job = {job:String}, effect = {effect:String})"
     assert engine.run(select, {**PARAMETERS, "effect": ""}) == [[fresh]]
     assert engine.run(select, PARAMETERS) == [[False]]  # a result of a transform
     list_(engine, "accepted", "a", "b")

@@ -57,7 +57,7 @@ def settle(ledger: Ledger, scope: Scope) -> None:
 def failures(ledger: Ledger, scope: Scope, limit: int) -> tuple[int, list[tuple[str, str]]]:
     """Return the number of failed members of delivered shards, and up to `limit` of them with their reasons."""
     parameters = {**scope.parameters, "limit": limit}
-    found = "FROM storeside.failed_members(job = {job:String}, effect = {effect:String}) WHERE NOT left_out"
+    found = "FROM storeside.job_failed_members(job = {job:String}, effect = {effect:String}) WHERE NOT left_out"
     (count,) = first_row(ledger.client.query(f"SELECT count() {found}", parameters=parameters))
     query = f"SELECT object, reason {found} ORDER BY object LIMIT {{limit:UInt32}}"
     rows = ledger.client.query(query, parameters=parameters).result_rows
@@ -68,7 +68,7 @@ def left_out(ledger: Ledger, scope: Scope) -> LeftOut:
     """Return how many members of delivered shards were left out, by their reasons."""
     query = (
         "SELECT reason, count() AS members, sum(count()) OVER ()"
-        " FROM storeside.failed_members(job = {job:String}, effect = {effect:String}) WHERE left_out"
+        " FROM storeside.job_failed_members(job = {job:String}, effect = {effect:String}) WHERE left_out"
         " GROUP BY reason ORDER BY members DESC, reason LIMIT {limit:UInt32}"
     )
     rows = ledger.client.query(query, parameters={**scope.parameters, "limit": REASONS}).result_rows

@@ -233,7 +233,7 @@ class Ledger:
         """
         rows = self.client.query(
             "SELECT object, destination_object, size, version"
-            " FROM storeside.results(job = {job:String}, effect = {effect:String})"
+            " FROM storeside.job_results(job = {job:String}, effect = {effect:String})"
             " WHERE NOT fresh AND object > {after:String} AND ({final:Bool} OR object NOT IN"
             " (SELECT object FROM storeside.listings WHERE job = {job:String} AND side = 'final'))"
             " AND object NOT IN"
@@ -251,7 +251,7 @@ class Ledger:
         """
         rows = self.client.query(
             "SELECT object, destination_object, size, version"
-            " FROM storeside.results(job = {job:String}, effect = {effect:String})"
+            " FROM storeside.job_results(job = {job:String}, effect = {effect:String})"
             " WHERE NOT fresh AND object > {after:String} AND destination_object IN"
             " (SELECT destination_object FROM storeside.listings WHERE job = {job:String} AND side = 'after')"
             " AND if({effect:String} = '', result_size = size, object NOT IN"
@@ -270,7 +270,7 @@ class Ledger:
         """
         rows = self.client.query(
             "SELECT r.object FROM"
-            " (SELECT * FROM storeside.results(job = {job:String}, effect = {effect:String}) WHERE NOT fresh) AS r"
+            " (SELECT * FROM storeside.job_results(job = {job:String}, effect = {effect:String}) WHERE NOT fresh) AS r"
             " INNER JOIN (SELECT * FROM storeside.listings WHERE job = {job:String} AND side = 'held') AS h"
             " ON h.object = r.object WHERE r.object > {after:String}"
             " AND (h.version = '' OR if(r.version = '', h.size != r.size,"
@@ -286,7 +286,7 @@ class Ledger:
         The job's ``held`` side has these versions.
         """
         query = (
-            "SELECT count() FROM storeside.results(job = {job:String}, effect = {effect:String}) WHERE fresh"
+            "SELECT count() FROM storeside.job_results(job = {job:String}, effect = {effect:String}) WHERE fresh"
             " AND object NOT IN (SELECT object FROM storeside.listings WHERE job = {job:String} AND side = 'held'"
             " AND version != '')"
         )
@@ -308,7 +308,7 @@ class Ledger:
         """
         rows = self.client.query(
             "SELECT r.object FROM"
-            " (SELECT * FROM storeside.results(job = {job:String}, effect = {effect:String}) WHERE fresh) AS r"
+            " (SELECT * FROM storeside.job_results(job = {job:String}, effect = {effect:String}) WHERE fresh) AS r"
             " LEFT JOIN (SELECT * FROM storeside.listings WHERE job = {job:String} AND side = 'now') AS n"
             " ON n.destination_object = r.object WHERE n.version != r.version"
             " AND splitByChar('/', n.version)[-1] != splitByChar('/', r.result_version)[-1] LIMIT {limit:UInt32}"
@@ -388,7 +388,7 @@ class Ledger:
         row = first_row(
             self.client.query(
                 "SELECT countIf(fresh), sumIf(size, fresh), sumIf(result_size, fresh)"
-                " FROM storeside.results(job = {job:String}, effect = {effect:String})",
+                " FROM storeside.job_results(job = {job:String}, effect = {effect:String})",
                 parameters=scope.parameters,
             )
         )

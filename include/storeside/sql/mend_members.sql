@@ -9,8 +9,8 @@ FROM
     WHERE source = {source:String} AND destination = {destination:String} AND status IN ('failed', 'left_out')
         AND (prepend = {prepend:String} OR prepend = '' AND startsWith(destination_object, {prepend:String}))
 ) AS o
-INNER JOIN (SELECT * FROM storeside.results(job = {job:String}, effect = {effect:String}) WHERE fresh) AS r
+INNER JOIN (SELECT * FROM storeside.job_results(job = {job:String}, effect = {effect:String}) WHERE fresh) AS r
     ON r.destination_object = o.destination_object
 WHERE startsWith(o.object, concat(r.object, '/'))
-    AND o.object NOT IN (SELECT object FROM storeside.failed_members(job = {job:String}, effect = {effect:String}))
+    AND o.object NOT IN (SELECT object FROM storeside.job_failed_members(job = {job:String}, effect = {effect:String}))
 SETTINGS join_algorithm = 'grace_hash', async_insert = 0

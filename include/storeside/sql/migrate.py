@@ -2,9 +2,10 @@
 
 Each file ``migrations/NNNN_name.sql`` is one migration. `migrate` applies, in numeric order, the migrations that the
 table ``storeside.migrations`` does not list yet. A released file never changes: each change of the tables is a new
-file. Every statement may run twice (``IF NOT EXISTS``, ``OR REPLACE``), because two tasks may apply a migration at
-the same time, and a task may die between a migration and its record. Migrations only add, so tasks of the previous
-version keep working during a rolling upgrade.
+file. Every statement may run twice (``IF NOT EXISTS``), because two tasks may apply a migration at the same time, and
+a task may die between a migration and its record. So a view never changes: a migration that needs another definition
+creates a view with another name. Migrations only add, so tasks of the previous version keep working during a rolling
+upgrade.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ log = logging.getLogger(__name__)
 _NAME = re.compile(r"(\d{4})_\w+")
 # UNKNOWN_TABLE and UNKNOWN_DATABASE: a new server, or tables of version 0.1.0, which kept no record of migrations.
 _MISSING = frozenset({60, 81})
-_TABLE = re.compile(r"CREATE TABLE IF NOT EXISTS (\w+\.\w+)")
+_TABLE = re.compile(r"CREATE (?:TABLE|VIEW) IF NOT EXISTS (\w+\.\w+)")
 _OURS = "FROM system.tables WHERE database IN ('storeside', 'speech')"
 # Two values of a statement: Storeside's tables, and the numbers of the applied migrations, whose table must exist.
 STATE = (
@@ -61,7 +62,7 @@ def migrations() -> tuple[Migration, ...]:
 
 @cache
 def tables() -> frozenset[str]:
-    """Return the tables that the migrations create, as ``database.table``."""
+    """Return the tables and views that the migrations create, as ``database.table``."""
     statements = (statement for migration in migrations() for statement in migration.statements)
     return frozenset(
         {"storeside.migrations", *(name for statement in statements for name in _TABLE.findall(statement))}
@@ -71,16 +72,19 @@ def tables() -> frozenset[str]:
 def migrate(client: Client) -> list[Migration]:
     """Bring Storeside's tables up to date, and return the migrations that this call applied.
 
-    `client` is a clickhouse-connect client, whose user may create databases and tables. If a table is missing, for
-    example after a partial restore, all migrations are applied again, which changes no existing table.
+    `client` is a clickhouse-connect client, whose user may create databases and tables. If a table or view is missing,
+    for example after a partial restore, all migrations are applied again, which changes no existing table. The record
+    is emptied before, so that another task goes on if this one dies.
 
     Raises:
         DatabaseError: ClickHouse refused a statement.
     """
-    wanted = _wanted(*_state(client))
-    if wanted:
+    there, applied = _state(client)
+    if wanted := _wanted(there, applied):
         for statement in RECORD:
             client.command(statement)
+        if any(migration.number in applied for migration in wanted):
+            client.command("TRUNCATE TABLE storeside.migrations")
     for migration in wanted:
         for statement in migration.statements:
             client.command(statement)

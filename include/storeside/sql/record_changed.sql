@@ -3,7 +3,7 @@
 -- still has the version that was planned; with `by_now`, AIStore read each object there.
 INSERT INTO storeside.listings (job, side, object, reason)
 SELECT {job:String}, 'changed', r.object, {reason:String}
-FROM (SELECT * FROM storeside.results(job = {job:String}, effect = {effect:String}) WHERE fresh) AS r
+FROM (SELECT * FROM storeside.job_results(job = {job:String}, effect = {effect:String}) WHERE fresh) AS r
 LEFT JOIN (SELECT * FROM storeside.listings WHERE job = {job:String} AND side = 'held') AS h ON h.object = r.object
 LEFT JOIN (SELECT * FROM storeside.listings WHERE job = {job:String} AND side = 'now') AS n ON n.object = r.object
 WHERE if(

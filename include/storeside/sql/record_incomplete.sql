@@ -2,7 +2,7 @@
 -- the version that the server announced after it had stored the result, or the list does not count.
 INSERT INTO storeside.listings (job, side, object)
 SELECT {job:String}, 'incomplete', r.object
-FROM (SELECT * FROM storeside.results(job = {job:String}, effect = {effect:String}) WHERE fresh) AS r
+FROM (SELECT * FROM storeside.job_results(job = {job:String}, effect = {effect:String}) WHERE fresh) AS r
 LEFT JOIN
 (
     SELECT

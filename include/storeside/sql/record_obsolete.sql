@@ -41,7 +41,7 @@ FROM
         WHERE job = {job:String} AND side = 'announced' AND destination_object != ''
     )
 ) AS o
-INNER JOIN (SELECT * FROM storeside.results(job = {job:String}, effect = {effect:String})) AS r ON r.object = o.object
+INNER JOIN (SELECT * FROM storeside.job_results(job = {job:String}, effect = {effect:String})) AS r ON r.object = o.object
 LEFT JOIN
 (
     SELECT destination_object, size, version FROM storeside.listings WHERE job = {job:String} AND side = 'after'

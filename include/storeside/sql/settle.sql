@@ -13,7 +13,7 @@ SELECT
     r.size, if(r.fresh, r.result_size, 0), if(r.fresh, r.result_version, ''),
     (SELECT min(listed_at) FROM storeside.listings WHERE job = {job:String} AND side = 'listing'), {run_id:String}, {options:String},
     g.given, if(r.fresh, k.of_result, if(e.is_left_out, k.of_left_out, ''))
-FROM (SELECT * FROM storeside.results(job = {job:String}, effect = {effect:String})) AS r
+FROM (SELECT * FROM storeside.job_results(job = {job:String}, effect = {effect:String})) AS r
 LEFT JOIN
 (
     SELECT

@@ -6,7 +6,7 @@ SELECT
     {source:String}, {destination:String}, {prepend:String}, r.object, r.version, {effect:String}, r.destination_object,
     'failed', concat('its manifest row is not valid: ', i.reason), r.size, 0,
     (SELECT min(listed_at) FROM storeside.listings WHERE job = {job:String} AND side = 'listing'), {run_id:String}, {options:String}
-FROM (SELECT * FROM storeside.results(job = {job:String}, effect = {effect:String})) AS r
+FROM (SELECT * FROM storeside.job_results(job = {job:String}, effect = {effect:String})) AS r
 INNER JOIN
 (
     SELECT JSONExtractString(row, 'object') AS object, arrayStringConcat(arraySort(any(reasons)), '; ') AS reason

@@ -15,7 +15,7 @@ FROM
         SELECT object, destination_object, size, version, reason FROM storeside.listings
         WHERE job = {job:String} AND side = 'announced' AND destination_object != ''
     ) AS n
-    INNER JOIN (SELECT * FROM storeside.results(job = {job:String}, effect = {effect:String}) WHERE fresh) AS r
+    INNER JOIN (SELECT * FROM storeside.job_results(job = {job:String}, effect = {effect:String}) WHERE fresh) AS r
         ON r.object = n.object AND r.result_version = n.reason
     UNION ALL
     SELECT object, destination_object, version, reason, 0, ''
