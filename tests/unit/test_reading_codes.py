@@ -31,8 +31,9 @@ def test_codes_in_the_sample_are_text(reading: Statements, loader: str) -> None:
 @pytest.mark.parametrize("loader", LOADERS)
 @pytest.mark.parametrize(("rows", "late", "kind"), [
     (ROWS, "02134", "String"), (ROWS, "+49", "String"), (ROWS, "12E4", "String"), (ROWS, "N/A", "String"),
-    (ROWS, "2.5", "Float64"), (ROWS, "5.0", "Int64"), (ROWS, "18446744073709551616", "Int128"), (FRACTIONS, "007.5", "String"),
-    (FRACTIONS, "9007199254740993", "String"), (FRACTIONS, "0.12345678901234567890", "String"),
+    (ROWS, "2.5", "Float64"), (ROWS, "5.0", "Int64"), (ROWS, "18446744073709551616", "Int128"),
+    (FRACTIONS, "007.5", "String"), (FRACTIONS, "9007199254740993", "String"),
+    (FRACTIONS, "0.12345678901234567890", "String"),
     (FRACTIONS, "0.30000000000000004", "Float64"), (FRACTIONS, "1e-05", "Float64"),
     (FRACTIONS, "1e400", "String"), (FRACTIONS, "-1E400", "String"), (FRACTIONS, "1e-400", "String"),
     (FRACTIONS, "0e9", "Float64"),

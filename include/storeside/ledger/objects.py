@@ -269,8 +269,8 @@ class Ledger:
         Objects with a fresh result are left out.
         """
         rows = self.client.query(
-            "SELECT r.object FROM"
-            " (SELECT * FROM storeside.job_results(job = {job:String}, effect = {effect:String}) WHERE NOT fresh) AS r"
+            "SELECT r.object FROM ("
+            "SELECT * FROM storeside.job_results(job = {job:String}, effect = {effect:String}) WHERE NOT fresh) AS r"
             " INNER JOIN (SELECT * FROM storeside.listings WHERE job = {job:String} AND side = 'held') AS h"
             " ON h.object = r.object WHERE r.object > {after:String}"
             " AND (h.version = '' OR if(r.version = '', h.size != r.size,"

@@ -75,7 +75,8 @@ def _recordings(clickhouse: HttpClient, bucket: Bucket, probes: Sequence[Scope])
     results = []
     for n, probe in enumerate(probes):
         parameters |= {f"job_{n}": probe.job, f"effect_{n}": probe.effect}
-        results.append(f"SELECT * FROM storeside.job_results(job = {{job_{n}:String}}, effect = {{effect_{n}:String}})")
+        given = f"job = {{job_{n}:String}}, effect = {{effect_{n}:String}}"
+        results.append(f"SELECT * FROM storeside.job_results({given})")
     query = sql.query("manifest_rows").replace("RESULTS", f"({' UNION ALL '.join(results)})")
     with clickhouse.query_rows_stream(query, parameters=parameters) as found:
         yield from found

@@ -72,9 +72,9 @@ def tables() -> frozenset[str]:
 def migrate(client: Client) -> list[Migration]:
     """Bring Storeside's tables up to date, and return the migrations that this call applied.
 
-    `client` is a clickhouse-connect client, whose user may create databases and tables. If a table or view is missing,
-    for example after a partial restore, all migrations are applied again, which changes no existing table. The record
-    is emptied before, so that another task goes on if this one dies.
+    `client` is a clickhouse-connect client, whose user may create databases and tables. If a table or view is
+    missing, for example after a partial restore, all migrations are applied again, which changes no existing table.
+    The record is emptied before, so that another task goes on if this one dies.
 
     Raises:
         DatabaseError: ClickHouse refused a statement.
