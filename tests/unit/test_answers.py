@@ -47,7 +47,7 @@ def test_an_answer_that_has_lost_rows_is_refused(rows: int, summary: dict[str, s
 
 
 def test_a_client_without_the_settings_of_its_server_is_refused() -> None:
-    """The client asks for them before it can be told to keep answers in memory."""
+    """The client reads them before it has the setting that keeps answers in memory."""
     with pytest.raises(OperationalError, match="list of settings is empty"):
         whole_answers(cast("Client", Server()))
 

@@ -326,9 +326,7 @@ def test_a_lost_table_is_made_again_and_the_others_are_kept(engine: Engine) -> N
 
 @pytest.mark.parametrize("lost", ["TABLE storeside.runs", "TABLE storeside.loads", "VIEW storeside.job_results"])
 @pytest.mark.parametrize("every", [9, pytest.param(1, marks=pytest.mark.exhaustive)])
-def test_a_process_that_dies_before_a_lost_table_is_made_is_made_up_for(
-    engine: Engine, lost: str, every: int
-) -> None:
+def test_a_process_that_dies_while_it_replaces_a_table_is_made_up_for(engine: Engine, lost: str, every: int) -> None:
     client = Client(engine)
     migrate(client)
     whole = definitions(engine)

@@ -74,7 +74,7 @@ def migrate(client: Client) -> list[Migration]:
 
     `client` is a clickhouse-connect client, whose user may create databases and tables. If a table or view is
     missing, for example after a partial restore, all migrations are applied again, which changes no existing table.
-    The record is emptied before, so that another task goes on if this one dies.
+    The record is emptied before, so that another task continues if this one dies.
 
     Raises:
         DatabaseError: ClickHouse refused a statement.
