@@ -104,3 +104,17 @@ def test_a_day_outside_the_years_has_a_remedy_that_helps(reading: Statements, lo
     other.put({"a.parquet": content})
     other.load(loader=loader, chosen=Columns(drop=("d",)))
     assert other.rows() == [(1,)]
+
+
+@pytest.mark.parametrize("name", moments(0, "us"))
+def test_an_int96_beyond_nanoseconds_is_refused(reading: Statements, loader: str, name: str) -> None:
+    """Spark writes such dates; pyarrow, by which the worker sends large objects, wraps them."""
+    times = {"1684": -9_000_000_000, "2261": 9_200_000_000, "0001": -62_135_596_800, "9999": 253_402_214_400}
+    for key, seconds in times.items():
+        table = pa.table({name: moments(seconds, "us")[name]})
+        reading.put({f"{key}.parquet": parquet(table, use_deprecated_int96_timestamps=True)})
+    reading.load(loader=loader, on_null_nested="empty")
+    reasons = reading.reasons()
+    assert set(reasons) == {"0001.parquet", "9999.parquet"}
+    assert all("TIMESTAMP_MICROS" in reason for reason in reasons.values())
+    assert reading.query(f"SELECT count() FROM {reading.table}") == [(4,)]

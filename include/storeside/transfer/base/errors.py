@@ -220,6 +220,12 @@ _REMEDIES = {
 }
 # How ClickHouse says that Parquet has a day outside the years 0 to 9999.
 _BEYOND_DATES = "out of allowed Date32 range"
+# How ClickHouse says that it has no type for an INT96 of Parquet, which it reads as nanoseconds; and the remedy.
+_BEYOND_NANOSECONDS = "INT96 timestamp out of range"
+WRITE_TIMESTAMP = (
+    "write it as TIMESTAMP (in Spark, set spark.sql.parquet.outputTimestampType to TIMESTAMP_MICROS), which holds the"
+    " years 0 to 9999"
+)
 # ClickHouse's words about a row of CSV with more text where a value in quotes, or the last one, should have ended.
 _AFTER_VALUE = re.compile(r"There is no (?:delimiter \(|line feed\.)")
 # How ClickHouse says that a struct in JSON has a name that its column lacks, with a setting that loads do not have.
@@ -386,6 +392,8 @@ def remedy(text: str, error: BaseException) -> str:
     """Return the text of an error with a remedy for the user, if ClickHouse's code determines one."""
     if _BEYOND_DATES in text:  # no type of ClickHouse holds it
         return f"{text}: correct the date, or leave out the column"
+    if _BEYOND_NANOSECONDS in text:
+        return f"{text}: {WRITE_TIMESTAMP}"
     if _AFTER_VALUE.search(text):
         return f'{text}: correct the row, or set csv.escape to "\\\\" if backslashes stand before quotes in values'
     if missing := _NO_ELEMENT.search(text):

@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from storeside.transfer.base import damage
-from storeside.transfer.base.errors import LoadObjectError, TransferInputError
+from storeside.transfer.base.errors import WRITE_TIMESTAMP, LoadObjectError, TransferInputError
 from storeside.transfer.base.schema import UNNAMED, Column
 from storeside.transfer.formats.parquet_footer import Footer, last_bytes
 from storeside.transfer.objects.content import Content
@@ -114,8 +114,11 @@ class ParquetObject:
             shape = _shape(file)
         return Facts(shape, footer.rows, footer.null_counts())
 
-    def file(self, *, pre_buffer: bool) -> Any:
-        """Return a pyarrow file of the object; with `pre_buffer`, each read first fetches all bytes that it needs."""
+    def file(self, *, pre_buffer: bool, int96_unit: str | None = None) -> Any:
+        """Return a pyarrow file of the object; with `pre_buffer`, each read first fetches all bytes that it needs.
+
+        INT96 becomes timestamps of the unit; nanoseconds if it is None.
+        """
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -123,7 +126,7 @@ class ParquetObject:
         with faults():
             return pq.ParquetFile(
                 pa.PythonFile(self.content, mode="r"), metadata=metadata, buffer_size=CHUNK, pre_buffer=pre_buffer,
-                page_checksum_verification=True,
+                page_checksum_verification=True, coerce_int96_timestamp_unit=int96_unit,
             )  # fmt: skip
 
 
@@ -144,9 +147,40 @@ def row_groups(content: Content) -> tuple[Any, Iterator[Any]]:
         groups = range(file.num_row_groups)
         if any(file.metadata.row_group(n).total_byte_size > WHOLE_ROW_GROUP for n in groups):
             file = parquet.file(pre_buffer=False)
-        # One row group per call, because pyarrow holds all row groups of one call in memory.
-        each = (file.iter_batches(_BATCH_ROWS, row_groups=[n]) for n in groups)
-        return file.schema_arrow, batches_of(itertools.chain.from_iterable(each))
+        int96 = [path for path, kind in _leaves(file) if kind == "INT96"]
+        coarse = parquet.file(pre_buffer=False, int96_unit="us") if int96 else None
+
+        def group(n: int) -> Iterator[Any]:
+            # One row group per call, because pyarrow holds all row groups of one call in memory.
+            if coarse is not None:
+                _check_int96(file, coarse, n, int96)
+            return batches_of(file.iter_batches(_BATCH_ROWS, row_groups=[n]))
+
+        return file.schema_arrow, itertools.chain.from_iterable(map(group, groups))
+
+
+def _leaves(file: Any) -> Iterator[tuple[str, str]]:
+    """Yield the path and the physical type of each Parquet column."""
+    for n in range(len(file.schema)):
+        yield file.schema.column(n).path, file.schema.column(n).physical_type
+
+
+def _check_int96(file: Any, coarse: Any, group: int, paths: list[str]) -> None:
+    """Raise LoadObjectError for an INT96 outside the years of nanoseconds, 1677 to 2262, which pyarrow would wrap.
+
+    `coarse` is the file in microseconds. Their conversion to nanoseconds, unlike that of INT96, fails.
+    """
+    import pyarrow as pa
+
+    readers = (each.iter_batches(_BATCH_ROWS, row_groups=[group], columns=paths) for each in (file, coarse))
+    for fine, micros in zip(*map(batches_of, readers), strict=True):
+        for name, wanted, array in zip(fine.schema.names, fine.columns, micros.columns, strict=True):
+            try:
+                array.cast(wanted.type)
+            except pa.ArrowInvalid as e:
+                raise LoadObjectError(
+                    f"column {name!r} has an INT96 timestamp outside the years 1677 to 2262: {WRITE_TIMESTAMP}"
+                ) from e
 
 
 class Parquet:
