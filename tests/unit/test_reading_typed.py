@@ -488,3 +488,14 @@ def test_avro_blocks(reading: Statements, loader: str) -> None:
     reading.load(loader=loader, format="avro")
     assert reading.rows() == [([1, 2, 3],)]
     assert set(reading.reasons()) == {"wrong"}
+
+
+def test_orc_without_a_row_index(reading: Statements, loader: str) -> None:
+    """Hive writes it with orc.create.index=false. Here the streams become bloom filters that nothing reads."""
+    content = file_of("orc", {"n": [1, 2, 3], "t": ["a", "é", None]}, compression="uncompressed")
+    row_index, bloom_filter = b"\x08\x06\x10", b"\x08\x07\x10"
+    assert content.count(row_index) == 3
+    reading.put({"a.orc": content.replace(row_index, bloom_filter)})
+    reading.load(loader=loader)
+    assert reading.reasons() == {}
+    assert reading.rows() == [(1, "a"), (2, "é"), (3, None)]
