@@ -411,3 +411,15 @@ def test_pull_push_and_pyarrow_make_the_same_rows(
             names = ", ".join(identifier(name) for name in want)
             assert reading.rows(names, "id") == list(zip(*want.values(), strict=True))
             assert (report.rows, report.filtered) == (len(want["id"]), len(rows) - len(want["id"]))
+
+
+def test_times_in_keys_are_whole(reading: Statements, loader: str) -> None:
+    """ClickHouse makes 10 January of this year of 10, and 1:30 of 2:30 where clocks are set forward."""
+    good = ("2026-01-02", "2026-01-02 03%3A04%3A05", "1767315845", "__HIVE_DEFAULT_PARTITION__")
+    wrong = ("10", "10%3A00", "2026-01", "1%2F2%2F2026", "2026-01-02T25%3A00%3A00", "2026-03-29 02%3A30%3A00")
+    reading.create("n Int64, t Nullable(DateTime('Europe/Berlin'))")
+    reading.put({f"t={value}/a.parquet": parquet({"n": [1]}) for value in (*good, *wrong)})
+    reading.load(loader=loader, partition_columns=("t",))
+    assert set(reading.reasons()) == {f"t={value}/a.parquet" for value in wrong}
+    times = [f"2026-01-02 {time}" for time in ("00:00:00", "02:04:05", "03:04:05")]
+    assert reading.rows("toString(t)") == [(time,) for time in (*times, None)]

@@ -338,6 +338,7 @@ def typed_reading(
         frozenset(way.read.name for way in ways if way.sent == "as it is"),
         frozenset(way.read.name for way in ways if way.sent == "wrapped"),
         partitions=in_keys(destination),
+        zone=destination.zone,
     )
 
 

@@ -123,7 +123,7 @@ class Reading:
 
         `key` is the expression for the key of a row's object.
         """
-        in_key, faults = partitions.expressions(self.partitions, key)
+        in_key, faults = partitions.expressions(self.partitions, key, self.zone)
         pairs = [*self.expressions, *in_key, *extra]
         checks = (*(self._together() if self.together else self.checks), *starmap(Check, faults))
         conditions = " AND ".join(filter(None, (only, *(check.condition for check in checks))))

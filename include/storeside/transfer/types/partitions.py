@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 from urllib.parse import unquote_to_bytes
 
 from storeside.sql.quoting import literal
-from storeside.transfer.base.errors import LoadObjectError
+from storeside.transfer.base.errors import LoadObjectError, skipped_time
 from storeside.transfer.base.schema import MOMENT, Column, bare, nullable
-from storeside.transfer.types.conversion import converted, whole
+from storeside.transfer.types.conversion import converted, guessed, skipped, whole
 
 # The value that Hive and Spark write for NULL.
 NULL = "__HIVE_DEFAULT_PARTITION__"
@@ -80,10 +80,12 @@ def _text(key: str, name: str) -> str:
     return f"decodeURLComponent(extract({key}, {literal(_folder(name))}))"
 
 
-def expressions(columns: Sequence[Column], key: str) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
+def expressions(
+    columns: Sequence[Column], key: str, zone: str = "UTC"
+) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
     """Return each column with the expression for its value, and checks: faults with their reasons.
 
-    `key` is the expression for the key of a row's object.
+    `key` is the expression for the key of a row's object, `zone` the time zone of columns of times without one.
     """
     values, checks = [], []
     for column in columns:
@@ -92,8 +94,12 @@ def expressions(columns: Sequence[Column], key: str) -> tuple[list[tuple[str, st
             text = f"replaceRegexpOne({text}, {literal(_ISO)}, {literal(_CLOCK)})"
         value = f"CAST(nullIf({text}, {literal(NULL)}), {literal(_NULLABLE_TEXT)})"
         values.append((column.name, converted(value, _NULLABLE_TEXT, column.type)))
-        fits = whole(value, _NULLABLE_TEXT, nullable(column.type))
-        if fits:
+        if unclear := guessed(f"ifNull({value}, '')", "String", column.type):
+            reason = "has a value in the key that is no whole date and time, such as 10 or 2024-01"
+            checks.append((unclear, f"column {column.name!r} {reason}: make the column a String"))
+        if never := skipped(value, _NULLABLE_TEXT, column.type, zone):
+            checks.append((never, skipped_time(column.name)))
+        if fits := whole(value, _NULLABLE_TEXT, nullable(column.type)):
             reason = f"column {column.name!r} has a value in the key that {column.type} cannot hold"
             checks.append((f"NOT ({fits})", reason))
     return values, checks
