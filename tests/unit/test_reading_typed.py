@@ -499,3 +499,22 @@ def test_orc_without_a_row_index(reading: Statements, loader: str) -> None:
     reading.load(loader=loader)
     assert reading.reasons() == {}
     assert reading.rows() == [(1, "a"), (2, "é"), (3, None)]
+
+
+@pytest.mark.parametrize("form", ["arrow", "arrowstream"])
+def test_nulls_beside_views_of_text(reading: Statements, loader: str, form: str) -> None:
+    """Polars writes texts as views, which pyarrow cannot take from an array; this ended the whole load."""
+    text = pa.string_view()
+    values = {
+        "s": pa.array([{"t": "é", "l": ["x"]}, None, {}], pa.struct([("t", text), ("l", pa.list_(text))])),
+        "m": pa.array([[("a", "b")], None, [("c", None)]], pa.map_(text, text)),
+        "f": pa.array([["a", "b"], None, ["c", None]], pa.list_(text, 2)),
+    }
+    reading.put({"a": file_of(form, pa.table(values))})
+    reading.load(loader=loader, format=form)
+    assert "is NULL" in reading.reasons()["a"]
+    reading = reading.fresh()
+    reading.load(loader=loader, format=form, on_null_nested="empty")
+    assert reading.rows("s.t, s.l, m, f", "length(f) = 0, s.t IS NULL") == [
+        ("é", ["x"], {"a": "b"}, ["a", "b"]), (None, [], {"c": None}, ["c", None]), (None, [], {}, []),
+    ]  # fmt: skip

@@ -119,7 +119,7 @@ def null_paths(array: Any, path: tuple[str, ...], whole: Any = None) -> set[tupl
         return set()
     found = {path} if array.null_count else set()
     if array.null_count:  # everything within a NULL is NULL
-        array = array.drop_null()
+        array = _without_null(array)
     if of.is_struct(kind):
         parts = [(field.name, array.field(n), whole.field(field.name).type) for n, field in enumerate(kind)]
     elif of.is_map(kind):
@@ -134,6 +134,20 @@ def null_paths(array: Any, path: tuple[str, ...], whole: Any = None) -> set[tupl
     else:
         parts = [("[]", array.flatten(), whole.value_type)]
     return found.union(*(null_paths(part, (*path, name), inner) for name, part, inner in parts))
+
+
+def _without_null(array: Any) -> Any:
+    """Return the values of an array that are not NULL."""
+    import numpy as np
+    import pyarrow as pa
+
+    try:
+        return array.drop_null()
+    except pa.ArrowNotImplementedError:  # pyarrow 26.0.1 can neither take nor filter views of text within others
+        is_valid = array.is_valid().to_numpy(zero_copy_only=False)
+        edges = np.flatnonzero(np.diff(is_valid.astype(np.int8), prepend=0, append=0)).tolist()
+        runs = zip(edges[::2], edges[1::2], strict=True)
+        return pa.concat_arrays([array.slice(0, 0), *(array.slice(begin, end - begin) for begin, end in runs)])
 
 
 def as_lists(array: Any) -> Any:
