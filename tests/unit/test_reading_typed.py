@@ -518,3 +518,11 @@ def test_nulls_beside_views_of_text(reading: Statements, loader: str, form: str)
     assert reading.rows("s.t, s.l, m, f", "length(f) = 0, s.t IS NULL") == [
         ("é", ["x"], {"a": "b"}, ["a", "b"]), (None, [], {"c": None}, ["c", None]), (None, [], {}, []),
     ]  # fmt: skip
+
+
+def test_a_run_has_no_value_in_a_null_struct(reading: Statements, loader: str) -> None:
+    runs = pa.RunEndEncodedArray.from_arrays(pa.array([2, 3], pa.int32()), pa.array(["x", "y"]))
+    structs = pa.StructArray.from_arrays([runs], ["t"], mask=pa.array([False, True, False]))
+    reading.put({"a": file_of("arrow", {"s": structs})})
+    reading.load(loader=loader, format="arrow", on_null_nested="empty")
+    assert reading.rows("s.t") == [("x",), ("y",), (None,)]

@@ -172,10 +172,18 @@ def emptied(array: Any) -> Any:
     if isinstance(kind, pa.BaseExtensionType):
         return emptied(array.storage) if of.is_nested(kind.storage_type) else array
     if of.is_struct(kind):
-        parts = [emptied(part) for part in array.flatten()]
+        parts = [emptied(_nulled(part, array)) for part in array.flatten()]
         fields = [pa.field(field.name, part.type) for field, part in zip(kind, parts, strict=True)]
         return pa.StructArray.from_arrays(parts, fields=fields)
     return _emptied_list(array) if hasattr(kind, "value_field") or of.is_map(kind) else array
+
+
+def _nulled(part: Any, struct: Any) -> Any:
+    """Return a field of a struct with NULL where the struct is; `flatten` leaves out run-end encoded fields."""
+    import pyarrow.compute as pc
+    import pyarrow.types as of
+
+    return pc.if_else(struct.is_valid(), pc.run_end_decode(part), None) if of.is_run_end_encoded(part.type) else part
 
 
 def _emptied_list(array: Any) -> Any:
