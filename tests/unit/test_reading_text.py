@@ -489,3 +489,17 @@ def test_a_first_line_that_states_the_delimiter(
             reading.load(csv=Csv(given))
     reading.load(csv=Csv(delimiter, skip_rows=1), retry_failed=True)
     assert reading.rows("a, b") == [(1, 2), (1, 2)]
+
+
+def test_half_of_a_surrogate_pair_has_a_remedy(reading: Statements, loader: str) -> None:
+    """JavaScript leaves it where it cuts a text at a length."""
+    reading.create("t String, n Int64")
+    texts = (rb"\ud83d", rb"\ud83d\u0041")
+    reading.put({f"{n}.jsonl": b'{"t": "%b", "n": %d}\n' % (text, n) for n, text in enumerate(texts)})
+    reading.load(loader=loader)
+    assert len(reading.reasons()) == 2
+    for reason in reading.reasons().values():
+        assert r"half of a surrogate pair, such as \ud83d, is no text" in reason
+        assert r"write \ufffd in its place" in reason
+        assert "setting" not in reason
+    assert reading.load(loader=loader, on_bad_rows="skip", retry_failed=True).rejected == 2

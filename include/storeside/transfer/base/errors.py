@@ -236,6 +236,14 @@ _NO_ELEMENT = re.compile(
     r"|Unexpected number of elements in named tuple\. Expected no more than (?P<most>\d+) \(consider enabling"
     r" input_format_json_ignore_unknown_keys_in_named_tuple setting\))(?: \(NOT_FOUND_COLUMN_IN_BLOCK\))?"
 )
+# How ClickHouse says that a text of JSON has half of a surrogate pair, with a setting that loads do not have.
+# Programs that cut texts at a length, such as JavaScript's, leave it at the end.
+_HALF_PAIR = re.compile(
+    r"(?:Cannot parse escape sequence: missing second part of surrogate pair"
+    r"|Incorrect surrogate pair of unicode escape sequences in JSON)"
+    r"\. In JSON input formats you can disable setting input_format_json_throw_on_bad_escape_sequence"
+    r" to save bad escape sequences as is"
+)
 _MOST = 600
 _EXAMINED = 2048  # characters of a part in which patterns are looked for
 # Characters examined at both ends of a long error, which may quote an unknown column's name of any length.
@@ -394,6 +402,9 @@ def remedy(text: str, error: BaseException) -> str:
         return f"{text}: correct the date, or leave out the column"
     if _BEYOND_NANOSECONDS in text:
         return f"{text}: {WRITE_TIMESTAMP}"
+    if _HALF_PAIR.search(text):
+        said = _HALF_PAIR.sub(r"half of a surrogate pair, such as \\ud83d, is no text", text)
+        return rf'{said}: write \ufffd in its place, or set `on_bad_rows` to "skip" or "keep"'
     if _AFTER_VALUE.search(text):
         return f'{text}: correct the row, or set csv.escape to "\\\\" if backslashes stand before quotes in values'
     if missing := _NO_ELEMENT.search(text):
