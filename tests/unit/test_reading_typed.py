@@ -526,3 +526,21 @@ def test_a_run_has_no_value_in_a_null_struct(reading: Statements, loader: str) -
     reading.put({"a": file_of("arrow", {"s": structs})})
     reading.load(loader=loader, format="arrow", on_null_nested="empty")
     assert reading.rows("s.t") == [("x",), ("y",), (None,)]
+
+
+@pytest.mark.parametrize(("size", "digits", "made"), [
+    (3, 5, 5), (4, 9, 9), (5, 9, 10), (8, 9, 10), (9, 18, 19), (16, 9, 19), (17, 38, 39), (32, 38, 39),
+])  # fmt: skip
+def test_avro_decimals_of_any_fixed_size(reading: Statements, loader: str, size: int, digits: int, made: int) -> None:
+    def decimal(name: str) -> dict[str, Any]:
+        return logical("fixed", "decimal", precision=digits, scale=2) | {"name": name, "size": size}
+
+    schema = record(d=decimal("one"), l={"type": "array", "items": decimal("other")})
+    low, high = (unscaled(number, size) for number in (-1, 10**digits - 1))
+    reading.put({"a": avro(schema, [{"d": low, "l": [high]}, {"d": high, "l": [low]}])})
+    reading.load(loader=loader, format="avro")
+    assert reading.reasons() == {}
+    assert reading.types()["d"] == f"Decimal({made}, 2)"
+    most = Decimal(f"{10**digits - 1}E-2")
+    least = Decimal("-0.01")
+    assert reading.rows("d, l", "d") == [(least, [most]), (most, [least])]

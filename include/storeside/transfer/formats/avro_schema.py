@@ -81,7 +81,7 @@ def shape_of(schema: Any) -> AvroShape:
 def sent_schema(schema: Any, wrapped: frozenset[str]) -> Any:
     """Return a schema of the same encoding that ClickHouse can read; see the module for `wrapped` columns.
 
-    Decimals get the precision that their number of bytes can hold.
+    Decimals get the fewest digits for which ClickHouse uses as many bytes as they have.
     """
     _, made = _walked(copy.deepcopy(schema))
     for n, field in enumerate(made["fields"]):
@@ -231,17 +231,17 @@ class _Walk:
         if schema.get("logicalType") == "decimal":
             found = _decimal(schema, path)
             digits, scale = schema["precision"], schema.get("scale", 0)
-            most = next((digits for length, digits in _DIGITS.items() if size <= length), 0)
-            if not most:
+            if size > max(_DIGITS):
                 raise _refusal(path, f"is a decimal of {size} bytes: ClickHouse holds at most 32")
             if 10**digits > 1 << 8 * size - 1:
                 raise _refusal(
                     path, f"is a decimal of {digits} digits, which {size} bytes cannot hold: correct its schema"
                 )
-            if next(length for length, most in _DIGITS.items() if digits <= most) < size:
-                schema["precision"] = most
+            fewest = max((most for length, most in _DIGITS.items() if length < size), default=0) + 1
+            if digits < fewest:  # ClickHouse's library ignores a decimal with more digits than its bytes can hold
+                schema["precision"] = fewest
                 self.is_foreign = True
-                found = f"Decimal({most}, {scale})"
+                found = f"Decimal({fewest}, {scale})"
         self._named[self.define(schema, space)[0]] = found
         return found
 
