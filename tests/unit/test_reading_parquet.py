@@ -424,3 +424,18 @@ def test_a_footer_that_contradicts_itself_or_the_rows_is_refused(
 def test_intended_differences_are_documented() -> None:
     lines = (CHECKOUT / "docs" / "differences.md").read_text().splitlines()
     assert {f"### {title}" for title in differential.INTENDED} <= set(lines)
+
+
+def test_a_map_without_values_is_a_list_of_its_keys(reading: Statements, loader: str) -> None:
+    kind = pa.list_(pa.field("key", pa.string(), nullable=False))
+    content = parquet(pa.table({"c": pa.array([["a", "b"], [], ["c"]], kind)}), store_schema=False)
+    _, footer = footer_of(content)
+    _, outer, repeated, key = footer[2][1][1]
+    outer |= {6: (I32, 1), 10: (STRUCT, {2: (STRUCT, {})})}
+    repeated[4], key[4] = (BINARY, b"key_value"), (BINARY, b"key")
+    column: Struct = footer[4][1][1][0][1][1][1][0][3][1]
+    column[3] = (column[3][0], (BINARY, [b"c", b"key_value", b"key"]))
+    reading.put({"a.parquet": with_footer(content, footer)})
+    reading.load(loader=loader)
+    assert reading.reasons() == {}
+    assert reading.rows("c", "c") == [([],), (["a", "b"],), (["c"],)]
