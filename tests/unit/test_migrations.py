@@ -324,13 +324,12 @@ def test_a_lost_table_is_made_again_and_the_others_are_kept(engine: Engine) -> N
     assert engine.run("SELECT source, object FROM storeside.objects") == [["s", "o"]]
 
 
-@pytest.mark.parametrize("lost", ["TABLE storeside.runs", "TABLE storeside.loads", "VIEW storeside.job_results"])
-@pytest.mark.parametrize("every", [9, pytest.param(1, marks=pytest.mark.exhaustive)])
-def test_a_process_that_dies_while_it_replaces_a_table_is_made_up_for(engine: Engine, lost: str, every: int) -> None:
+@pytest.mark.parametrize("lost", ["TABLE storeside.loads", "VIEW storeside.job_results"])
+def test_a_process_that_dies_while_it_replaces_a_table_is_made_up_for(engine: Engine, lost: str) -> None:
     client = Client(engine)
     migrate(client)
     whole = definitions(engine)
-    for last in range(3, len(client.commands), every):
+    for last in range(3, len(client.commands), 13):
         engine.run(f"DROP {lost} SYNC")
         with pytest.raises(KeyboardInterrupt):
             migrate(Client(engine, last))
