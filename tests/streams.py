@@ -53,6 +53,11 @@ class Told:
         for number in range(int(argument)):
             yield generated(number)
 
+    def slow(self, reader: BinaryIO, argument: str) -> Iterator[bytes]:
+        for piece in self.generate(reader, argument):
+            yield piece
+            time.sleep(0.05)  # so that a test can kill its server within an object
+
     def digest(self, reader: BinaryIO, _: str) -> Iterator[bytes]:
         digest, size = hashlib.sha256(), 0
         for piece in pieces(reader):
