@@ -353,7 +353,7 @@ def test_views_outlive_a_process_that_dies_while_another_one_migrates(engine: En
 
 
 def test_a_view_has_one_definition() -> None:
-    """Else a task that applies the migrations again takes it back to an early one; two views of 0.1.0 had several."""
+    """A task that applies the migrations again would take it back to an early one; up to 0025, two have several."""
     made = re.findall(r"CREATE (?:OR REPLACE )?VIEW (?:IF NOT EXISTS )?(\S+)", "".join(
         statement for migration in migrations()[25:] for statement in migration.statements
     ))  # fmt: skip

@@ -18,8 +18,9 @@ def whole_answers(client: Client) -> Client:
 
     clickhouse-connect asks for answers that begin when the query has ended. ClickHouse 26.9 keeps such an answer in
     a temporary file, and if its disk is full, the answer has no rows, and no error: see
-    ``findings/clickhouse-answers-on-a-full-disk.sh``. So each request has it keep the answer in memory, and an answer
-    with fewer rows than its ``X-ClickHouse-Summary`` states raises clickhouse-connect's OperationalError.
+    ``findings/clickhouse-answers-on-a-full-disk.sh``. So each request states a ``buffer_size``, up to which
+    ClickHouse keeps the answer in memory. An answer with fewer rows than its ``X-ClickHouse-Summary`` states raises
+    clickhouse-connect's OperationalError.
 
     When a connection ends between two header lines, Python's `http.client` treats that as the end of the headers.
     Without the header with the length, the answer looks empty: a ledger without rows, so that all objects are loaded

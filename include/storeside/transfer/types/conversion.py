@@ -400,8 +400,8 @@ def code(text: str, b: str) -> str:
     """Return the condition that a number of type `b` does not keep a text.
 
     The text is a code, or has too many digits. A code begins with a plus, or with a zero before another digit; after
-    the digits comes the colon. Or it has an exponent as no program writes it. Most values need no more than
-    comparisons.
+    the digits comes the colon. Or it has several digits before an exponent without a sign. Most values need no more
+    than comparisons.
     """
     text = f"assumeNotNull({_unpadded(text)})"  # an empty text for NULL
     is_code = (
